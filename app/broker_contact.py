@@ -119,7 +119,6 @@ class OutageLog:
     """Says in the log that no broker answers, again each minute, and that one answers again. Call `look` often."""
 
     def __init__(self, servers: str, contact: Contact = CONTACT, clock: Callable[[], float] = time.monotonic) -> None:
-        """Have said nothing yet."""
         self._servers = servers
         self._contact = contact
         self._clock = clock

@@ -75,8 +75,9 @@ def main(
         "rounds": rounds,
         "text_mb": round(_megabytes(texts), 1),
         "documents": len(texts),
-        "documents_compared": sum(one["compared"] for one in measured),
-        "differences_of_datatrove": sum(one["differences"] for one in measured),
+        **_record(),
+        "documents_compared_in_this_run": sum(one["compared"] for one in measured),
+        "differences_in_this_run": sum(one["differences"] for one in measured),
         **{name: _spread([one[name] for one in measured]) for name in measured[0] if name.endswith("_s")},
         "step_mb_per_cpu_s": {step.name: _spread([one["steps"][step.name] for one in measured]) for step in steps},
         "ratios": {name: _spread([one["ratios"][name] for one in measured]) for name in measured[0]["ratios"]},
@@ -86,6 +87,13 @@ def main(
     }
     _print(result)
     write_result(output, "curation.json", result)
+
+
+def _record() -> dict[str, int]:
+    """Return how many real documents the last full comparison had, and how many answers differed."""
+    record = json.loads((RESULTS / "curation_verdicts.json").read_text())
+    found = [one for one in record["differences_of_datatrove"] if one["document"].startswith("real")]
+    return {"documents_compared": record["documents_compared"], "differences_of_datatrove": len(found)}
 
 
 def _round(steps: Sequence[Step], turned: list[str], share: float, directory: Path) -> dict[str, Any]:
@@ -265,7 +273,9 @@ def _print(result: dict[str, Any]) -> None:
     for name, spread in rows.items():
         table.add_row(name.replace("_", " "), *(f"{spread[key]:,.2f}" for key in ("median", "min", "max")))
     console.print(table)
-    shown = ("documents_compared", "differences_of_datatrove", "odd_text_times", "odd_text_times_by_step")
+    compared = ("documents_compared", "differences_of_datatrove")
+    here = ("documents_compared_in_this_run", "differences_in_this_run")
+    shown = (*compared, *here, "odd_text_times", "odd_text_times_by_step", "peak_rss_mb")
     console.print({key: result[key] for key in shown})
 
 

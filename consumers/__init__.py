@@ -16,11 +16,13 @@ or the closed stream do.
 - `Batch` has x and y, ``documents()`` for masks and positions, and ``sources()``, the Kafka records behind each row.
 - `StepDataset` gives the same steps to a ``DataLoader`` with worker processes.
 - `EraDataset` is samples by index, for samplers of one's own; `Windows` is tokens at any place.
+- `Documents` is whole documents by index, with labels; `PaddedBatches` are batches of these, in the order of an
+  `EraSampler`, `BucketSampler` or `StratifiedSampler`.
 - `Metrics` and `Behind` say what the loop got, how long it waited, and how far the store is ahead.
 
 Arguments that cannot be, and stores that went away or are damaged, are errors of `tokenmill.errors`, which say what to
-do. What makes tensors is loaded when it is asked for: `Windows` and `Behind` work without torch, and whoever asks for
-`Batches` is told what to install.
+do. What makes tensors is loaded when it is asked for: `Documents`, `Windows` and `Behind` work without torch, and
+whoever asks for `Batches` is told what to install.
 """
 
 from importlib import import_module
@@ -29,23 +31,33 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenmill.extras import missing_extra
 from tokenmill.samples import Source
 
+from .documents import Documents, StoredDocument
 from .metrics import Behind, Metrics
+from .samplers import BucketSampler, EraSampler, StratifiedSampler
 from .windows import Windows
 
 if TYPE_CHECKING:
     from .batch import XY, Batch
+    from .batch_documents import BatchDocuments
     from .batches import Batches
     from .dataset import EraDataset
-    from .documents import Documents
-    from .loading import StepDataset
+    from .loading import MixtureDataset, StepDataset
+    from .mixture import Mixture
+    from .mixture_state import StreamShare
+    from .padded import PaddedBatch, PaddedBatches
 
 _WITH_TORCH: Final = {
     "XY": "batch",
     "Batch": "batch",
     "Batches": "batches",
-    "Documents": "documents",
+    "BatchDocuments": "batch_documents",
     "EraDataset": "dataset",
+    "Mixture": "mixture",
+    "MixtureDataset": "loading",
+    "PaddedBatch": "padded",
+    "PaddedBatches": "padded",
     "StepDataset": "loading",
+    "StreamShare": "mixture_state",
 }
 """Names whose modules need torch."""
 
@@ -67,12 +79,22 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "XY",
     "Batch",
+    "BatchDocuments",
     "Batches",
     "Behind",
+    "BucketSampler",
     "Documents",
     "EraDataset",
+    "EraSampler",
     "Metrics",
+    "Mixture",
+    "MixtureDataset",
+    "PaddedBatch",
+    "PaddedBatches",
     "Source",
     "StepDataset",
+    "StoredDocument",
+    "StratifiedSampler",
+    "StreamShare",
     "Windows",
 ]

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Ranks, SequenceId
+from tokenmill.packings import Chunks
+from tokenmill.samples import Position, Ranks, SequenceId, packing_in
+from tokenmill.store import StreamInfo
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _LONGEST_SECONDS: Final = threading.TIMEOUT_MAX
@@ -49,7 +51,9 @@ def prefetch_of(value: Any) -> int:
     return whole("prefetch", value, 0, "batches", _MOST_PREFETCHED)
 
 
-def sequence_of(stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, eras: Any, passes: Any) -> SequenceId:
+def sequence_of(
+    stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, eras: Any, passes: Any, in_order: Any = False
+) -> SequenceId:
     """Return the sequence of samples that is asked for, without the fingerprint, which the store knows.
 
     Raises:
@@ -64,6 +68,7 @@ def sequence_of(stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, e
         shuffle=flag("shuffle", shuffle),
         eras=eras_of(eras),
         passes=whole("passes", passes, 1, "passes"),
+        in_order=flag("in_order", in_order),
     )
 
 
@@ -81,6 +86,30 @@ def ranks_of(batch_size: Any, rank: Any, world_size: Any, worker: Any) -> Ranks:
     )
 
 
+def require_chunks(info: StreamInfo) -> None:
+    """Raise InputError where a stream's blocks are no chunks, whose segments could be read in order."""
+    packing = packing_in(info)
+    if not isinstance(packing, Chunks):
+        name = type(packing).__name__.lower()
+        raise InputError(
+            f"in_order is True, and {info.name} is packed as {name!r}, whose blocks are no chunks of one document: "
+            'give False, or mill a stream with packing = {name = "chunks"}'
+        )
+
+
+def require_resumable(position: Position, ranks: Ranks, views: int) -> None:
+    """Raise InputError where a run in order cannot go on from a position with steps of another size."""
+    segments = position.segments(views)
+    if segments is None or segments.global_batch == ranks.global_batch:
+        return
+    if segments.start(position.sample) != position.sample:
+        raise InputError(
+            f"batch_size is {ranks.batch_size} and world_size {ranks.world_size}, so a step takes {ranks.global_batch} "
+            f"samples, but the state is one amid chunks that are read {segments.global_batch} side by side: give as "
+            "many until they are through, or a state from where `batch.begins` is True for the next batch"
+        )
+
+
 def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
     """Return what to say of steps that take more samples than a whole sequence has."""
     first, stop = sequence.eras
@@ -93,6 +122,21 @@ def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
     return InputError(
         f"batch_size is {ranks.batch_size} and world_size {ranks.world_size}, so a step takes {ranks.global_batch} "
         f"samples, but {there}: give a smaller batch_size, or more eras"
+    )
+
+
+def options_of(name: str, value: Any) -> dict[str, Any]:
+    """Return options by name; raises InputError for anything else."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{name} is {shown(value)}: give options by name, such as {{'store': 'store', 'stream': 's'}}")
+    return dict(value)
+
+
+def behind_end(sample: int, stream: str, total: int) -> InputError:
+    """Return what to say of a state that is behind the end of a sequence."""
+    return InputError(
+        f"the state stands at sample {sample}, but these eras of {stream} have {total} in all passes: name the eras "
+        "that it was saved with, or more; or skip fewer steps"
     )
 
 
@@ -212,12 +256,24 @@ def index_of(value: Any) -> int:
     return number
 
 
-def place_of(value: Any) -> tuple[int, int]:
-    """Return a partition and a token of it; raises InputError where it is something else."""
+def slice_of(value: slice) -> slice:
+    """Return a slice of whole numbers; raises InputError where it is another one."""
+    parts = [None if part is None else _int(part) for part in (value.start, value.stop, value.step)]
+    told = [part is None for part in (value.start, value.stop, value.step)]
+    if [part is None for part in parts] != told or parts[2] == 0:
+        raise InputError(f"the index is {shown(value)}: give a slice of whole numbers, such as [0:8]")
+    return slice(*parts)
+
+
+def place_of(value: Any) -> tuple[int, int] | int:
+    """Return a partition and a token of it, or a number; raises InputError where it is something else."""
     found = _pair(value)
-    if found is None:
-        raise InputError(f"the place is {shown(value)}: give a partition and a token, as in windows[0, 7]")
-    return found
+    number = _int(value) if found is None else None
+    if found is None and number is None:
+        raise InputError(
+            f"the place is {shown(value)}: give a partition and a token, as in windows[0, 7], or a window's number"
+        )
+    return found or number or 0
 
 
 def port_of(value: Any) -> int:
@@ -228,8 +284,8 @@ def port_of(value: Any) -> int:
     return number
 
 
-def labels_of(labels: Mapping[str, Any], *, taken: str) -> dict[str, str]:
-    """Return labels of metrics, as text, beside the one that is ``taken``.
+def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
+    """Return labels of metrics, as text, beside those that are ``taken``.
 
     Raises:
         InputError: a name is none of Prometheus's, or taken, or a value is neither text nor a whole number.
@@ -237,8 +293,10 @@ def labels_of(labels: Mapping[str, Any], *, taken: str) -> dict[str, str]:
     """
     found = {}
     for name, value in labels.items():
-        if not _LABEL.fullmatch(name) or name == taken:
-            raise InputError(f"the label {name!r} cannot be: give letters, digits and underscores, and not {taken!r}")
+        if not _LABEL.fullmatch(name) or name in taken:
+            raise InputError(
+                f"the label {name!r} cannot be: give letters, digits and underscores, and none of {sorted(taken)}"
+            )
         number = _int(value)
         if not isinstance(value, str) and (number is None or number not in _INT64):
             raise InputError(f"the label {name} is {shown(value)}: give text or a whole number, such as '0'")

@@ -1,18 +1,18 @@
 """One rank's part of one step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, Samples, Source, UsedContent, places_of, sources_of
+from tokenmill.samples import Position, Samples, Source, UsedContent
+from tokenmill.store import Pieces
 
-from .documents import Documents, documents_of
+from .batch_documents import BatchDocuments, documents_of
 from .gathering import Rows
-from .reachable import ReachableStream
 from .rows import Chunk
 from .staging import Sent, Staged
 
@@ -34,6 +34,8 @@ class Leg:
     begin: Position
     content: UsedContent
     """Of the store that the run reads."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What a state says beside them."""
 
     def state_after(self, step: int) -> dict[str, Any]:
         """Return the state of the run once all steps up to this one were trained on.
@@ -42,15 +44,17 @@ class Leg:
             DamagedError: the eras are damaged, and the run has not read them yet.
 
         """
-        return self.content.pin(self.begin.before(step + 1)).to_dict()
+        return self.content.pin(self.begin.before(step + 1)).to_dict() | dict(self.told)
 
 
 class _Carried(NamedTuple):
     """What a batch brings along from the process that made it."""
 
-    stream: str
+    streams: tuple[str, ...]
     samples: Samples
     state: dict[str, Any]
+    pieces: Pieces | None
+    """Of the rows; None: nobody asked for them there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,8 +80,8 @@ class Batch:
 
     def __repr__(self) -> str:
         x = self._x()
-        stream = self._chunk.stream if isinstance(self._chunk, _Carried) else self._chunk.trainable.stream
-        return f"Batch({stream!r}, step={self.step}, x and y {list(x.shape)} of {x.dtype} on {x.device})"
+        streams = ", ".join(map(repr, dict.fromkeys(self.streams)))
+        return f"Batch({streams}, step={self.step}, x and y {list(x.shape)} of {x.dtype} on {x.device})"
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         yield self.x
@@ -133,29 +137,42 @@ class Batch:
         return self._sent
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The name of the stream of each row; in a `Mixture`, the name that it has there."""
+        if isinstance(self._chunk, _Carried):
+            return self._chunk.streams
+        return self._chunk.streams(self._start, self._start + self._chunk.batch_size)
+
+    @property
     def samples(self) -> Samples:
         """Where each row comes from: partition, block, and which view of it; three arrays, ``[rows]``, int64."""
         if isinstance(self._chunk, _Carried):
             return self._chunk.samples
-        part = slice(self._start, self._start + self._chunk.batch_size)
-        found = Samples(*(column[part] for column in self._chunk.samples()))
-        return found if self._chunk.kept is None else Samples(*(column[self._chunk.kept[part]] for column in found))
+        return self._chunk.places(self._start, self._start + self._chunk.batch_size)
 
-    def documents(self) -> Documents:
+    @property
+    def begins(self) -> bool:
+        """Whether all rows begin their blocks: with ``in_order=True``, whether chunks begin and a memory is emptied."""
+        return not self.samples.views.any()
+
+    def documents(self) -> BatchDocuments:
         """Return which tokens belong to which document, from the boundaries that the store keeps.
 
-        Costs a small read for each row. Works as long as the store holds the blocks.
+        They are read for several batches at once. Works as long as the store holds the blocks; where another process
+        made this batch, with ``documents=True`` there.
 
         Raises:
-            InputError: the blocks were retired since; or another process made this batch.
+            InputError: the blocks were retired since; or another process made this batch, and sent none along.
             StoreError: the store is not there any more.
             DamagedError: the document table is damaged.
 
         """
-        samples, x, trainable = self.samples, self._x(), self._made_here().trainable
-        with ReachableStream(trainable.store, trainable.stream):
-            pieces = [trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
-        return documents_of(pieces, samples.views, x.shape[1], x.device)
+        if isinstance(self._chunk, _Carried):
+            pieces = self._chunk.pieces or self._made_here("documents=True sends them along").pieces(0)
+        else:
+            pieces = self._chunk.pieces(self._start)
+        x = self._x()
+        return documents_of(pieces, self.samples.views, x.shape[1], x.device)
 
     def sources(self) -> list[list[Source]]:
         """Return, for each row, the Kafka records that its tokens came from; costs nothing before it is called.
@@ -164,12 +181,7 @@ class Batch:
             InputError, StoreError, DamagedError: as in `documents`.
 
         """
-        length, trainable = self._x().shape[1], self._made_here().trainable
-        with ReachableStream(trainable.store, trainable.stream):
-            return [
-                sources_of(trainable.reader(partition), block, view, length)
-                for partition, block, view in places_of(self.samples)
-            ]
+        return self._made_here("sources are known there alone").sources(self._start, self._x().shape[1])
 
     def mask_loss(self) -> None:
         """Set y to `IGNORED` where x and y are of different documents, or y is padding."""
@@ -193,12 +205,17 @@ class Batch:
         self._others_on_use = on_use
 
     def __reduce__(self) -> tuple[Any, ...]:
-        stream = self._chunk.stream if isinstance(self._chunk, _Carried) else self._chunk.trainable.stream
         if isinstance(self._sent, Staged):
             tensors: tuple[torch.Tensor, torch.Tensor | None] = (self._sent.x, self._sent.y)
         else:
             tensors = (torch.from_numpy(self._sent), None)  # torch's queues have no memory shared for arrays of numpy
-        return _carried, (tensors, self.step, _Carried(stream, self.samples, self.state), self._others_on_use)
+        pieces = self._chunk.pieces if isinstance(self._chunk, _Carried) else self._chunk.asked_pieces(self._start)
+        return _carried, (
+            tensors,
+            self.step,
+            _Carried(self.streams, self.samples, self.state, pieces),
+            self._others_on_use,
+        )
 
     def _x(self) -> torch.Tensor:
         """Return x; that is no use. The property has this written out: a call costs a twentieth of a small batch."""
@@ -212,11 +229,11 @@ class Batch:
         if told is not None:
             told(self)
 
-    def _made_here(self) -> Chunk:
+    def _made_here(self, instead: str) -> Chunk:
         if isinstance(self._chunk, _Carried):
             raise InputError(
                 "this batch was made by another process, which has the store open: ask it there for its documents and "
-                "sources (mask_loss=True masks y there), or loop over Batches, which needs no other process"
+                f"sources ({instead}; mask_loss=True masks y there), or loop over Batches, which needs no other process"
             )
         return self._chunk
 

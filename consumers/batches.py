@@ -1,8 +1,10 @@
 """Batches of a stream's samples, as tensors: the same sequence for any number of ranks, resumed exactly."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from itertools import count, repeat
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, NoReturn, Self
@@ -10,18 +12,21 @@ from typing import Any, Final, NoReturn, Self
 import torch
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.samples import Position, TrainableSamples, count_views
+from tokenmill.samples import Position, Ranks, TrainableSamples, count_views
 from tokenmill.store import OnDamage, open_eras, read_stream
 
 from . import arguments
 from .batch import Batch, Leg
 from .beside import LONG_SECONDS, Beside
+from .gathering import Rows
 from .metrics import Behind, Head, Metrics
+from .opened import Opened
+from .phases import Phase, Phases, Stagings, Walk, batches_of, told_lengths
 from .reachable import ReachableStream
 from .read_ahead import DEFAULT_BYTES, ReadAhead
-from .rows import DamagedRowError, RowReader
-from .staging import End, begin_ahead, device_of, open_staging
-from .waiting import StoreWait
+from .rows import RowReader
+from .staging import End, Sent, begin_ahead, device_of
+from .waiting import StoreWait, awaited_era
 
 _CHUNK_BYTES: Final = 16 << 20
 """Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
@@ -50,17 +55,19 @@ class Batches:
         store: Path | str,
         stream: str,
         *,
-        batch_size: int,
-        sequence_length: int,
+        batch_size: int | list[tuple[int, int]],
+        sequence_length: int | list[tuple[int, int]],
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | str = "cpu",
         shuffle: bool = True,
+        in_order: bool = False,
         eras: range | None = None,
         passes: int = 1,
         prefetch: int = 2,
         mask_loss: bool = False,
+        documents: bool = False,
         widen: bool = True,
         worker: tuple[int, int] = (0, 1),
         check: bool = True,
@@ -75,18 +82,25 @@ class Batches:
         Args:
             store: directory of the store.
             stream: name of the stream, such as ``raw-text.train``.
-            batch_size: samples of this rank in each batch.
-            sequence_length: tokens of each sample; the stream's ``block_tokens - 1`` or a divisor of it.
+            batch_size: samples of this rank in each batch; or a schedule, ``[(0, 4), (1000, 8)]``, from which step on
+                how many.
+            sequence_length: tokens of each sample; the stream's ``block_tokens - 1`` or a divisor of it. Or a schedule,
+                ``[(0, 512), (10_000, 1024)]``: samples have the greatest length, and steps of a smaller one have each
+                sample as several rows.
             seed: of the order, any int64.
             rank: this process among those that get different data, from 0.
             world_size: how many these are.
             device: where the tensors go; for CUDA through pinned memory, without blocking.
             shuffle: False takes the samples of each era by partition and number.
+            in_order: with the packing ``chunks``: give the segments of ``batch_size`` chunks in consecutive steps, so
+                that a row of consecutive batches is consecutive text; ``batch.begins`` says where new chunks begin.
             eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
             passes: how often to go through them, each time in another order.
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
             mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
                 is padding; reads the documents of each batch.
+            documents: send the documents of each batch along where it goes to another process, as from the workers of a
+                `StepDataset`, so that ``batch.documents()`` works there, too.
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
                 overlapping views of one tensor, for those who convert them themselves; see also ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
@@ -107,12 +121,17 @@ class Batches:
             DamagedError: the files are damaged.
 
         """
-        self._ranks = arguments.ranks_of(batch_size, rank, world_size, worker)
-        asked = arguments.sequence_of(stream, sequence_length, seed=seed, shuffle=shuffle, eras=eras, passes=passes)
+        self._phases = Phases(batch_size, sequence_length, rank, world_size, worker)
+        self._ranks = self._phases.first
+        asked = arguments.sequence_of(
+            stream, self._phases.length, seed=seed, shuffle=shuffle, eras=eras, passes=passes, in_order=in_order
+        )
+        if asked.in_order:
+            self._phases.require_one()
         prefetch = arguments.prefetch_of(prefetch)
         self._mask_loss = arguments.mask_loss_of(mask_loss, widen)
         self._skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
-        check = arguments.flag("check", check)
+        check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
         self._store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
         self._stop = arguments.callable_of("stop", stop)
         target = device_of(device)
@@ -120,16 +139,19 @@ class Batches:
         self._info = read_stream(self._store, stream)
         self._reachable = ReachableStream(self._store, stream)
         length = asked.sequence_length
-        views = count_views(self._info.block_tokens, length)
+        self._views = views = count_views(self._info.block_tokens, length)
+        if asked.in_order:
+            arguments.require_chunks(self._info)
         sequence = replace(asked, fingerprint=self._info.fingerprint.hex())
-        self._position = Position.beginning(sequence, self._ranks.global_batch)
+        self._position = self._phases.plan(Position.beginning(sequence, self._ranks.global_batch))
+        self._lengths = self._phases.lengths
+        """From which step on rows had which length."""
         self._made = 0
         """Steps delivered since ``_position``."""
         self._turn = 0
         """Counts what makes running iterations invalid."""
         self._prefetch = prefetch if target.type == "cuda" else 0
-        self._delivered = self._missing = 0
-        """Batches so far, and the damaged samples that they lack."""
+        self._delivered = self._sampled = self._missing = 0  # the last: damaged samples that batches lack
         self._waited = self._worked = 0.0
         with self._reachable:
             self._head = Head(open_eras(self._store, stream), sequence, views)
@@ -138,21 +160,18 @@ class Batches:
             )
         read_ahead = arguments.whole("read_ahead", read_ahead, 0, "bytes")
         ahead = ReadAhead(self._store, self._info, sequence, views, most_bytes=read_ahead, documents=self._mask_loss)
-        self._reader = RowReader(
-            self._trainable, self._ranks, length, skip=self._skips, ahead=ahead if read_ahead else None
-        )
+        reader = partial(RowReader, self._trainable, self._ranks, length, ahead=ahead if read_ahead else None)
+        self._reader = reader(skip=self._skips, sends_documents=sends)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
-        self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // self._ranks.batch_size, 1)
-        self._staging = open_staging(
-            self._ranks.batch_size,
-            length + 1,
-            self._info.dtype,
-            target,
-            widen=widen,
-            slots=self._prefetch + 2,  # one is filled while the one before it, and those ahead, are on their way
+        options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(self._lengths))
+        self._most_samples = min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES)
+        slots = self._prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
+        self._stagings = Stagings(self._phases, self._info.dtype, target, widen=widen, slots=slots)
+        self.opened = Opened(
+            self._info, sequence, self._ranks, options, self._trainable, self._reader, self._head, self._reachable
         )
-
-        self._beside = Beside(self._staging.send, in_thread=not self._staging.carries)
+        """What is open, for what reads several streams: `Mixture`."""
+        self._beside = Beside(in_thread=target.type != "cuda")
 
     def __repr__(self) -> str:
         sequence, ranks = self._position.sequence, self._ranks
@@ -179,7 +198,7 @@ class Batches:
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
                 "that are there (eras=range(0, 8)), close the stream (`tokenmill close`), or leave len() out"
             )
-        return max(self._position.step + (total - self._position.sample) // self._ranks.global_batch, 0)
+        return replace(self._position, sample=max(self._position.end(total, self._views), 0)).step
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(_NO_DATASET)  # what DataLoader asks of all that is no IterableDataset
@@ -205,7 +224,8 @@ class Batches:
         """
         self._settle()
         turn, before, skips = self._turn, self._position.step - 1, self._skips
-        stop, staging, store_wait, reachable = self._stop, self._staging, self._store_wait, self._reachable
+        stop, staging = self._stop, self._stagings.of(self._phases.at(0))
+        store_wait, reachable = self._store_wait, self._reachable
         source = begin_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         waits, clock, end, carries, masks = True, perf_counter, End.END, staging.carries, self._mask_loss
         asked = clock()
@@ -231,8 +251,10 @@ class Batches:
                 staging.deliver(made._sent)  # noqa: SLF001 - of this package
             if masks:
                 made.mask_loss()
+            size = made._chunk.batch_size  # noqa: SLF001 - as above
+            self._sampled += size
             if skips:
-                self._missing += self._ranks.batch_size - len(made)
+                self._missing += size - len(made) // made._chunk.split  # noqa: SLF001 - as above
             self._made = made.step - before
             self._delivered += 1
             given = clock()
@@ -264,8 +286,9 @@ class Batches:
 
         """
         step = arguments.whole("step", step, 0, "steps")
-        if self._trainable.known_total() is not None and step >= len(self):
-            raise InputError(f"step is {step}, but the last one of this run is {len(self) - 1}: give a number up to it")
+        with suppress(TypeError):  # its end is not known
+            if step >= (steps := len(self)):
+                raise InputError(f"step is {step}, but the last one of this run is {steps - 1}: give a number up to it")
         return self._leg().state_after(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -284,25 +307,24 @@ class Batches:
         """
         state = arguments.state_of(state_dict, {"format"}, "what state_dict() of Batches returned")
         position = self._trainable.content.accept(Position.from_dict(state, self._position.sequence))
+        arguments.require_resumable(position, self._ranks, self._views)
         self._settle()
-        self._position = position.with_batches_of(self._ranks.global_batch)
+        self._lengths = self._phases.merged(state.get("lengths"), position.step)
+        self._position = self._phases.plan(position)
 
     def rewind(self) -> Self:
         """Go back to the beginning of the sequence, as for each validation."""
         self._settle()
-        self._position = Position.beginning(self._position.sequence, self._ranks.global_batch)
+        self._lengths = self._phases.lengths
+        self._position = self._phases.plan(Position.beginning(self._position.sequence, self._ranks.global_batch))
         return self
 
     def skip(self, steps: int) -> Self:
-        """Go on so many steps later (of each worker's), without reading them.
-
-        Raises:
-            InputError: it is no number of steps, 0 or more.
-
-        """
+        """Go on so many steps later (of each worker's), unread; raises InputError where it is no number of steps."""
         steps = arguments.whole("steps", steps, 0, "steps")
         self._settle()
-        self._position = self._position.after(steps * self._ranks.workers)
+        self._made = steps * self._ranks.workers
+        self._settle()
         return self
 
     @property
@@ -318,7 +340,7 @@ class Batches:
     @property
     def metrics(self) -> Metrics:
         """What was delivered up to now, and how long the loop waited for it."""
-        samples = self._delivered * self._ranks.batch_size - self._missing
+        samples = self._sampled - self._missing
         return Metrics(
             batches=self._delivered,
             samples=samples,
@@ -327,7 +349,7 @@ class Batches:
             work_seconds=self._worked,
             wait_seconds=self._waited,
             store_wait_seconds=self._store_wait.waited_seconds,
-            device_wait_seconds=self._staging.stalled_seconds,
+            device_wait_seconds=self._stagings.stalled_seconds,
         )
 
     def behind(self) -> Behind:
@@ -351,9 +373,13 @@ class Batches:
         """Number of damaged blocks that this rank left out so far."""
         return sum(len(reader.skipped) for reader in self._trainable.readers.values())
 
+    def with_content(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return an earlier state of the same run that names the content that was used up to now."""
+        return state | {"content": self.state_dict()["content"]}
+
     def _leg(self) -> Leg:
         """Return the part of the run that began where a state was loaded last, or at the beginning."""
-        return Leg(self._position, self._trainable.content)
+        return Leg(self._position, self._trainable.content, told_lengths(self._lengths))
 
     def _settle(self) -> None:
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
@@ -363,55 +389,45 @@ class Batches:
 
     def _produce(self) -> Iterator[Batch | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
-        sample, step = self._position.sample, self._position.step
-        size, ranks = self._ranks.batch_size, self._ranks
-        leg = repeat(self._leg())
+        walk, leg = Walk(self._phases, self._position, self._most_samples), repeat(self._leg())
+        segments = self._position.segments(self._views)
         while True:
+            phase, ranks, steps = walk.ahead()
             agrees = self._trainable.content.compare(self._position)  # else the state is ahead of the store
-            chunk = self._reader.read(sample, self._chunk_steps) if agrees else None
+            self._reader.ranks = ranks
+            chunk = self._reader.read(walk.sample, steps, segments) if agrees else None
             if chunk is None:
-                if self._is_end(sample):
+                if self._is_end(walk.sample, ranks):
                     return
                 yield None
                 continue
-            sent = self._beside.batches(chunk.stretches(), self._is_slow)  # holds no batch while it makes the next
-            made = map(Batch, sent, count(step + ranks.worker, ranks.workers), repeat(chunk), count(0, size), leg)
-            try:
-                yield from made if chunk.kept is None else filter(len, made)  # without those damaged as a whole
-            except DamagedRowError as found:
-                chunk.refuse(found.at)
-            sample += chunk.steps * ranks.turn
-            step += chunk.steps * ranks.workers
+            yield from batches_of(chunk, phase, self._sent(phase), walk.numbers(), leg)
+            walk.made(chunk.steps)
 
-    def _is_slow(self) -> bool:
-        """Whether the loop works so long on a batch that others can be made meanwhile."""
-        return self._worked > LONG_SECONDS * self._delivered
+    def _sent(self, phase: Phase) -> Callable[[Iterator[Rows]], Iterator[Sent]]:
+        """Return what sends copies on their way; those to come are made while the loop works, where it works for long."""
 
-    def _is_end(self, sample: int) -> bool:
+        def is_long() -> bool:
+            return self._worked > LONG_SECONDS * self._delivered
+
+        return partial(self._beside.batches, self._stagings.of(phase).send, is_long=is_long)
+
+    def _is_end(self, sample: int, ranks: Ranks) -> bool:
         """Whether no step of this process comes after ``sample``."""
         total = self._trainable.total()
         if total is None:
             return False
-        ahead = self._ranks.turn - self._ranks.global_batch  # a worker's turn may begin so far behind
+        ahead = ranks.turn - ranks.global_batch  # a worker's turn may begin so far behind
         if self._position.sample - ahead > total:
-            raise InputError(
-                f"the state stands at sample {self._position.sample}, but these eras of {self._info.name} have {total} "
-                "in all passes: name the eras that it was saved with, or more; or skip fewer steps"
-            )
-        if not self._position.sample and total < self._ranks.global_batch:
-            raise arguments.too_large(self._ranks, self._position.sequence, total)
-        return not self._ranks.steps_in(total - sample)
+            raise arguments.behind_end(self._position.sample, self._info.name, total)
+        ends = self._position.end(total, self._views)
+        if not self._position.sample and ends < ranks.global_batch:
+            raise arguments.too_large(ranks, self._position.sequence, total)
+        return not ranks.steps_in(ends - sample)
 
     def _awaited(self) -> str:
-        """Say what is missing, and what to do."""
-        place = f"of {self._info.name} in {self._store}"
-        number = self._trainable.next_era(self._position.after(self._made + 1).sample - 1)
-        if not self._trainable.eras.eras:
-            return (
-                f"the first era {place}: mill workers write eras and the segment worker brings them; check that both "
-                "run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
-            )
-        return (
-            f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
-            "(`tokenmill close`), name eras that are there"
-        )
+        return self.awaited(self._position.after(self._made + 1).sample - 1)
+
+    def awaited(self, sample: int) -> str:
+        """Say what is missing where this sample cannot be read, and what to do."""
+        return awaited_era(self._info.name, self._store, self._trainable.next_era(sample), self._trainable.eras.eras)

@@ -8,7 +8,7 @@ thread; a loop that does nothing else is faster without one.
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 LONG_SECONDS: Final = 0.001
 """Of a step, from which on a thread is worth it: to hand something over takes up to a hundredth of it."""
@@ -24,35 +24,37 @@ class _Last(Enum):
 _Found: TypeAlias = Iterable[Made] | _Last
 
 
-class Beside(Generic[Copied, Made]):
+class Beside:
     """Makes batches out of copies, in the loop's own thread, or one copy ahead of it in another."""
 
-    def __init__(self, make: Callable[[Copied], Iterator[Made]], *, in_thread: bool) -> None:
-        """Make batches of each copy with ``make``, which the thread calls, too, if ``in_thread``."""
-        self._make = make
+    def __init__(self, *, in_thread: bool) -> None:
+        """Have the thread copy, and make batches as well if ``in_thread``."""
         self._in_thread = in_thread
         self._threads: ThreadPoolExecutor | None = None
 
-    def batches(self, copies: Iterator[Copied], is_long: Callable[[], bool]) -> Iterator[Made]:
-        """Yield the batches of all copies; while steps are long, the next copy is made meanwhile.
+    def batches(
+        self, make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied], *, is_long: Callable[[], bool]
+    ) -> Iterator[Made]:
+        """Yield what ``make`` makes of all copies; while the loop's steps are long, the next copy is made meanwhile.
 
         What ``copies`` raises, this raises, in the loop's thread.
         """
         ahead: Future[_Found[Made]] | None = None
-        while (found := self._next(copies) if ahead is None else ahead.result()) is not _Last.LAST:
-            ahead = self._pool().submit(self._next_whole, copies) if is_long() else None
+        while (found := _next(make, copies) if ahead is None else ahead.result()) is not _Last.LAST:
+            ahead = self._pool().submit(self._next_whole, make, copies) if is_long() else None
             yield from found
 
-    def _next(self, copies: Iterator[Copied]) -> _Found[Made]:
-        copy = next(copies, _Last.LAST)
-        return copy if isinstance(copy, _Last) else self._make(copy)
-
-    def _next_whole(self, copies: Iterator[Copied]) -> _Found[Made]:
-        """Return the same with all batches made, if they may be made here."""
-        found = self._next(copies)
+    def _next_whole(self, make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied]) -> _Found[Made]:
+        """Return what is made of the next copy: all of it was made, if it may be made here."""
+        found = _next(make, copies)
         return found if found is _Last.LAST or not self._in_thread else list(found)
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, "copies")
         return self._threads
+
+
+def _next(make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied]) -> _Found[Made]:
+    copy = next(copies, _Last.LAST)
+    return copy if isinstance(copy, _Last) else make(copy)

@@ -2,20 +2,35 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch.utils.data import Dataset
 
-from tokenmill.eras import Era, EraRange
-from tokenmill.errors import InputError
-from tokenmill.samples import EraOrder, Ranks, SequenceId, TrainableSamples, count_views
-from tokenmill.store import EraReader, open_eras, read_stream
+from tokenmill.samples import EraOrder, Ranks, TrainableSamples, count_views
+from tokenmill.store import read_stream
 
 from . import arguments
+from .batch_documents import BatchDocuments, documents_of
+from .frozen import freeze_eras, open_trainable
 from .reachable import ReachableStream
-from .rows import RowReader
+from .rows import Chunk, RowReader
+
+
+class DocumentSample(NamedTuple):
+    """A sample with its documents; a loader puts several together field by field, for `BatchDocuments.from_ids`."""
+
+    x: npt.NDArray[np.int64]
+    y: npt.NDArray[np.int64]
+    document_ids: npt.NDArray[np.int64]
+    """``[sequence_length]``: the number in this sample of the document of each token of x; -1: padding."""
+    position_ids: npt.NDArray[np.int64]
+    """``[sequence_length]``: the place of each token of x in its document's part, from 0."""
+    loss_mask: npt.NDArray[np.bool_]
+    """``[sequence_length]``: whether x and y are of one document, which is no padding."""
+
 
 Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """x and y, ``[sequence_length]`` each, int64: the next token of ``x[j]`` is ``y[j]``."""
@@ -37,8 +52,11 @@ class EraDataset(Dataset[Sample]):
         sequence_length: int,
         eras: range | None = None,
         check: bool = True,
+        documents: bool = False,
     ) -> None:
         """Open the eras ``range(first, stop)``; None: all whose blocks are in the store now.
+
+        With ``documents``, each sample is a `DocumentSample`: the documents of its tokens come with it.
 
         With ``check``, every block is held against its CRC when it is first read in this process, and refused if it is
         damaged; else samples are whatever the files hold.
@@ -52,33 +70,17 @@ class EraDataset(Dataset[Sample]):
         """
         self._store = arguments.store_of(store)
         self._check = arguments.flag("check", check)
+        self._with_documents = arguments.flag("documents", documents)
         arguments.eras_of(eras)
         self._info = read_stream(self._store, arguments.stream_of(stream))
         self._reachable = ReachableStream(self._store, stream)
         self._length = arguments.whole("sequence_length", sequence_length, 1, "tokens")
         self._views = count_views(self._info.block_tokens, self._length)
         with self._reachable:
-            self._eras, self._merged = self._find(eras)
+            found = freeze_eras(self._store, self._info, eras, self._open(), from_start=True)
+        self._eras, self._merged, self._content = found.eras, found.merged, found.content.hash
         self._order = EraOrder(self._merged, views=self._views, shuffle=False, seed=0, passed=0)
         self._rows: RowReader | None = None
-
-    def _find(self, eras: range | None) -> tuple[range, Era]:
-        """Return the eras that are asked for, and all of them as one."""
-        stream = self._info.name
-        index = open_eras(self._store, stream)
-        trainable = self._open()
-        if eras is None:
-            eras = range(_trainable_now(index, trainable))
-        if not 0 <= eras.start < eras.stop <= index.eras:
-            raise InputError(
-                f"the eras {eras} of {stream} are not in {self._store}, which has {index.eras}: wait for them, or give "
-                "a range of one era or more that are there, such as range(0, 8)"
-            )
-        self._content = index.hash_of(eras.stop - 1).hex()
-        merged = _merge(index.era(eras.start), index.era(eras.stop - 1))
-        if not trainable.is_trainable(merged):
-            raise InputError(f"not all blocks of the eras {eras} of {stream} are in {self._store} yet: wait for them")
-        return eras, merged
 
     def __len__(self) -> int:
         """Return how many samples the eras have together."""
@@ -102,13 +104,30 @@ class EraDataset(Dataset[Sample]):
             DamagedError: a file is damaged or cut off (with ``check``: a block).
 
         """
+        chunk = self._chunk(indices)
+        wide = chunk.rows().astype(np.int64)
+        if not self._with_documents:
+            return [(row[:-1], row[1:]) for row in wide]
+        found = self._documents_of(chunk)
+        columns = (found.document_ids.numpy(), found.position_ids.numpy(), found.loss_mask.numpy())
+        samples: list[Any] = [
+            DocumentSample(row[:-1], row[1:], *told) for row, *told in zip(wide, *columns, strict=True)
+        ]
+        return samples  # of more fields, which only those have who asked for them
+
+    def documents(self, indices: Sequence[int]) -> BatchDocuments:
+        """Return which tokens of several samples belong to which document, on the CPU; raises as ``__getitems__``."""
+        return self._documents_of(self._chunk(indices))
+
+    def _documents_of(self, chunk: Chunk) -> BatchDocuments:
+        return documents_of(chunk.pieces(0), chunk.samples().views, self._length, torch.device("cpu"))
+
+    def _chunk(self, indices: Sequence[int]) -> Chunk:
         wanted = arguments.places_in_row("indices", indices)
         if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
             raise IndexError(f"there are {len(self)} samples; one of {wanted.tolist()} was asked for")
         with self._reachable:
-            rows = self._reader().find([(self._order, wanted % max(len(self), 1))]).rows()
-        wide = rows.astype(np.int64)
-        return [(row[:-1], row[1:]) for row in wide]
+            return self._reader().find([(self._order, wanted % max(len(self), 1))], batch_size=len(wanted))
 
     def _reader(self) -> RowReader:
         if self._rows is None:
@@ -129,30 +148,4 @@ class EraDataset(Dataset[Sample]):
         return self.__dict__ | {"_rows": None}  # another process maps the files again
 
     def _open(self) -> TrainableSamples:
-        fingerprint = self._info.fingerprint.hex()
-        sequence = SequenceId(
-            self._info.name, fingerprint, self._length, seed=0, shuffle=False, eras=(0, None), passes=1
-        )
-        return TrainableSamples(self._store, self._info, sequence, self._views, check=self._check, on_damage="refuse")
-
-
-def _trainable_now(index: EraReader, trainable: TrainableSamples) -> int:
-    """Return how many eras are trainable: all before one that is are, too, so halving finds the last."""
-    low, high = 0, index.eras
-    while low < high:
-        middle = (low + high + 1) // 2
-        if trainable.is_trainable(_merge(index.era(middle - 1), index.era(middle - 1))):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _merge(first: Era, last: Era) -> Era:
-    """Return two eras and all between as one: each range continues the one before."""
-    begun = len(first.ranges)
-    ranges = [
-        EraRange(first.ranges[number].first if number < begun else 0, part.stop, part.before, part.after)
-        for number, part in enumerate(last.ranges)
-    ]
-    return Era(first.number, first.before, tuple(ranges), last.closed)
+        return open_trainable(self._store, self._info, self._length, self._views, check=self._check)

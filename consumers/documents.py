@@ -1,89 +1,318 @@
-"""The documents in a batch: from the boundaries that are stored, never from separator ids."""
+"""Documents by index: whole ones, with what came with them and where from, for whatever packing the stream has."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Literal, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Numbers
-from tokenmill.wire.pieces import PADDING
+from tokenmill.samples import DocumentIndex, Numbers
+from tokenmill.store import MapWatch, PartitionReader, StreamInfo, open_eras, read_stream
+from tokenmill.store.layout import partition_directory
+from tokenmill.store.views import Tokens
 
 from . import arguments
+from .frozen import freeze_eras, open_trainable
+from .labels import Labels
+from .reachable import ReachableStream
 
-_MOST_PADDED: Final = 1 << 20
-"""Documents to pad to, 4 MiB of entries; a batch of more tokens can have as many as these."""
+_MAPPED_BLOCKS: Final = 1 << 20
+"""Of a partition, whose segments are kept mapped, with 32 MiB of rows: documents are asked for in any order."""
+_MAPPED_SEGMENTS: Final = (8, 256)
+"""As many at least, and at most."""
+_LABELS_AT_ONCE: Final = 1 << 16
+_ITERATED_AT_ONCE: Final = 256
+
+OnMissingLabel = Literal["refuse", "drop"]
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredDocument:
+    """A document as its stream has it, and the Kafka record that it came from."""
+
+    index: int
+    """Its number among these documents."""
+    tokens: Tokens
+    """All of its tokens in the stream, those before and after its text included; of the stream's dtype."""
+    id: str | int | None
+    fields: Mapping[str, Any]
+    """The fields of the record that the stream carries."""
+    partition: int
+    offset: int
+    """Offset of the record in that partition of the raw topic."""
+    label: int | None
+    """With a ``label_field``: the number of its label."""
+
+
 class Documents:
-    """Which tokens belong together; all tensors are on the batch's device.
+    """The whole documents of some eras, by partition and place: a map-style data set. Needs no torch.
 
-    A document here is its part in one row: it begins again in each. Padding is a document that counts for no loss.
+    It is frozen: what comes into the store later changes neither length nor order. Each document is there once, however
+    many blocks it is in; one whose beginning or end is in none of these eras is not listed, and neither is padding.
+    Opening reads the document table, not the tokens: half a second and 50 MB for a million documents.
     """
 
-    document_ids: torch.Tensor
-    """``[batch, sequence_length]``, int64: the number in the row of the document of each token of x; -1: padding."""
-    position_ids: torch.Tensor
-    """``[batch, sequence_length]``, int64: the place of each token of x in its document's part, from 0."""
-    cu_seqlens: torch.Tensor
-    """``[documents + 1]``, int32: where documents begin in x laid end to end, and its length: for varlen attention."""
-    max_seqlen: int
-    """Tokens of the longest of them."""
-    loss_mask: torch.Tensor
-    """``[batch, sequence_length]``, bool: whether x and y are of one document, which is no padding."""
+    def __init__(
+        self,
+        store: Path | str,
+        stream: str,
+        *,
+        eras: range | None = None,
+        label_field: str | None = None,
+        label_names: Sequence[str | int] | None = None,
+        on_missing_label: OnMissingLabel = "refuse",
+        check: bool = True,
+    ) -> None:
+        """Open the documents of the eras ``range(first, stop)``; None: of all whose blocks are in the store now.
 
-    def attention_mask(self) -> torch.Tensor:
-        """Return ``[batch, 1, sequence_length, sequence_length]``, bool: whether a token (row) may see another.
-
-        Those before it in its document, and itself: for ``scaled_dot_product_attention(..., attn_mask=…)``. Its size is
-        the square of the length; where that matters, take ``cu_seqlens`` or a block mask of ``document_ids``.
-        """
-        same = self.document_ids[:, :, None] == self.document_ids[:, None, :]
-        return same.tril()[:, None]
-
-    def padded_cu_seqlens(self, documents: int) -> torch.Tensor:
-        """Return ``cu_seqlens`` with ``documents + 1`` entries, the last repeated, so that shapes stay the same.
+        Args:
+            store: directory of the store.
+            stream: name of the stream.
+            eras: which eras.
+            label_field: carried field that holds a document's label; reads the metas of all documents.
+            label_names: the field's values, in the order of their numbers; None: the field holds the number itself.
+            on_missing_label: "drop" leaves out the documents without a label, or with another than these;
+                `unlabelled` counts them, and the log names the first.
+            check: hold blocks and entries against their CRCs when they are first read, and refuse damage.
 
         Raises:
-            InputError: there are more documents; or ``documents`` is no whole number, or above a million and the tokens
-                of x.
+            StoreError: the store holds no such stream.
+            DiskError: a file may not be read, or its disk fails.
+            InputError: an argument cannot be used, the eras are not all there, or a label is missing or unknown.
+            DifferenceError, DamagedError: the store is not what its eras say, or damaged.
 
         """
-        most = max(self.document_ids.numel(), _MOST_PADDED)
-        missing = arguments.whole("documents", documents, 0, "documents", most) + 1 - len(self.cu_seqlens)
-        if missing < 0:
-            there = len(self.cu_seqlens) - 1
-            raise InputError(f"documents is {documents}, but this batch has {there} of them: give {there} or more")
-        return torch.cat([self.cu_seqlens, self.cu_seqlens[-1:].expand(missing)])
+        self._store = arguments.store_of(store)
+        self._check = arguments.flag("check", check)
+        arguments.eras_of(eras)
+        named = Labels.of(label_field, label_names)
+        drops = arguments.choice("on_missing_label", on_missing_label, ("refuse", "drop")) == "drop"
+        self._info = read_stream(self._store, arguments.stream_of(stream))
+        self._reachable = ReachableStream(self._store, stream)
+        self._readers: dict[int, PartitionReader] = {}
+        self._watch = MapWatch()
+        self.unlabelled = 0
+        """Documents that were left out because they have no label, or an unknown one."""
+        self.labels: npt.NDArray[np.int64] | None = None
+        """With a ``label_field``: the number of each document's label, ``[len]``."""
+        self.label_names = named.names if named else None
+        """The labels, in the order of their numbers; None: they are numbers, or there are none."""
+        with self._reachable:
+            trainable = open_trainable(self._store, self._info, max(self._info.block_tokens - 1, 1), 1)
+            self._frozen = freeze_eras(self._store, self._info, eras, trainable, from_start=False)
+            self._index = DocumentIndex.of_ranges(
+                self._info,
+                [
+                    (self._reader(partition), part.first, part.stop)
+                    for partition, part in enumerate(self._frozen.merged.ranges)
+                ],
+            )
+            if named is not None:
+                self._label(named, drops=drops)
 
+    def _label(self, named: Labels, *, drops: bool) -> None:
+        """Find the labels of all documents; drop or refuse those without."""
+        named.require_field(self._info)
+        labels = np.empty(len(self), np.int64)
+        for first in range(0, len(self), _LABELS_AT_ONCE):
+            documents = np.arange(first, min(first + _LABELS_AT_ONCE, len(self)))
+            for where, partition, rows, metas in self._metas(documents):
+                labels[documents[where]] = named.numbers(partition, rows["offset"], metas)
+        missing = labels < 0
+        self.unlabelled = int(missing.sum())
+        if self.unlabelled:
+            if not drops:
+                raise InputError(named.refusal(self.unlabelled))
+            log.warning("%s", named.dropped(self.unlabelled))
+            self._index = self._index.without(missing)
+            labels = labels[~missing]
+        self.labels = labels
 
-def documents_of(
-    pieces: Sequence[npt.NDArray[np.void]], views: Numbers, length: int, device: torch.device
-) -> Documents:
-    """Return the documents of rows, each a view of a block with these pieces (`tokenmill.wire.pieces.PIECE`)."""
-    shape = (len(pieces), length + 1)
-    begins, padding = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
-    for row, (found, view) in enumerate(zip(pieces, views.tolist(), strict=True)):
-        starts = found["start"].astype(np.int64) - view * length
-        begins[row, starts[(starts > 0) & (starts <= length)]] = True
-        stops = np.append(starts[1:], length + 1)
-        for index in np.flatnonzero(found["position"] == PADDING).tolist():
-            padding[row, max(int(starts[index]), 0) : max(int(stops[index]), 0)] = True
-    ids = np.cumsum(begins, axis=1)
-    first = begins[:, :-1].copy()
-    first[:, 0] = True
-    columns = np.broadcast_to(np.arange(length), first.shape)
-    positions = columns - np.maximum.accumulate(np.where(first, columns, 0), axis=1)
-    bounds = np.append(np.flatnonzero(first), first.size).astype(np.int32)
-    mask = (ids[:, 1:] == ids[:, :-1]) & ~padding[:, 1:]
-    return Documents(
-        document_ids=torch.from_numpy(np.where(padding, -1, ids)[:, :-1].astype(np.int64)).to(device),
-        position_ids=torch.from_numpy(positions.astype(np.int64)).to(device),
-        cu_seqlens=torch.from_numpy(bounds).to(device),
-        max_seqlen=int(np.diff(bounds).max(initial=0)),
-        loss_mask=torch.from_numpy(mask).to(device),
-    )
+    def __len__(self) -> int:
+        """Return how many documents there are."""
+        return len(self._index)
+
+    def __repr__(self) -> str:
+        # As that of an EraDataset: what decides the documents, for whoever compares data sources by it.
+        return (
+            f"Documents(stream={self._info.name!r}, fingerprint={self._info.fingerprint.hex()!r}, "
+            f"eras={self.eras}, content={self._frozen.content.hash!r}, documents={len(self)})"
+        )
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> StoredDocument: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[StoredDocument]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> StoredDocument | list[StoredDocument]:
+        """Return a document, or those of a slice; raises as `take`."""
+        if isinstance(index, slice):
+            return self.take(range(len(self))[arguments.slice_of(index)])
+        return self.take([arguments.index_of(index)])[0]
+
+    def __iter__(self) -> Iterator[StoredDocument]:
+        """Yield all documents, read some hundred at a time; raises as `take`."""
+        for first in range(0, len(self), _ITERATED_AT_ONCE):
+            yield from self.take(range(first, min(first + _ITERATED_AT_ONCE, len(self))))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[StoredDocument]:
+        """Return several documents, as torch's loaders ask for a batch; raises as `take`."""
+        return self.take(indices)
+
+    def take(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> list[StoredDocument]:
+        """Return documents in the order in which they are asked for, from the end with negative numbers.
+
+        Raises:
+            IndexError: there is no document of that number; a loop over all ends with it.
+            InputError: the indices are no whole numbers, or the segments were retired since.
+            StoreError: the store is not there any more.
+            DamagedError: a file is damaged or cut off (with ``check``: a block or an entry).
+
+        """
+        documents = self.numbers_of(indices)
+        with self._reachable:
+            parts: list[list[Tokens]] = [[] for _ in documents]
+            for slot, _, tokens in self.stretches(documents):
+                parts[slot].append(tokens)
+            whole = [np.concatenate(part) for part in parts]
+            found: list[StoredDocument] = [None] * len(documents)  # type: ignore[list-item]
+            for where, partition, rows, metas in self._metas(documents):
+                for slot, offset, meta in zip(where.tolist(), rows["offset"].tolist(), metas, strict=True):
+                    number = int(documents[slot])
+                    label = None if self.labels is None else int(self.labels[number])
+                    told = (meta.get("id"), meta.get("fields", {}), partition, offset, label)
+                    found[slot] = StoredDocument(number, whole[slot], *told)
+        return found
+
+    @property
+    def eras(self) -> range:
+        """The eras that these documents are in."""
+        return self._frozen.eras
+
+    @property
+    def info(self) -> StreamInfo:
+        """The stream."""
+        return self._info
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """Tokens of each document, ``[len]``."""
+        return self._index.lengths
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides which document has which number, for states: JSON, with the hash of the last era."""
+        return {
+            "stream": self._info.name,
+            "fingerprint": self._info.fingerprint.hex(),
+            "eras": [self.eras.start, self.eras.stop],
+            "content": list(self._frozen.content),
+            "documents": len(self),
+        }
+
+    def label_distribution(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> dict[Any, int]:
+        """Return how many documents have each label, by its name; with ``indices``, of these documents.
+
+        Raises:
+            InputError: the documents were opened without a ``label_field``.
+            IndexError: there is no document of such a number.
+
+        """
+        if self.labels is None:
+            raise InputError("these documents have no labels: open Documents with a label_field")
+        labels = self.labels if indices is None else self.labels[self.numbers_of(indices)]
+        if self.label_names is not None:
+            return dict(
+                zip(self.label_names, np.bincount(labels, minlength=len(self.label_names)).tolist(), strict=True)
+            )
+        return dict(zip(*(column.tolist() for column in np.unique(labels, return_counts=True)), strict=True))
+
+    def era_of_each(self) -> Numbers:
+        """Return the era with which each document was whole, ``[len]``: that of the last of its blocks."""
+        found = np.empty(len(self), np.int64)
+        with self._reachable:
+            eras = open_eras(self._store, self._info.name)
+            ranges = [eras.era(number).ranges for number in self.eras]
+        for partition in range(len(self._frozen.merged.ranges)):
+            stops = np.array([parts[partition].stop if partition < len(parts) else 0 for parts in ranges])
+            mine = np.array(self._index.in_partition(partition), np.int64)
+            found[mine] = self.eras.start + np.searchsorted(stops, self._index.last_blocks(mine), side="right")
+        return found
+
+    def numbers_of(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> Numbers:
+        """Return the numbers of documents, 0 or more; raises as `take`."""
+        wanted = arguments.places_in_row("indices", indices)
+        if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
+            raise IndexError(
+                f"there are {len(self)} documents; one of {arguments.shown(wanted.tolist())} was asked for"
+            )
+        return wanted % max(len(self), 1)
+
+    def stretches(self, documents: Numbers, most: int | None = None) -> Iterator[tuple[int, int, Tokens]]:
+        """Yield the tokens of documents in pieces, where they are in the files: read-only views.
+
+        For each piece the index among the documents that were asked for, and that of its first token in the document;
+        those of one document come in order. With ``most``, documents are cut to so many tokens.
+
+        Raises:
+            InputError, StoreError, DamagedError: as in `take`.
+
+        """
+        pieces = self._index.pieces_of(documents)
+        lengths = pieces.lengths
+        if most is not None:
+            lengths = np.minimum(lengths, most - pieces.positions)
+        found: list[tuple[int, int, Tokens]] = [None] * len(lengths)  # type: ignore[list-item]
+        wanted = np.flatnonzero(lengths > 0)
+        for partition in np.flatnonzero(np.bincount(pieces.partitions)).tolist():
+            mine = wanted[pieces.partitions[wanted] == partition]
+            for where, tokens, rows in self._reader(partition).parts(pieces.blocks[mine]):
+                into = mine[where]
+                flat = tokens.reshape(-1)
+                begins = rows * tokens.shape[1] + pieces.starts[into]
+                told = (into, pieces.slots[into], pieces.positions[into], begins, begins + lengths[into])
+                for at, slot, position, start, stop in zip(*(column.tolist() for column in told), strict=True):
+                    found[at] = (slot, position, flat[start:stop])
+        return (found[at] for at in wanted.tolist())
+
+    def pieces_in_place(self, documents: Numbers, most: int | None) -> Iterator[tuple[int, int, Tokens]]:
+        """Yield the same; where the store went away, the error says so."""
+        with self._reachable:
+            return self.stretches(documents, most)
+
+    def look(self, views: Sequence[Tokens]) -> None:
+        """Look now and then whether the files under views are as long as they were, just before they are read.
+
+        Raises:
+            DamagedError: one of them was cut off.
+
+        """
+        self._watch.look(views)
+
+    def _metas(self, documents: Numbers) -> Iterator[tuple[Numbers, int, npt.NDArray[np.void], list[dict[str, Any]]]]:
+        """Yield the first pieces of documents and their metas: their indices in the request, and the partition."""
+        partitions = self._index.partitions_of(documents)
+        blocks, starts = self._index.first_pieces(documents)
+        for partition in np.flatnonzero(np.bincount(partitions)).tolist():
+            mine = np.flatnonzero(partitions == partition)
+            for where, rows, metas in self._reader(partition).metas(blocks[mine], starts[mine]):
+                yield mine[where], partition, rows, metas
+
+    def _reader(self, partition: int) -> PartitionReader:
+        found = self._readers.get(partition)
+        if found is None:
+            self._reachable.require()
+            directory = partition_directory(self._store, self._info.name, partition)
+            least, most = _MAPPED_SEGMENTS
+            mapped = min(max(_MAPPED_BLOCKS // self._info.segment_blocks, least), most)
+            options: dict[str, Any] = {"check": self._check, "open_segments": mapped}
+            found = self._readers[partition] = PartitionReader(directory, self._info, partition, **options)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_readers": {}, "_watch": MapWatch()}  # another process maps the files again

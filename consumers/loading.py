@@ -16,6 +16,8 @@ from tokenmill.samples import UNPINNED
 from . import arguments
 from .batch import Batch
 from .batches import Batches
+from .mixture import Mixture
+from .mixture_arguments import told
 from .place import LoopPlace, State, note_use
 
 log = logging.getLogger(__name__)
@@ -40,15 +42,13 @@ class StepDataset(IterableDataset[Batch]):
             as in `Batches`.
 
         """
-        kept = [name for name in ("device", "stop", "worker") if not _is_default(options.get(name))]
-        if kept:
-            raise InputError(
-                f"StepDataset takes no {kept[0]}, which is {arguments.shown(options[kept[0]])}: give none. Its batches "
-                "are made in worker processes, on the CPU; move them to a device in the loop, end the loop where you "
-                "like, and let the DataLoader number its workers"
-            )
-        self._options = {"store": store, "stream": stream} | options
-        self._place = LoopPlace(Batches(**self._options).state_dict())
+        _leave_to_loops("StepDataset", options)
+        self._begin({"store": store, "stream": stream} | options)
+
+    def _begin(self, options: dict[str, Any]) -> None:
+        """Stand at the beginning of what is opened with these options."""
+        self._options = options
+        self._place = LoopPlace(self._fresh().state_dict())
         self._running: Batches | None = None
         """What the loop reads from, where it does so without workers."""
         self._given: dict[str, Any] | None = None
@@ -117,14 +117,14 @@ class StepDataset(IterableDataset[Batch]):
 
     def rewind(self) -> Self:
         """Begin the next loop at the beginning, as for each validation."""
-        self.resume(Batches(**self._options).state_dict())
+        self.resume(self._fresh().state_dict())
         return self
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of `Batches` where this stands; in a worker, its own, as ``StatefulDataLoader`` wants it."""
         if self._worker is None or self._reading is None:
             return self._now()
-        return self._worker | {"data": self._worker["data"] | {"content": self._reading.state_dict()["content"]}}
+        return self._worker | {"data": self._reading.with_content(self._worker["data"])}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` said: as `resume`, or as the worker of the same number, of as many.
@@ -141,7 +141,7 @@ class StepDataset(IterableDataset[Batch]):
         given = arguments.state_of(state_dict, {"data", "made"}, taken)
         made = arguments.whole("made", given["made"], 0, "items")
         state = self._open(given["data"]).state_dict()
-        if made and given["data"].get("content") is None:
+        if made and given["data"].get("content", "of its streams") is None:
             log.warning("%s", UNPINNED)
         if get_worker_info() is None:
             raise InputError(
@@ -177,9 +177,61 @@ class StepDataset(IterableDataset[Batch]):
             self._running = None
 
     def _open(self, state: Mapping[str, Any], **options: Any) -> Batches:
-        batches = Batches(**(self._options | options))
+        batches = self._fresh(**options)
         batches.load_state_dict(state)
         return batches
+
+    def _fresh(self, **options: Any) -> Batches:
+        """Open what is read, at its beginning."""
+        return Batches(**(self._options | options))
+
+
+class MixtureDataset(StepDataset):
+    """The batches of a `Mixture`, in their order, for loaders: all of `StepDataset`, which see."""
+
+    def __init__(
+        self,
+        streams: Mapping[str, Mapping[str, Any]],
+        weights: Mapping[str, Any] | list[tuple[int, Mapping[str, Any]]],
+        **options: Any,
+    ) -> None:
+        """Open streams; the arguments are those of ``Mixture.open``, of which some stay as in `StepDataset`.
+
+        Raises:
+            as ``Mixture.open``.
+
+        """
+        with told("streams", streams):
+            own = arguments.options_of("streams", streams)
+            each = [arguments.options_of(f"stream {name!r}", one) for name, one in own.items()]
+        for given in (options, *each):
+            _leave_to_loops("MixtureDataset", given)
+        self._begin({"streams": own, "weights": weights} | options)
+
+    def set_weights(self, weights: Mapping[str, Any], from_step: int | None = None) -> None:
+        """Let other weights hold from a step on, as `Mixture.set_weights` does, in the next loop over this.
+
+        Raises:
+            as `Mixture.set_weights`.
+
+        """
+        mixture: Any = self._open(self._now())
+        mixture.set_weights(weights, from_step)
+        self.resume(mixture.state_dict())
+
+    def _fresh(self, **options: Any) -> Batches:
+        return Mixture.open(**(self._options | options))
+
+
+def _leave_to_loops(kind: str, options: Mapping[str, Any]) -> None:
+    """Raise InputError for options that stay with the loop."""
+    kept = [name for name in ("device", "stop", "worker") if not _is_default(options.get(name))]
+    if kept:
+        raise InputError(
+            f"{kind} takes no {kept[0]}, which is {arguments.shown(options[kept[0]])}: give none. Its batches "
+            "are made in worker processes, on the CPU; move them to a device in the loop, end the loop where you "
+            "like, and let the DataLoader number its workers"
+        )
 
 
 def _is_default(value: Any) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import astuple, dataclass
 from threading import Lock
 from typing import NamedTuple, Self
 
-from tokenmill.samples import SequenceId
+from tokenmill.samples import EraPlaces, SequenceId
 from tokenmill.store import EraReader
 
 from . import arguments
@@ -58,6 +58,15 @@ class Behind(NamedTuple):
     """The eras that these are in."""
 
 
+class Used(NamedTuple):
+    """The era of a sample that a run has taken."""
+
+    passed: int
+    """How many passes were complete before."""
+    closed: int
+    """When it was closed, in milliseconds since 1970."""
+
+
 class Head:
     """How far the eras in a store reach. May be asked by any thread: it shares nothing with those that read."""
 
@@ -67,6 +76,32 @@ class Head:
         self._sequence = sequence
         self._views = views
         self._lock = Lock()
+        self._places = EraPlaces(eras, sequence, views)
+
+    def total(self) -> int | None:
+        """Return how many samples the sequence has; None until its last era is in the store.
+
+        Raises:
+            DamagedError: the files of the eras are damaged.
+
+        """
+        with self._lock:
+            found = self._places.total()
+            if found is None and self._eras.refresh():
+                found = self._places.total()
+            return found
+
+    def used(self, sample: int) -> Used | None:
+        """Return what is known of the era of a sample; None where no era in the store has it.
+
+        Raises:
+            DamagedError: the files of the eras are damaged.
+
+        """
+        with self._lock:
+            self._eras.refresh()
+            place = self._places.place(sample)
+            return None if place is None else Used(place.passed, self._eras.era(place.era).closed)
 
     def behind(self, sample: int) -> Behind:
         """Return what the store has now beyond the sample that comes next.

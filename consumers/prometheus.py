@@ -18,6 +18,8 @@ from tokenmill.page_server import PageServer, metrics_of
 from . import arguments
 from .batches import Batches
 from .metrics import Metrics
+from .mixture import Mixture
+from .mixture_state import StreamShare
 
 
 class _Counted(NamedTuple):
@@ -56,13 +58,24 @@ _COUNTED: Final = (
 _STEP: Final = ("step", "The number of the next step.")
 _BLOCKS: Final = ("behind_blocks", "Blocks of the eras in the store that the run has not wholly read, in this pass.")
 _ERAS: Final = ("behind_eras", "The eras that these are in.")
+_PARTS: Final = (
+    ("mixture_share", "Of a mixture's stream: its part of the next samples, as the weights say."),
+    ("mixture_wanted", "Samples (steps, where batches are whole) that it was to give up to now."),
+    ("mixture_delivered", "Those that it gave."),
+    ("mixture_passes", "How often it was gone through as a whole."),
+    ("mixture_newest_seconds", "When the era of its latest sample was closed, in seconds since 1970; 0: it gave none."),
+)
 _PREFIX: Final = "tokenmill_trainer_"
+_PART: Final = "part"
+"""The label with the name of a mixture's stream."""
 
 
 def described(labels: Sequence[str] = ()) -> Iterator[Metric]:
     """Return all metrics, without samples."""
     yield from (CounterMetricFamily(_PREFIX + one.name, one.meaning, labels=labels) for one in _COUNTED)
     yield from (GaugeMetricFamily(_PREFIX + name, meaning, labels=labels) for name, meaning in (_STEP, _BLOCKS, _ERAS))
+    parts = [*labels, _PART]
+    yield from (GaugeMetricFamily(_PREFIX + name, meaning, labels=parts) for name, meaning in _PARTS)
 
 
 def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistry = REGISTRY) -> PageServer:
@@ -98,7 +111,7 @@ class BatchesCollector(Collector):
 
         """
         self._batches: Batches = arguments.instance_of("batches", batches, Batches)
-        told = arguments.labels_of(labels, taken="stream")
+        told = arguments.labels_of(labels, taken={"stream", _PART})
         self._names = ["stream", *told]
         self._values = [batches.stream, *told.values()]
 
@@ -127,3 +140,23 @@ class BatchesCollector(Collector):
             gauge = GaugeMetricFamily(_PREFIX + name, meaning, labels=self._names)
             gauge.add_metric(self._values, value)
             yield gauge
+        if isinstance(self._batches, Mixture):
+            yield from self._parts(self._batches)
+
+    def _parts(self, mixture: Mixture) -> Iterator[Metric]:
+        """Return what is known of each stream of a mixture."""
+        shares = mixture.shares()
+        for (name, meaning), value in zip(_PARTS, _VALUES, strict=True):
+            gauge = GaugeMetricFamily(_PREFIX + name, meaning, labels=[*self._names, _PART])
+            for part, share in shares.items():
+                gauge.add_metric([*self._values, part], value(share))
+            yield gauge
+
+
+_VALUES: Final[tuple[Callable[[StreamShare], float], ...]] = (
+    lambda share: float(share.share),
+    lambda share: float(share.wanted),
+    lambda share: share.delivered,
+    lambda share: share.passes,
+    lambda share: (share.newest or 0) / 1000,
+)

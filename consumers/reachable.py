@@ -1,6 +1,7 @@
 """A stream's files while they are read: deleted, moved away or forbidden, they are named, and so is what helps."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -59,3 +60,26 @@ class ReachableStream:
     def _unreadable(self, error: OSError) -> DiskError:
         file = error.filename or self._store
         return DiskError(f"{file} cannot be read ({error.strerror}): let this user read it, or replace its disk")
+
+
+class ReachableStreams:
+    """The same of several streams."""
+
+    def __init__(self, streams: Sequence[ReachableStream]) -> None:
+        """Take streams that are there."""
+        self._streams = streams
+
+    def require(self) -> None:
+        """Return if all are still there; raises as `ReachableStream.require`."""
+        for stream in self._streams:
+            stream.require()
+
+    def __enter__(self) -> None:
+        """Begin to read."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say of an error what is wrong, as `ReachableStream` does."""
+        for stream in self._streams:
+            stream.__exit__(kind, error, trace)

@@ -20,7 +20,9 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Condition, Event, Thread
-from typing import Final, TypeAlias
+from typing import Final
+
+import numpy as np
 
 from tokenmill.errors import TokenMillError
 from tokenmill.samples import Samples, SequenceId
@@ -41,10 +43,6 @@ _WORTH_WAITING: Final = 64 << 20
 samples of the next batches come first."""
 _POLL_SECONDS: Final = 0.5
 """How often a waiting loop lets signals through."""
-
-
-Following: TypeAlias = tuple[tuple[int, int], Samples]
-"""What is wanted next, and by which key it will be asked for."""
 
 
 @dataclass(slots=True)
@@ -203,7 +201,7 @@ class ReadAhead:
         self._most_bytes = most_bytes
         self._process = -1
         self._reading = _Reading(most_bytes)
-        self._following: tuple[tuple[int, int], RowsAhead] | None = None
+        self._begun: RowsAhead | None = None
         """Samples that are read before they are wanted."""
 
     def reach(self, places: EraPlaces, low: int, high: int) -> bool:
@@ -218,19 +216,22 @@ class ReadAhead:
         stop = Turn(first.passed, places.last_era()) if last is None else Turn(last.passed, last.era)
         return self._running().reach(Turn(first.passed, first.era), stop)
 
-    def reach_rows(self, key: tuple[int, int], samples: Samples, following: Callable[[], Following | None]) -> None:
-        """Have samples in memory, and begin to read those that ``following`` says will be wanted next."""
-        reading = self._running()
-        if self._following is None or self._following[0] != key:
-            self._following = key, reading.add(samples)
-        reading.wait_for(self._following[1])
-        if found := following():
-            self._following = found[0], reading.add(found[1])
+    def reach_rows(self, samples: Samples) -> None:
+        """Have samples in memory: at once if they are those that `begin_rows` has begun."""
+        reading, rows = self._running(), self._begun
+        if rows is None or not all(map(np.array_equal, rows.samples, samples)):
+            rows = reading.add(samples)
+        self._begun = None
+        reading.wait_for(rows)
+
+    def begin_rows(self, samples: Samples) -> None:
+        """Begin to read samples that will be wanted next."""
+        self._begun = self._running().add(samples)
 
     def _running(self) -> _Reading:
         """Return what a thread of this process works at: none of a process that this one was forked from does."""
         if self._process != os.getpid():
-            self._process, self._reading, self._following = os.getpid(), _Reading(self._most_bytes), None
+            self._process, self._reading, self._begun = os.getpid(), _Reading(self._most_bytes), None
             weakref.finalize(self, self._reading.end)
             Thread(target=_work, args=(self._reading, self._open), name="read-ahead", daemon=True).start()
         return self._reading

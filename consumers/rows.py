@@ -1,21 +1,34 @@
 """The tokens of samples, many batches at a time, in numpy."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import accumulate, pairwise
+from contextlib import suppress
+from itertools import pairwise
 from typing import Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.errors import DamagedError
-from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
-from tokenmill.store import MapWatch
+from tokenmill.errors import DamagedError, InputError
+from tokenmill.samples import (
+    EraOrder,
+    Numbers,
+    Ranks,
+    Samples,
+    SegmentOrder,
+    Source,
+    TrainableSamples,
+    join,
+    places_of,
+    sources_of,
+)
+from tokenmill.store import MapWatch, Pieces, join_pieces
 from tokenmill.store.checking import Crcs, crcs_of_runs
 
-from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
-from .read_ahead import Following, ReadAhead
+from .era_table import EraTable, Located
+from .gathering import Gathering, Rows, addresses_of
+from .reachable import ReachableStream
+from .read_ahead import ReadAhead
 
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
@@ -23,8 +36,9 @@ _TABLE_BLOCKS: Final = 1 << 20
 _FIRST_SAMPLES: Final = 256
 """What is looked up first, so that the first batch comes soon where each sample may be in another era or segment; then
 four times as much each time."""
-_UNKNOWN: Final = -1
-"""No address."""
+_PIECES_AHEAD: Final = 512
+"""Samples whose pieces are read in one go, those of the batches after the one that was asked for: a tenth of the cost
+of reading them batch by batch."""
 
 Items = Sequence[tuple[EraOrder, Numbers]]
 """Samples behind each other, as items of eras."""
@@ -45,7 +59,19 @@ class DamagedRowError(Exception):
 class Chunk:
     """Consecutive batches of one rank: where their samples are."""
 
-    __slots__ = ("_crcs", "_gathering", "_items", "_samples", "batch_size", "kept", "steps", "trainable")
+    __slots__ = (
+        "_crcs",
+        "_gathering",
+        "_items",
+        "_pieces",
+        "_samples",
+        "batch_size",
+        "kept",
+        "sends_documents",
+        "split",
+        "steps",
+        "trainable",
+    )
 
     def __init__(
         self,
@@ -57,6 +83,7 @@ class Chunk:
         trainable: TrainableSamples,
         kept: npt.NDArray[np.bool_] | None = None,
         crcs: Crcs | None = None,
+        sends_documents: bool = False,
     ) -> None:
         """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all.
 
@@ -71,6 +98,12 @@ class Chunk:
         self._gathering = gathering
         self._crcs = crcs
         self._samples: Samples | None = None
+        self._pieces: tuple[int, int, Pieces] | None = None
+        """Those of the samples ``[start, stop)``, of those that are there."""
+        self.sends_documents = sends_documents
+        """Whether batches carry their pieces to other processes."""
+        self.split = 1
+        """Rows of each sample, where sequences are shorter."""
 
     def rows(self) -> Rows:
         """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
@@ -137,74 +170,73 @@ class Chunk:
             self._samples = join(order.samples_of(items) for order, items in self._items)
         return self._samples
 
+    def places(self, first: int, stop: int) -> Samples:
+        """Return where the rows of the samples ``[first, stop)`` are from, of those that are there."""
+        found = Samples(*(column[first:stop] for column in self.samples()))
+        found = found if self.kept is None else Samples(*(column[self.kept[first:stop]] for column in found))
+        if self.split == 1:
+            return found
+        partitions, blocks, views = (np.repeat(column, self.split) for column in found)
+        return Samples(partitions, blocks, views * self.split + np.arange(len(views)) % self.split)
 
-class _EraTable:
-    """Where the blocks of one era are in memory: to look them up is cheaper than to find them.
-
-    A segment is mapped when the first of its blocks is asked for: an era of thousands costs nothing at its beginning.
-    """
-
-    def __init__(self, order: EraOrder, trainable: TrainableSamples) -> None:
-        self.maps: list[Rows] = []
-        """Of all that were asked for."""
-        self._views = order.views
-        self._trainable = trainable
-        self._checks_copies = trainable.checks and order.views == 1
-        self._starts = np.full(order.blocks, _UNKNOWN, np.int64)
-        self._crcs = np.empty(order.blocks if self._checks_copies else 0, np.uint32)
-        self._sound = np.zeros(order.blocks, np.bool_) if trainable.checks and not self._checks_copies else None
-        """Which of the blocks need not be checked in place any more; None: none needs it."""
-        counts = [stop - first for _, first, stop in order.ranges]
-        self._ranges = list(zip(order.ranges, accumulate(counts, initial=0)))  # noqa: B905 - one sum more than ranges
-        """With each partition's blocks, how many there are in the partitions before."""
-
-    def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
-        """Return where items begin; a view begins with the last token of the one before.
+    def pieces(self, start: int) -> Pieces:
+        """Return the pieces of the batch that begins at this sample, read together with those of batches after it.
 
         Raises:
-            DamagedError: a block of theirs is missing, or not what was committed.
+            InputError: the blocks were retired since.
+            StoreError: the store is not there any more.
+            DamagedError: the document table is damaged.
 
         """
-        blocks, views = (items, None) if self._views == 1 else np.divmod(items, self._views)
-        starts = self._starts[blocks]
-        if starts.min(initial=0) < 0:
-            self._map(blocks[starts < 0])
-            starts = self._starts[blocks]
-        if self._sound is not None and len(unknown := blocks[~self._sound[blocks]]):
-            self._check(unknown, self._sound)
-        found: Addresses = starts if views is None else starts + views * view_bytes
-        return found
+        stop = start + self.batch_size
+        if self.kept is None and self._pieces is not None and self._pieces[0] <= start < stop <= self._pieces[1]:
+            begin = self._pieces[0]
+            return self._pieces[2].between((start - begin) * self.split, (stop - begin) * self.split)
+        ahead = min(start + max(_PIECES_AHEAD // self.batch_size, 1) * self.batch_size, len(self.samples().blocks))
+        if self.kept is None and ahead > stop:
+            with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
+                self._pieces = (start, ahead, self._read_pieces(start, ahead))
+                return self._pieces[2].between(0, self.batch_size * self.split)
+        with ReachableStream(self.trainable.store, self.trainable.stream):
+            return self._read_pieces(start, stop)
 
-    def crcs(self, items: Numbers) -> Crcs | None:
-        """Return what the CRCs of items must be; None where they are no blocks, or need no check."""
-        return self._crcs[items] if self._checks_copies else None
+    def asked_pieces(self, start: int) -> Pieces | None:
+        """Return the same where batches are to carry them to another process."""
+        return self.pieces(start) if self.sends_documents else None
 
-    def _map(self, blocks: Numbers) -> None:
-        """Map the segments that hold these blocks."""
-        asked = np.zeros(len(self._starts), np.bool_)
-        asked[blocks] = True
-        for (partition, first, stop), begin in self._ranges:
-            reader = self._trainable.reader(partition)
-            size = reader.info.segment_blocks
-            segments = np.arange(first - first % size, stop, size)
-            mine = np.logical_or.reduceat(asked[begin : begin + stop - first], np.maximum(segments - first, 0))
-            for segment in segments[mine].tolist():
-                bounds = max(segment, first), min(segment + size, stop)
-                span = slice(begin + bounds[0] - first, begin + bounds[1] - first)
-                if self._checks_copies:
-                    tokens, self._crcs[span] = next(reader.between_with_crcs(*bounds))
-                else:
-                    tokens = next(reader.between(*bounds))
-                self._starts[span] = rows_of(tokens)
-                self.maps.append(tokens)
+    def streams(self, first: int, stop: int) -> tuple[str, ...]:
+        """Return the name of the stream of each sample in ``[first, stop)`` that is there."""
+        count = stop - first if self.kept is None else int(self.kept[first:stop].sum())
+        return (self.trainable.stream,) * (count * self.split)
 
-    def _check(self, blocks: Numbers, sound: npt.NDArray[np.bool_]) -> None:
-        """Refuse damage to these blocks; note what became known of others beside them."""
-        for (partition, first, stop), begin in self._ranges:
-            mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
-            for segment, marks in self._trainable.reader(partition).sound(mine + first - begin) if len(mine) else ():
-                low, high = max(segment, first), min(segment + len(marks), stop)
-                sound[begin + low - first : begin + high - first] = marks[low - segment : high - segment]
+    def sources(self, start: int, length: int) -> list[list[Source]]:
+        """Return, for each row of the batch that begins at this sample, the records that its tokens came from.
+
+        Raises:
+            InputError: the blocks were retired since.
+            StoreError: the store is not there any more.
+            DamagedError: the document table is damaged.
+
+        """
+        places = self.places(start, start + self.batch_size)
+        return self._sources_of(self.trainable, places, np.arange(len(places.blocks)), length)
+
+    @staticmethod
+    def _sources_of(trainable: TrainableSamples, places: Samples, rows: Numbers, length: int) -> list[list[Source]]:
+        with ReachableStream(trainable.store, trainable.stream):
+            return [
+                sources_of(trainable.reader(partition), block, view, length)
+                for partition, block, view in places_of(Samples(*(column[rows] for column in places)))
+            ]
+
+    def _read_pieces(self, first: int, stop: int) -> Pieces:
+        places = self.places(first, stop)
+        partitions = np.flatnonzero(np.bincount(places.partitions)).tolist()
+        parts = []
+        for partition in partitions:
+            mine = np.flatnonzero(places.partitions == partition)
+            parts.append((mine, self.trainable.reader(partition).pieces_of(places.blocks[mine])))
+        return join_pieces(parts, len(places.blocks))
 
 
 class RowReader:
@@ -217,41 +249,79 @@ class RowReader:
         sequence_length: int,
         *,
         skip: bool,
+        sends_documents: bool = False,
         ahead: ReadAhead | None = None,
     ) -> None:
         self.trainable = trainable
         self._ahead = ahead
-        self._ranks = ranks
+        self._is_in_memory = True
+        """Whether all that is to be located next is: else it is read sample by sample."""
+        self.ranks = ranks
+        """Those of the steps that are read next."""
         self._length = sequence_length
         self._skip = skip
-        self._tables: dict[EraOrder, _EraTable] = {}
+        self._sends_documents = sends_documents
+        self._tables: dict[EraOrder, EraTable] = {}
         """Of the eras that the last chunk was from."""
         self._watch = MapWatch()
         self._most_samples = _FIRST_SAMPLES
+        self.checks_copies = True
+        """Whether whole blocks may be checked after they were copied: where all samples of a batch are whole blocks."""
 
-    def read(self, first: int, steps: int) -> Chunk | None:
+    def read(self, first: int, steps: int, segments: SegmentOrder | None = None) -> Chunk | None:
         """Return the next steps from sample ``first`` on, ``steps`` at most, and at first fewer; None if none is there.
+
+        With ``segments``, blocks are read view by view, and only when all that are read side by side are there.
 
         Raises:
             as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
 
         """
-        steps = min(steps, max(self._most_samples // self._ranks.batch_size, 1))
-        ahead, turn = self._ahead, self._ranks.turn
-        is_in_memory = ahead is None or ahead.reach(self.trainable.places, first, first + steps * turn - 1)
-        ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
+        steps = min(steps, max(self._most_samples // self.ranks.batch_size, 1))
+        ready = self.ranks.steps_in(self._ready(first, steps * self.ranks.turn, segments))
         if not ready:
             return None
         self._most_samples *= 4
-        items = self.trainable.items(self._ranks.samples(first, ready))
-        if ahead is not None and not is_in_memory:
-            samples = join(order.samples_of(part) for order, part in items)
-            ahead.reach_rows((first, ready), samples, partial(self._behind, first + ready * turn, ready))
+        samples = self.ranks.samples(first, ready)
+        if segments is None:
+            items = self.trainable.items(samples)
+            self._begin_rows(first + ready * self.ranks.turn, ready, items)
+        else:
+            items = self.trainable.items_in_any_order(segments.numbers(samples))
+        return self._chunk(items, ready, self.locate(items))
+
+    def reach(self, first: int, samples: int) -> None:
+        """Have the eras of samples in memory before they are counted and located, where that is worth waiting for."""
+        if self._ahead is not None and samples:
+            self._is_in_memory = self._ahead.reach(self.trainable.places, first, first + samples - 1)
+
+    def _begin_rows(self, first: int, steps: int, items: Items) -> None:
+        """Where samples are read one by one: have those of the steps behind these read meanwhile, if they are there."""
+        if self._ahead is None or self._is_in_memory:
+            return
+        self._ahead.reach_rows(join(order.samples_of(part) for order, part in items))
+        if ready := self.ranks.steps_in(self.trainable.ready(first, steps * self.ranks.turn)):
+            self._ahead.begin_rows(self.trainable.locate(self.ranks.samples(first, ready)))
+        self._is_in_memory = True
+
+    def locate(self, items: Items) -> Located:
+        """Return where items are that were just counted; costs least for many at once.
+
+        Raises:
+            DamagedError: a block is not what was committed.
+
+        """
+        if self._ahead is not None and not self._is_in_memory:
+            self._ahead.reach_rows(join(order.samples_of(part) for order, part in items))
         if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
-            return self.find(items, ready)
+            return self._search(items)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
             self._tables = {}  # a repair put other files in their place, or they were changed
-        self._tables = {order: self._tables.get(order) or _EraTable(order, self.trainable) for order, _ in items}
+        orders = dict.fromkeys(order for order, _ in items)
+        self._tables = {
+            order: self._tables.get(order) or EraTable(order, self.trainable, checks_copies=self.checks_copies)
+            for order in orders
+        }
         view_bytes = self._length * self.trainable.dtype.itemsize
         try:
             addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
@@ -260,20 +330,30 @@ class RowReader:
             raise
         maps = [tokens for table in self._tables.values() for tokens in table.maps]
         crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
-        return self._chunk(items, ready, np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
+        return Located(np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
 
-    def _behind(self, first: int, steps: int) -> Following | None:
-        """Return the samples of the next steps where they can be read already: those that `read` will ask for."""
-        ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
-        return ((first, ready), self.trainable.locate(self._ranks.samples(first, ready))) if ready else None
+    def _ready(self, first: int, wanted: int, segments: SegmentOrder | None) -> int:
+        """Return how many samples from ``first`` on can be read, ``wanted`` at most."""
+        if segments is None:
+            self.reach(first, wanted)
+            return self.trainable.ready(first, wanted)
+        begin = segments.start(first)
+        end = segments.start(first + wanted - 1) + segments.group
+        self.reach(begin, end - begin)
+        there = begin + self.trainable.ready(begin, end - begin)
+        return max(min(segments.end(there), first + wanted) - first, 0)
 
-    def find(self, items: Items, steps: int = 1) -> Chunk:
+    def find(self, items: Items, steps: int = 1, *, batch_size: int | None = None) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
 
-        Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are.
+        Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are. With
+        ``batch_size``, they are one batch of so many.
         """
+        return self._chunk(items, steps, self._search(items), batch_size)
+
+    def _search(self, items: Items) -> Located:
         samples = join(order.samples_of(part) for order, part in items)
-        addresses = np.empty(len(samples.blocks), np.int64)
+        addresses = np.zeros(len(samples.blocks), np.int64)
         kept = np.zeros(len(addresses), np.bool_) if self._skip else None
         maps: list[Rows] = []
         for partition in np.flatnonzero(np.bincount(samples.partitions)).tolist():
@@ -287,19 +367,16 @@ class RowReader:
                 maps.append(tokens)
                 if kept is not None:
                     kept[into] = True
-        there = addresses if kept is None else addresses[kept]
-        return self._chunk(items, steps, there, maps, kept=kept)
+        return Located(addresses, maps, kept=kept)
 
-    def _chunk(
-        self,
-        items: Items,
-        steps: int,
-        addresses: Addresses,
-        maps: list[Rows],
-        *,
-        kept: npt.NDArray[np.bool_] | None = None,
-        crcs: Crcs | None = None,
-    ) -> Chunk:
-        gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps, self._watch)
-        size = self._ranks.batch_size
-        return Chunk(items, gathering, steps=steps, batch_size=size, trainable=self.trainable, kept=kept, crcs=crcs)
+    def _chunk(self, items: Items, steps: int, found: Located, batch_size: int | None = None) -> Chunk:
+        return Chunk(
+            items,
+            found.gathering(self._length + 1, self.trainable.dtype, self._watch),
+            steps=steps,
+            batch_size=self.ranks.batch_size if batch_size is None else batch_size,
+            trainable=self.trainable,
+            kept=found.kept,
+            crcs=found.crcs,
+            sends_documents=self._sends_documents,
+        )

@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from pathlib import Path
 from typing import Final
 
 from tokenmill.errors import StoreError
@@ -13,6 +14,20 @@ come should not wonder; who has caught up with a stream that flows waits a littl
 _SAY_EVERY: Final = 60.0
 
 log = logging.getLogger(__name__)
+
+
+def awaited_era(stream: str, store: Path, number: int, known: int) -> str:
+    """Return what is missing where an era is waited for, of which so many are ``known``, and what to do."""
+    place = f"of {stream} in {store}"
+    if not known:
+        return (
+            f"the first era {place}: mill workers write eras and the segment worker brings them; check that both "
+            "run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
+        )
+    return (
+        f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
+        "(`tokenmill close`), name eras that are there"
+    )
 
 
 class StoreWait:

@@ -1,8 +1,8 @@
 """Windows: x and y at any token of a partition, across the borders of blocks, for those who sample by themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ class Windows:
 
     Tokens are counted from the partition's block 0, so an index means the same tokens in every store of the stream, for
     ever. Documents follow each other as they were packed, padding included. No order and no state: that is `Batches`.
+    By number, ``windows[i]``, all of them are a map-style data set, for samplers of one's own.
     """
 
     def __init__(self, store: Path | str, stream: str, length: int, *, check: bool = True) -> None:
@@ -47,11 +48,14 @@ class Windows:
         self._stream, checks = arguments.stream_of(stream), arguments.flag("check", check)
         read_stream(self._store, self._stream)  # or there is nothing to look for partitions in
         self._reachable = ReachableStream(self._store, self._stream)
+        self._checks = checks
         with self._reachable:
             self._readers: dict[int, PartitionReader] = {
                 partition: open_partition(self._store, stream, partition, check=checks)
                 for partition in partitions_in(self._store, stream)
             }
+        self._ends = {partition: reader.blocks for partition, reader in self._readers.items()}
+        """The blocks of each partition as of the last `refresh`."""
 
     def __repr__(self) -> str:
         return f"Windows({str(self._store)!r}, {self._stream!r}, {self.length}, partitions {self.partitions})"
@@ -71,8 +75,14 @@ class Windows:
         """
         with self._reachable:
             self._reachable.require()
-            for reader in self._readers.values():
-                reader.refresh()
+            self._ends = {partition: reader.refresh() for partition, reader in self._readers.items()}
+
+    def __len__(self) -> int:
+        """Return how many windows there are in all partitions, as of the last `refresh`: they begin at any token."""
+        return sum(len(self.indices(partition)) for partition in self._readers)
+
+    def __bool__(self) -> bool:
+        return True
 
     def indices(self, partition: int) -> range:
         """Return at which tokens of a partition a window can begin, as of the last `refresh`.
@@ -82,7 +92,7 @@ class Windows:
 
         """
         reader = self._reader(partition)
-        stop = reader.blocks * reader.block_tokens - self.length
+        stop = self._ends[reader.partition] * reader.block_tokens - self.length
         return range(reader.first_block * reader.block_tokens, max(stop, reader.first_block * reader.block_tokens))
 
     def rows(self, partition: int, indices: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
@@ -131,11 +141,55 @@ class Windows:
         wide = torch.from_numpy(rows)
         return XY(wide[:, :-1], wide[:, 1:])
 
-    def __getitem__(self, place: tuple[int, int]) -> "XY":
-        """Return x and y, ``[length]`` each, at ``windows[partition, token]``; raises as `at`."""
-        partition, token = arguments.place_of(place)
-        found = self.at(partition, [token])
+    def __getitem__(self, place: SupportsIndex | tuple[int, int]) -> "XY":
+        """Return x and y, ``[length]`` each, at ``windows[partition, token]``; or of window i, ``windows[i]``.
+
+        Windows are numbered by partition and token, as of the last `refresh`.
+
+        Raises:
+            IndexError: there is no window of that number; a loop over all ends with it.
+            ImportError, InputError, DamagedError: as in `at`.
+
+        """
+        asked = arguments.place_of(place)
+        if isinstance(asked, int):
+            return self.__getitems__([asked])[0]
+        found = self.at(asked[0], [asked[1]])
         return found._replace(x=found.x[0], y=found.y[0])
+
+    def __iter__(self) -> "Iterator[XY]":
+        """Yield all windows by their numbers, as of the last `refresh`; raises as `at`."""
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitems__(self, indices: Sequence[int]) -> "list[XY]":
+        """Return several windows by their numbers, as torch's loaders ask for a batch; raises as ``windows[i]``."""
+        wanted = arguments.places_in_row("indices", indices)
+        count = len(self)
+        if len(wanted) and not (-count <= wanted.min() and wanted.max() < count):
+            raise IndexError(f"there are {count} windows; one of {arguments.shown(wanted.tolist())} was asked for")
+        wanted %= max(count, 1)
+        found: list[XY] = [None] * len(wanted)  # type: ignore[list-item]
+        first = 0
+        for partition in self._readers:
+            allowed = self.indices(partition)
+            mine = np.flatnonzero((first <= wanted) & (wanted < first + len(allowed)))
+            if len(mine):
+                both = self.at(partition, wanted[mine] - first + allowed.start)
+                for slot, x, y in zip(mine.tolist(), both.x, both.y, strict=True):
+                    found[slot] = both._replace(x=x, y=y)
+            first += len(allowed)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_readers": list(self._readers)}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        """Map the files again, as another process must; windows keep their numbers."""
+        self.__dict__.update(values)
+        self._readers = {
+            partition: open_partition(self._store, self._stream, partition, check=self._checks)
+            for partition in values["_readers"]
+        }
 
     def _reader(self, partition: int) -> PartitionReader:
         number = arguments.whole("partition", partition, 0, "partitions before it")

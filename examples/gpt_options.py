@@ -6,8 +6,11 @@ import argparse
 import math
 import os
 import re
+import tomllib
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
@@ -56,12 +59,56 @@ def eras_of(text: str) -> tuple[str, range]:
     return found[1], range(int(found[2]), int(found[3]))
 
 
+class Mix(NamedTuple):
+    """Streams by name, and their weights: for `Mixture`."""
+
+    streams: tuple[str, ...]
+    weights: list[tuple[int, dict[str, Any]]]
+    unit: str
+    linear: bool
+
+
+def mix_of(text: str) -> Mix | None:
+    """Return streams and weights of ``web=0.7,code=0.2``, or of a TOML file; none where nothing is given."""
+    if not text:
+        return None
+    try:
+        if text.endswith(".toml"):
+            return mix_in(tomllib.loads(Path(text).read_text()))
+        weights = dict(part.split("=") for part in text.split(","))
+        return mix_in({"point": [{"from": 0, "weights": weights}]})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is given ({error}): give STREAM=WEIGHT,STREAM=WEIGHT, or a TOML file with [[point]] tables, "
+            "each with from = 0 and weights = { web = 0.7, code = 0.3 }; above them, unit = 'step' and linear = true "
+            "where these are wanted"
+        ) from error
+
+
+def mix_in(values: dict[str, Any]) -> Mix:
+    """Return the mix that a TOML file describes; raises for anything else."""
+    if unknown := {*values} - {"point", "unit", "linear"}:
+        raise ValueError(f"{min(unknown)} is not known")
+    points = [(point["from"], dict(point["weights"])) for point in values["point"]]
+    names = sorted({name for _, weights in points for name in weights})
+    if not names or "" in names:
+        raise ValueError("a stream has no name")
+    for _, weights in points:
+        for name, weight in weights.items():
+            if not Fraction(str(weight)) > 0:
+                raise ValueError(f"the weight of {name} is not above 0")
+    return Mix(tuple(names), points, values.get("unit", "sample"), values.get("linear", False))
+
+
 def parser() -> argparse.ArgumentParser:
     """Return what knows all options."""
     made = argparse.ArgumentParser(description="Train a small GPT on a store that may still be growing.")
     add = made.add_argument
     add("store", type=Path, help="directory of the store")
     add("stream", help="for example raw-text.train")
+    add(
+        "--mix", type=mix_of, metavar="STREAM=WEIGHT,…", help="streams to mix by weight, or a TOML file with a schedule"
+    )
     add("--steps", type=whole(0), help="end after so many steps, those of earlier runs included")
     add("--seconds", type=number, help="end so long after the first step began (one process alone)")
     add("--timeout", type=number, help="fail when nothing new came for so many seconds")

@@ -3,6 +3,7 @@
     python examples/train_gpt.py store raw-text.train --seconds 60
     torchrun --nproc-per-node=8 examples/train_gpt.py store raw-text.train --batch-size 96 \
         --validation raw-text.validation@0:4 --test raw-text.validation@4:16 --checkpoint gpt.pt
+    python examples/train_gpt.py store web.train --mix web=0.7,code=0.2,books=0.1  # or --mix schedule.toml
 
 Started again with the same checkpoint, it goes on behind it, with any number of processes: the samples of each step
 are those that they would have been (``--samples-log`` writes a hash of them). The model is of GPT-2's size on a GPU,
@@ -28,13 +29,13 @@ from typing import BinaryIO, NamedTuple
 
 import torch
 from gpt import GPT
-from gpt_options import parse_arguments
+from gpt_options import Mix, parse_arguments
 from meter import Meter, Progress
 from prometheus_client import REGISTRY
 from torch import distributed, nn
 from torch.nn import functional
 
-from tokenmill.consumers import Batch, Batches
+from tokenmill.consumers import Batch, Batches, Mixture
 from tokenmill.consumers.prometheus import BatchesCollector
 from tokenmill.consumers.prometheus import serve_metrics as serve_registry
 from tokenmill.errors import InputError, StoreError, TokenMillError
@@ -121,10 +122,12 @@ class Run:
             mask_loss=arguments.documents_apart,
             timeout=arguments.timeout,
         )
-        self.batches = open_batches(
-            arguments.stream,
-            seed=arguments.seed,
-            stop=lambda: time.monotonic() - self.begun > (arguments.seconds or math.inf),
+        self.batches = self.open_streams(
+            partial(
+                open_batches,
+                seed=arguments.seed,
+                stop=lambda: time.monotonic() - self.begun > (arguments.seconds or math.inf),
+            )
         )
         named = {"validation": arguments.validation, "test": arguments.test}
         self.held_out = {
@@ -140,6 +143,18 @@ class Run:
         self.compiled: nn.Module = torch.compile(self.model) if arguments.compile else self.model  # type: ignore[assignment]
         shared = world.size > 1
         self.parallel = nn.parallel.DistributedDataParallel(self.compiled) if shared else self.compiled
+
+    def open_streams(self, open_batches: Callable[[str], Batches]) -> Batches:
+        """Open the stream, or those that are to be mixed."""
+        mix: Mix | None = self.arguments.mix
+        if mix is None:
+            return open_batches(self.arguments.stream)
+        split = self.arguments.stream.rpartition(".")[2]
+        streams = {name: name if "." in name else f"{name}.{split}" for name in mix.streams}
+        for stream in streams.values():
+            wait_for_stream(self.arguments.store, stream)
+        opened = {name: open_batches(stream) for name, stream in streams.items()}
+        return Mixture(opened, mix.weights, unit=mix.unit, linear=mix.linear)
 
     def load(self, checkpoint: Path) -> None:
         """Go on from a checkpoint."""

@@ -146,6 +146,14 @@ def logging_restored() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """Let SIGHUP do what it does by default, also where the tests are run by ``nohup``, which has it ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One real broker for the whole run. Tests that restart, kill or pause a broker start one of their own."""

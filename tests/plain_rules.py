@@ -342,6 +342,30 @@ class PlainTokenizer:
             raise
         return found if self.found else [n for number in found for n in self.spelled(number)]
 
+    def blocks(self, text: str) -> tuple[str, list[list[int]]]:
+        """Return why the packing drops a document, and the ids of its blocks without padding: of rows and chunks."""
+        ids, document = self.ids(text), self.document(text)
+        said, size = self.recipe.get("packing_parameters", {}), self.recipe["block_tokens"]
+        if self.recipe["packing"] == "chunks":
+            step = said.get("chunk_tokens", 5120)
+            starts = [0, *(k * step for k in range(1, len(document)) if k * step + 1 < len(document))]
+            chunks = [document[start : start + step + 1] for start in starts]
+            if said.get("rest", "drop") == "drop":
+                chunks = [chunk for chunk in chunks if len(chunk) == step + 1]
+            return ("" if chunks else "too_short"), chunks
+        before = len(self.recipe.get("begin_of_document", []))
+        after = len(document) - before - len(ids)
+        room = size - before - after
+        if said.get("long") == "drop" and len(ids) > room:
+            return "too_long", []
+        if said.get("short") == "drop" and len(ids) < room:
+            return "too_short", []
+        parts = [ids[start : start + room] for start in range(0, len(ids), room)]
+        parts = parts if said.get("long") == "split" else parts[:1]
+        if said.get("short") == "drop":
+            parts = [part for part in parts if len(part) == room]
+        return "", [[*document[:before], *part, *document[len(document) - after :]] for part in parts]
+
     def document(self, text: str) -> list[int]:
         """Return a document's ids."""
         end = self.recipe["end_of_document"]

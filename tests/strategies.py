@@ -92,6 +92,7 @@ def _source(
     block_tokens: int,
     metadata_fields: tuple[str, ...],
     frame: dict[str, Any],
+    packing: dict[str, Any],
 ) -> Source:
     shards, splits = division
     recipe = replace(
@@ -100,9 +101,9 @@ def _source(
         splits=tuple(splits.items()),
         split=next(iter(splits)),
         split_by=by,
-        block_tokens=block_tokens,
         metadata_fields=metadata_fields,
         **frame,
+        **{"block_tokens": block_tokens} | _packed(packing, block_tokens, frame),
     )
     if engine == "bytes":
         return make_source(recipe)
@@ -119,6 +120,13 @@ _recipes = st.builds(
     allow_flush=st.sampled_from([True, True, False]),
 )
 
+ROWS = [
+    {name: value for name, value in {"long": long, "short": short}.items() if value not in {"truncate", "pad"}}
+    for long in ("truncate", "split", "drop")
+    for short in ("pad", "drop")
+]
+"""All parameters of ``rows``, as a recipe has them."""
+
 frames = st.sampled_from(
     [
         {},
@@ -132,16 +140,45 @@ frames = st.sampled_from(
 )
 """What stands around documents, as fields of a recipe: mostly one id after each."""
 
-sources = st.builds(
-    _source,
-    _recipes,
-    st.sampled_from(["bytes", "uint16", "uint32"]),
-    division=st.sampled_from([(1, {"train": 1}), (2, {"train": 1, "validation": 1}), (5, {"b": 1, "a": 2, "c": 1})]),
-    by=st.sampled_from(["id", "content"]),
-    block_tokens=st.integers(2, 9) | st.just(64),
-    metadata_fields=st.sampled_from([(), ("label",), ("score", "label")]),
-    frame=frames,
+packings: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        *[{"packing": "concat"}] * 4,
+        *[{"packing": "rows", "packing_parameters": parameters} for parameters in ROWS],
+        {"packing": "chunks"},
+        {"packing": "chunks", "packing_parameters": {"rest": "pad"}},
+    ]
 )
+"""Packings as fields of a recipe, the sizes of blocks left out; mostly ``concat``."""
+
+
+def _packed(packing: dict[str, Any], block_tokens: int, frame: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a packing whose blocks have so many tokens, or as many more as a row needs."""
+    if packing["packing"] == "chunks":
+        chunk = {"chunk_tokens": block_tokens - 1, **packing.get("packing_parameters", {})}
+        return {**packing, "packing_parameters": chunk, "segment_tokens": 1}
+    if packing["packing"] == "rows":
+        around = len(frame.get("begin_of_document", ())) + len(frame.get("end_of_document", (0,)))
+        return {**packing, "block_tokens": max(block_tokens, around + 1)}
+    return packing
+
+
+def sources_in(packing: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[Source]:
+    """Return `sources` whose recipes have one of these packings."""
+    splits = [(1, {"train": 1}), (2, {"train": 1, "validation": 1}), (5, {"b": 1, "a": 2, "c": 1})]
+    return st.builds(
+        _source,
+        _recipes,
+        st.sampled_from(["bytes", "uint16", "uint32"]),
+        division=st.sampled_from(splits),
+        by=st.sampled_from(["id", "content"]),
+        block_tokens=st.integers(2, 9) | st.just(64),
+        metadata_fields=st.sampled_from([(), ("label",), ("score", "label")]),
+        frame=frames,
+        packing=packing,
+    )
+
+
+sources = sources_in(packings)
 """Raw partitions with one or several chains of small blocks; in one division, no split owns the last shard."""
 
 short_texts = st.text("ab \né🙂\x00", max_size=12) | st.integers(0, 50).map(lambda n: "ab" * n)

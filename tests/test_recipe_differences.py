@@ -27,6 +27,10 @@ OTHER_TOKENIZER: dict[str, Any] = {
     ("change", "line"),
     [
         ({"block_tokens": 1025}, "sequence_length: the stream has 3, here 1024"),
+        (
+            {"packing": "rows", "packing_parameters": {"long": "drop"}, "block_tokens": 3},
+            "packing: the stream has concat, here rows (long = drop, short = pad)",
+        ),
         ({"metadata_fields": ("label", "lang")}, "metadata_fields: the stream has nothing, here label,lang"),
         ({"text_fields": ("body",)}, "text_fields: the stream has text,content, here body"),
         ({"splits": (("train", 998), ("b", 2))}, "splits: the stream has train=1, here train=998,b=2"),
@@ -83,14 +87,17 @@ def test_no_difference_is_passed_over(name: str, more: int) -> None:
     }
     changes["allow_flush"] = False
     changes |= {"begin_of_document": (7,), "padding": 7, "pipeline": ({"name": "sample", "rate": 0.1},)}
+    changes |= {"packing_parameters": {"long": "drop"}, "segment_tokens": 7}
+    plain_name = {"block_tokens": "sequence_length", "segment_tokens": "sequence_length"}.get(name, name)
+    plain_name = "packing" if name == "packing_parameters" else plain_name
     changed = replace(RECIPE, **{name: changes.get(name, value + more if isinstance(value, int) else f"{value}x")})
     (line,) = differences(RECIPE, changed)
     assert re.match(r"[a-z_]+: the (stream|same)", line)
     assert not re.search(r"[0-9a-f]{32}", line)
     assert differences(RECIPE, RECIPE) == []
-    assert bool(plain_differences(RECIPE, changed)) == (name in PLAIN)
-    if name in PLAIN:
-        assert line.startswith(f"{SETTINGS.get(name, name)}: ")
+    assert bool(plain_differences(RECIPE, changed)) == (plain_name in PLAIN)
+    if plain_name in PLAIN:
+        assert line.startswith(f"{SETTINGS.get(plain_name, plain_name)}: ")
 
 
 def test_what_a_draft_leaves_to_the_tokenizer_is_no_difference() -> None:

@@ -1,7 +1,7 @@
 """Everything that decides a stream's tokens, and its fingerprint."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from typing import Any, Final, Self
 
@@ -16,8 +16,10 @@ FINGERPRINT_BYTES: Final = 16
 LATER: Final[Mapping[str, Any]] = {
     "allow_flush": True,
     "begin_of_document": (),
+    "packing_parameters": {},
     "padding": None,
     "pipeline": (),
+    "segment_tokens": None,
     "special_tokens_in_text": "text",
 }
 """Fields added after the first streams, with their defaults; a recipe omits a default of these (`Recipe.to_dict`)."""
@@ -68,6 +70,10 @@ class Recipe:
     parameters that have not their default; of a list file, the hash of its content."""
     begin_of_document: tuple[int, ...] = ()
     """The ids before those of each text."""
+    packing_parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Those of the packing that have not their default (`tokenmill.packings`)."""
+    segment_tokens: int | None = None
+    """Tokens that a model reads at a time, where the packing is ``chunks``: blocks do not show it."""
     padding: int | None = None
     """The id that padding is made of, where it is not the last one of a document (`Recipe.padding_id`)."""
     special_tokens_in_text: str = "text"
@@ -89,7 +95,7 @@ class Recipe:
             FingerprintError: the mapping is of another format version, or holds other fields.
 
         """
-        known = {field.name for field in fields(cls)}
+        known = {one.name for one in fields(cls)}
         given = set(values) - {"format"}
         plain = {name: value for name, value in values.items() if name != "format"}
         for name in ("text_fields", "metadata_fields", "steps", "pipeline", "begin_of_document", "end_of_document"):
@@ -125,6 +131,13 @@ class Recipe:
     def token_dtype(self) -> "np.dtype[np.unsignedinteger]":
         """The little-endian dtype of the stream's tokens."""
         return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def sequence_length(self) -> int:
+        """The setting of that name: tokens that a model reads at a time."""
+        if self.segment_tokens is not None:
+            return self.segment_tokens
+        return self.block_tokens - (self.packing != "rows")
 
     @property
     def block_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tokenmill.packings import packing_in_words
 from tokenmill.recipe import Recipe
 from tokenmill.stages.steps.pipeline import step_in_words
 
@@ -24,12 +25,12 @@ PLAIN: Final = (
     "split_by",
     "split",
     "packing",
-    "block_tokens",
+    "sequence_length",
     "allow_flush",
     "pipeline",
     "special_tokens_in_text",
 )
-"""Fields that follow from the settings alone, without loading a tokenizer or a function."""
+"""What a recipe has from the settings alone, without loading a tokenizer or a function."""
 _FRAME: Final = ("begin_of_document", "end_of_document", "padding")
 _TOKENIZER: Final = ("tokenizer_sha256", "vocabulary_size", "probe", "dtype", *_FRAME)
 _SHOWN_DIGITS: Final = 12
@@ -44,7 +45,7 @@ def plain_differences(stream: Recipe, here: Recipe) -> list[str]:
     return [
         f"{SETTINGS.get(name, name)}: the stream has {_shown(name, mine)}, here {_shown(name, theirs)}"
         for name in PLAIN
-        if (mine := getattr(stream, name)) != (theirs := getattr(here, name))
+        if (mine := _value(stream, name)) != (theirs := _value(here, name))
         and not (name == "max_text_bytes" and theirs == 0)
     ]
 
@@ -116,15 +117,19 @@ def _steps(steps: tuple[Mapping[str, Any], ...]) -> str:
     return f"[{'; '.join(shown)}]"
 
 
+def _value(recipe: Recipe, name: str) -> Any:
+    """Return what a recipe has of a field; of the packing, its parameters as well."""
+    return packing_in_words(recipe.packing, recipe.packing_parameters) if name == "packing" else getattr(recipe, name)
+
+
 def _shown(name: str, value: Any) -> str:
     return _SHOW.get(name, str)(value) or "nothing"
 
 
-SETTINGS: Final = {"block_tokens": "sequence_length", "split": "splits", "raw_topic": "raw_topics", "pipeline": "steps"}
+SETTINGS: Final = {"split": "splits", "raw_topic": "raw_topics", "pipeline": "steps"}
 """Settings that have another name than the field of a recipe that they decide."""
 _SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
     "allow_flush": lambda value: str(value).lower(),
-    "block_tokens": lambda value: str(value - 1),
     "metadata_fields": ",".join,
     "pipeline": lambda value: ", ".join(map(step_in_words, value)),
     "function": lambda value: value or "",

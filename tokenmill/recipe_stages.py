@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Final, cast
 
 from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES, Limits
-from tokenmill.errors import FingerprintError
+from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.milling.outcomes import Stages
+from tokenmill.packings import SEPARATE, packing_of
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 from tokenmill.stages.curation.choosing import faster_steps
@@ -123,6 +124,7 @@ def complete(
     if not draft.max_text_bytes:
         draft = replace(draft, max_text_bytes=text_limit_of(tokenizer))
     stages = open_stages(draft, tokenizer, engine, schemas, lists)
+    packing = packing_of(draft)
     opened = stages.engine
     frame = document_frame(
         tokenizer,
@@ -131,8 +133,15 @@ def complete(
         end=end_of_document,
         padding=padding,
         template=template,
-        allow_flush=draft.allow_flush,
+        pads=draft.allow_flush or packing.pads,
+        own_padding=draft.packing in SEPARATE,
     )
+    around = len(frame.before) + len(frame.after)
+    if draft.packing == "rows" and around >= draft.block_tokens:
+        raise SettingsError(
+            f"sequence_length = {draft.block_tokens} leaves no room for text in a row, with {around} ids around it: "
+            f"set it to {around + 1} or more"
+        )
     recipe = replace(
         draft,
         steps=(*stages.decoder.describe(), *(step.describe() for step in stages.steps)),
@@ -167,7 +176,7 @@ def reopen_stages(
         engine,
         schemas,
         begin_of_document=recipe.begin_of_document,
-        padding=recipe.padding,
+        padding=recipe.padding_id,
         lists=lists,
     )
     if again.fingerprint != recipe.fingerprint:

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from tokenmill.packings import packing_in_words
+
 from ..settings import Settings
 from ..terminal import escaped
 from ..tools.inspect import (
@@ -142,7 +144,7 @@ def piece_lines(piece: TracedPiece) -> list[str]:
     """Return where a piece came from, and the beginning of its record's text."""
     place = f"{piece.topic}[{piece.partition}] offset {piece.offset}"
     if piece.padding:
-        return [f"tokens {piece.start} to {piece.stop - 1}: padding, by the flush at {place}"]
+        return [f"tokens {piece.start} to {piece.stop - 1}: padding, by the record at {place}"]
     name = f"document {piece.id!r}" if piece.id is not None else "a document"
     lines = [f"tokens {piece.start} to {piece.stop - 1}: {name} from its token {piece.position}, {place}"]
     if piece.record is not None:
@@ -155,7 +157,7 @@ def piece_lines(piece: TracedPiece) -> list[str]:
 def piece_name(piece: dict[str, Any]) -> str:
     """Return where a piece of a message came from."""
     if piece["position"] < 0:
-        return f"padding, by the flush at offset {piece['offset']}"
+        return f"padding, by the record at offset {piece['offset']}"
     name = f"document {piece['id']!r}" if "id" in piece else "a document"
     return f"{name} from its token {piece['position']}, offset {piece['offset']}"
 
@@ -171,12 +173,14 @@ def pairs(values: dict[str, Any]) -> Table:
 def stream_facts(report: StreamReport) -> dict[str, Any]:
     """Return what is said of a stream beside its chains."""
     unusual = {"splits", "steps", "raw_topic", "tokenizer_sha256", "probe", "block_tokens", "dtype", "format"}
+    unusual |= {"packing", "packing_parameters", "segment_tokens"}
     return {
         "stream": report.name,
         "raw topic": report.raw_topic,
         "fingerprint": report.fingerprint,
         "tokenizer": report.tokenizer,
         "block": f"{report.block_tokens} tokens of {report.dtype}",
+        "packing": packing_in_words(report.settings["packing"], report.settings.get("packing_parameters", {})),
         "segment": count(report.segment_blocks, "block"),
         "settings": ", ".join(f"{n}={v}" for n, v in report.settings.items() if n not in unusual),
         "splits": ", ".join(f"{name}:{shards}" for name, shards in report.settings["splits"]),

@@ -7,6 +7,7 @@ from typing import Any
 from rich.progress import BarColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
+from tokenmill.packings import SEPARATE
 
 from ..settings import Settings
 from ..tools.produce import DryRunResult, FolderWalk, PassedOver, Summary
@@ -22,9 +23,9 @@ SHOWN_CHARACTERS = 200  # of a sample's value
 def say_open_tokens(settings: Settings, summary: Summary) -> None:
     """Say how many tokens may wait for a block to be full, and what to do about it; nothing for a foreign topic."""
     streams = [stream for stream in settings.streams() if stream.raw_topic == summary.topic]
-    most = len(streams) * len(summary.partitions) * settings.for_topic(summary.topic).sequence_length if streams else 0
-    if most:
-        allowed = settings.for_topic(summary.topic).allow_flush
+    own = settings.for_topic(summary.topic) if streams else None
+    if own is not None and summary.partitions and own.packing_name not in SEPARATE:
+        allowed, most = own.allow_flush, len(streams) * len(summary.partitions) * own.sequence_length
         then = f"to fill these: tokenmill flush {summary.topic}" if allowed else "more text fills these"
         say(f"the last {most:,} tokens or less wait in open blocks; {then}")
 

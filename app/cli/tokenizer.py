@@ -18,8 +18,8 @@ from ..tools.produce import FolderWalk, Reading, Refused, find_sources, read_ite
 from ..tools.tokenizer_report import TokenizerReport, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size
-from .produce import FormatName, Lines, Paths
 from .produce_output import say_not_read
+from .reading_options import FormatName, Lines, Paths
 
 SHOWN_TOKENS = 12  # special tokens in a line; --json has all
 SHOWN_IDS = 16

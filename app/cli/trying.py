@@ -23,9 +23,9 @@ from ..tools.produce.conditions import Condition
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
-from .produce import HOW_READ, FormatName, Lines, Paths, parse_delimiter
 from .produce_output import say_not_read, say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
+from .reading_options import HOW_READ, FormatName, Lines, Paths, parse_delimiter
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""
@@ -183,19 +183,24 @@ def summary_lines(progress: TrialProgress, found: TrialResult) -> list[str]:
 
 def funnel_table(found: TrialResult) -> Table:
     """Return a row for what came, each reason, each reason of dead letters, and what is kept."""
-    table = Table("step", "reason", "documents", "share", "bytes of text", box=None, pad_edge=False)
+    table = Table("step", "reason", "documents", "share", "bytes of text", "tokens", box=None, pad_edge=False)
     for column in table.columns[2:]:
         column.justify = "right"
     totals, retention = found.totals, found.retention
-    rows: list[tuple[str, str, int, int | None]] = [("came", "", retention.documents, totals.figures.entered.size)]
-    rows += [(row.step or "tokenizer", row.reason, row.documents, row.text_bytes) for row in retention.funnel()]
-    rows.append(("kept", "", totals.kept, retention.kept_bytes))
-    for step, reason, documents, text_bytes in rows:
+    rows: list[tuple[str, str, int, int | None, int | None]] = [
+        ("came", "", retention.documents, totals.figures.entered.size, None),
+        *(
+            (row.step or "tokenizer", row.reason, row.documents, row.text_bytes, found.dropped_tokens[row.reason])
+            for row in retention.funnel()
+        ),
+        ("kept", "", totals.kept, retention.kept_bytes, totals.tokens),
+    ]
+    for step, reason, documents, text_bytes, tokens in rows:
         share = f"{documents / retention.documents:.1%}" if retention.documents else ""
-        size_shown = "" if text_bytes is None else f"{text_bytes:,}"
-        table.add_row(escaped(step), escaped(reason), f"{documents:,}", share, size_shown)
+        sizes = ("" if number is None else f"{number:,}" for number in (text_bytes, tokens))
+        table.add_row(escaped(step), escaped(reason), f"{documents:,}", share, *sizes)
     for reason, documents in totals.dead_lettered.most_common():
-        table.add_row("dead letter", escaped(reason), f"{documents:,}", "", "")
+        table.add_row("dead letter", escaped(reason), f"{documents:,}", "", "", "")
     return table
 
 

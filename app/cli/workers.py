@@ -4,6 +4,7 @@ The whole service with its children, or one worker as this process; or a full co
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -173,7 +174,7 @@ class MirrorProgressLine(ProgressLine):
         super().__init__(SpinnerColumn(), PlainColumn("{task.description}"), description="starting")
         self._terminal = messages().is_terminal
         self._logged: dict[str, MirroredStream] = {}
-        self._at = 0.0
+        self._at = -math.inf
 
     def __call__(self, behind: Sequence[MirroredStream]) -> None:
         """Show it; a log gets what changed, now and then."""

@@ -68,7 +68,6 @@ class Pauses:
     """Which addresses are left alone for the moment; of all clients of a process together, in any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Leave none alone."""
         self._clock = clock
         self._failed: dict[tuple[str, int], FailedAttempts] = {}
 

@@ -225,7 +225,7 @@ async def write_control(settings: Settings, topic: str, records: list[tuple[byte
 
 async def _new_genesis(client: AIOKafkaConsumer, settings: Settings, stream: Stream, recipe: Recipe) -> Genesis:
     segment_blocks = settings.for_topic(stream.raw_topic).segment_blocks
-    return Genesis(stream.name, recipe, await _starts(client, settings, stream), segment_blocks, _versions())
+    return Genesis(stream.name, recipe, await _starts(client, settings, stream), segment_blocks, library_versions())
 
 
 async def _starts(client: AIOKafkaConsumer, settings: Settings, stream: Stream) -> tuple[int, ...]:
@@ -240,7 +240,8 @@ async def _starts(client: AIOKafkaConsumer, settings: Settings, stream: Stream) 
     return tuple(held[p][1] if found.get(p) is None else int(found[p].offset) for p in partitions)
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """Return the versions that a genesis names."""
     return {"tokenmill": __version__, **{library: version(library) for library in LIBRARIES}}
 
 

@@ -204,10 +204,12 @@ def draft_recipe(own: TopicSettings, stream: Stream, pipeline: Pipeline | None =
         end_of_document=0,
         vocabulary_size=0,
         probe="",
-        packing="concat",
+        packing=own.packing_name,
         block_tokens=own.block_tokens,
         dtype="uint32",
         allow_flush=own.allow_flush,
+        packing_parameters=own.packing_parameters,
+        segment_tokens=own.sequence_length if own.packing_name == "chunks" else None,
         pipeline=(read_pipeline(own.steps) if pipeline is None else pipeline).entries,
         special_tokens_in_text=own.special_tokens_in_text,
     )

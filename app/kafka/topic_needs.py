@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
+from tokenmill.packings import SEPARATE
 from tokenmill.wire.pieces import PIECE
 
 from ..settings import Settings, TopicSettings, dead_letter_topic, produced_topic, rejected_topic
@@ -84,10 +85,12 @@ def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
     A message is sent once it has ``message_bytes``, so it can be one block larger; the largest block is all one-token
     documents, each with the longest id and fields.
     """
-    piece = WIDEST_TOKEN_BYTES + PIECE.itemsize + own.limits.max_meta_bytes + ENTRY_BYTES
+    piece = PIECE.itemsize + own.limits.max_meta_bytes + ENTRY_BYTES
+    pieces = 2 if own.packing_name in SEPARATE else own.block_tokens  # a document and padding, or a document a token
     reasons = REASONS_BYTES if ":" in own.decode else 0
     figures = len(own.steps) * STEP_BYTES + FIGURES_BYTES if own.steps else 0
-    return settings.message_bytes + own.block_tokens * piece + HEADERS_BYTES + reasons + figures
+    block = own.block_tokens * WIDEST_TOKEN_BYTES + pieces * piece
+    return settings.message_bytes + block + HEADERS_BYTES + reasons + figures
 
 
 def needed_topics(settings: Settings) -> list[NeededTopic]:

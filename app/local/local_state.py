@@ -57,7 +57,6 @@ class LocalState:
 
     def save(self, settings: Settings) -> None:
         """Write the settings that differ from the defaults, without passwords; only the owner can read the file."""
-        # In JSON, strings, numbers and lists of strings are spelt as in TOML.
         values = settings.model_dump(mode="json", exclude_unset=True, exclude={"topic", *SECRETS})
         lines = [f"{name} = {_toml(value)}\n" for name, value in values.items() if value is not None]
         write_private(self.settings_file, "".join(lines))
@@ -87,6 +86,20 @@ def program() -> str:
 
 
 def _toml(value: object) -> str:
+    """Return a setting's value as TOML has it: as JSON in a string where it has null, for which TOML has no word."""
+    return json.dumps(json.dumps(value)) if _has_null(value) else _inline(value)
+
+
+def _inline(value: object) -> str:
+    """Return a value on one line; strings and numbers are written as in JSON."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value)
+        return "{" + ", ".join(f"{json.dumps(key)} = {_inline(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return json.dumps(value).replace("\x7f", r"\u007f")
+
+
+def _has_null(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_null, value.values()))
+    return any(map(_has_null, value)) if isinstance(value, list) else value is None

@@ -1,6 +1,7 @@
 """Blocks on their way into the store: what continues the chain is appended as it comes, and committed in time."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -127,7 +128,7 @@ class CommitTimer:
         """``commit_later`` is called in a task of this name, and raises nothing."""
         self._commit_later = commit_later
         self._name = name
-        self._last = 0.0
+        self._last = -math.inf
         self._waiting: asyncio.Task[None] | None = None
 
     def is_due(self) -> bool:

@@ -2,7 +2,8 @@
 
 from .connections import SECRETS, ConnectionSettings, RegistrySettings
 from .load import Loaded, load_settings, load_with_origins
-from .model import Settings, Stream, TopicSettings, dead_letter_topic, produced_topic, rejected_topic
+from .model import Settings, TopicSettings
+from .values import Stream, dead_letter_topic, produced_topic, rejected_topic
 
 __all__ = [
     "SECRETS",

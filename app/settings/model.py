@@ -1,13 +1,14 @@
 """Every setting: its name, type, default, and one line that help and documentation repeat."""
 
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tokenmill.documents import MAX_TEXT_BYTES, Limits
 from tokenmill.errors import SettingsError
+from tokenmill.packings import CONCAT, PackingParameters, packing_parameters
 from tokenmill.spelling import nearest
 from tokenmill.stages.document_frame import TemplateName
 from tokenmill.stages.engines import EngineName, SpecialTokens
@@ -21,16 +22,21 @@ from .values import (
     OptionalNumber,
     OptionalSize,
     OptionalText,
+    Packing,
     Size,
     Splits,
     Start,
     Steps,
+    Stream,
     Tables,
     Token,
     TopicNames,
     as_variable,
     check_topic_name,
+    dead_letter_topic,
     in_the_open,
+    produced_topic,
+    rejected_topic,
     start_milliseconds,
 )
 
@@ -39,24 +45,6 @@ MAX_TOPIC_NAME: Final = 249
 """Longest topic name (org.apache.kafka.common.internals.Topic): a log's directory must fit a file name of 255."""
 LONGEST_PREFIX: Final = len("control.")
 MIB: Final = 1024 * 1024
-
-
-class Stream(NamedTuple):
-    """One packing of one split of one raw topic."""
-
-    name: str
-    raw_topic: str
-    split: str
-
-    @property
-    def tokens_topic(self) -> str:
-        """The topic of the stream's blocks, with as many partitions as the raw topic."""
-        return f"tokens.{self.name}"
-
-    @property
-    def control_topic(self) -> str:
-        """The topic of the stream's genesis, skip list and eras: one partition, kept for ever."""
-        return f"control.{self.name}"
 
 
 class TopicSettings(BaseModel):
@@ -94,7 +82,18 @@ class TopicSettings(BaseModel):
         description="What <|endoftext|> and its like are inside a text: text as any other, or tokens, for texts whose "
         "markup is yours alone: whoever writes a document can then write its end.",
     )
-    sequence_length: int = Field(default=1024, ge=1, description="Tokens that a model reads; a block has one more.")
+    sequence_length: int = Field(
+        default=1024,
+        ge=1,
+        description="Tokens that a model reads at a time; a block has one more. Of rows it is the row, of chunks a "
+        "segment.",
+    )
+    packing: Packing = Field(
+        default=CONCAT,
+        description="How documents become blocks: concat (one after the other, cut where a block ends), fit (whole, "
+        "never cut where they fit), rows (one a row), chunks (long ones, in order); or a table with a name and "
+        'parameters, as {name = "rows", long = "drop"}.',
+    )
     decode: Decode = Field(
         default="auto",
         description="What a record is: a JSON object (json), plain text (text), either (auto), what your own function "
@@ -182,6 +181,14 @@ class TopicSettings(BaseModel):
         self.split_rule()  # refuses what cannot be kept
         return self
 
+    @model_validator(mode="after")
+    def _check_packing(self) -> Self:
+        try:
+            _ = self.block_tokens
+        except ValueError as error:
+            raise ValueError(f"packing {self.packing_name}: {error}") from None
+        return self
+
     def split_rule(self) -> SplitRule:
         """Return how documents are divided: the splits that are streams, and the number of shards in force.
 
@@ -193,8 +200,23 @@ class TopicSettings(BaseModel):
 
     @property
     def block_tokens(self) -> int:
-        """Token ids in one block: x and y of a sample come from one row."""
-        return self.sequence_length + 1
+        """Token ids in one block."""
+        return self.packing_values.block_tokens(self.sequence_length)
+
+    @property
+    def packing_name(self) -> str:
+        """The name of the packing."""
+        return self.packing if isinstance(self.packing, str) else str(self.packing["name"])
+
+    @property
+    def packing_parameters(self) -> dict[str, Any]:
+        """The parameters of the packing that have not their default."""
+        return {} if isinstance(self.packing, str) else {k: v for k, v in self.packing.items() if k != "name"}
+
+    @property
+    def packing_values(self) -> PackingParameters:
+        """The parameters of the packing, all of them."""
+        return packing_parameters(self.packing_name, self.packing_parameters)
 
     @property
     def limits(self) -> Limits:
@@ -358,18 +380,3 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         """
         values = {name: in_the_open(getattr(self, name)) for name in Settings.model_fields}
         return {f"{ENVIRONMENT_PREFIX}{name.upper()}": as_variable(value) for name, value in values.items()}
-
-
-def dead_letter_topic(raw_topic: str) -> str:
-    """Return the topic that takes the records of ``raw_topic`` that cannot be documents."""
-    return f"{raw_topic}.dead-letters"
-
-
-def rejected_topic(raw_topic: str) -> str:
-    """Return the topic that takes the documents of ``raw_topic`` that steps filter out, where `rejects` asks for it."""
-    return f"{raw_topic}.rejected"
-
-
-def produced_topic(raw_topic: str) -> str:
-    """Return the name of the topic on which `produce` notes what it has sent to ``raw_topic``."""
-    return f"{raw_topic}.produced"

@@ -1,15 +1,16 @@
-"""How a setting's value may be written: as TOML has it, or as one string in a variable or a flag."""
+"""How a setting's value may be written: as TOML has it, or as one string in a variable or a flag; names of topics."""
 
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, TypeAdapter
 
 from tokenmill.errors import SettingsError
+from tokenmill.packings import canonical_packing
 from tokenmill.stages.decoding import MODES
 from tokenmill.stages.steps.pipeline import canonical_entries
 from tokenmill.stages.steps.profiles import spelled_out
@@ -17,6 +18,7 @@ from tokenmill.stages.steps.profiles import spelled_out
 EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 """What a Kafka topic name may hold (org.apache.kafka.common.internals.Topic)."""
+_STEPS_EXAMPLE: Final = '[{"name": "length", "min_words": 5}]'
 _BYTES: Final = TypeAdapter(ByteSize)
 
 
@@ -89,8 +91,27 @@ def parse_steps(value: object) -> object:
     """
     try:
         return canonical_entries(spelled_out(parse_names(value)))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error}: it is a list of tables in JSON ({_STEPS_EXAMPLE}), or names") from error
+    except SettingsError as error:
+        bare = isinstance(value, str) and value.lstrip().startswith("{")
+        raise ValueError(f"a list of tables stands in [ ], as {_STEPS_EXAMPLE}" if bare else str(error)) from error
+
+
+def parse_packing(value: object) -> object:
+    """Return a packing's name, or a table of its name and the parameters that have not their default.
+
+    Raises:
+        ValueError: an unknown packing, or one that cannot be used as it is.
+
+    """
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = json.loads(value)
+    try:
+        table = canonical_packing(value)
     except SettingsError as error:
         raise ValueError(str(error)) from error
+    return table if len(table) > 1 else table["name"]
 
 
 def parse_token(value: object) -> object:
@@ -169,6 +190,39 @@ def _is_splits(value: object) -> bool:
     return isinstance(value, Mapping) and bool(value) and all(isinstance(shards, int) for shards in value.values())
 
 
+class Stream(NamedTuple):
+    """One packing of one split of one raw topic."""
+
+    name: str
+    raw_topic: str
+    split: str
+
+    @property
+    def tokens_topic(self) -> str:
+        """The topic of the stream's blocks, with as many partitions as the raw topic."""
+        return f"tokens.{self.name}"
+
+    @property
+    def control_topic(self) -> str:
+        """The topic of the stream's genesis, skip list and eras: one partition, kept for ever."""
+        return f"control.{self.name}"
+
+
+def dead_letter_topic(raw_topic: str) -> str:
+    """Return the topic that takes the records of ``raw_topic`` that cannot be documents."""
+    return f"{raw_topic}.dead-letters"
+
+
+def rejected_topic(raw_topic: str) -> str:
+    """Return the topic that takes the documents of ``raw_topic`` that steps filter out, where `rejects` asks for it."""
+    return f"{raw_topic}.rejected"
+
+
+def produced_topic(raw_topic: str) -> str:
+    """Return the name of the topic on which `produce` notes what it has sent to ``raw_topic``."""
+    return f"{raw_topic}.produced"
+
+
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
 TopicName = Annotated[str, AfterValidator(check_topic_name)]
@@ -176,6 +230,7 @@ TopicNames = Annotated[tuple[TopicName, ...], BeforeValidator(parse_names), Fiel
 Splits = Annotated[dict[str, int], BeforeValidator(parse_splits), Field(min_length=1)]
 Decode = Annotated[str, BeforeValidator(parse_decode)]
 Steps = Annotated[tuple[dict[str, Any], ...], BeforeValidator(parse_steps)]
+Packing = Annotated[str | dict[str, Any], BeforeValidator(parse_packing)]
 Start = Annotated[str, BeforeValidator(parse_start)]
 Token = Annotated[int | str | None, BeforeValidator(parse_token)]
 OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]

@@ -14,13 +14,16 @@ from tokenmill.app.settings.values import (
     parse_decode,
     parse_names,
     parse_optional_size,
+    parse_packing,
     parse_size,
     parse_splits,
     parse_start,
     parse_table,
     parse_token,
 )
+from tokenmill.packings import PACKINGS
 from tokenmill.stages.decoding import MODES
+from tokenmill.stages.steps.parameters import parameters_of
 
 OUTSIDE_THE_FINGERPRINT: Final = frozenset({"stream_suffix", "segment_blocks", "era_blocks", "era_max_seconds"})
 """Settings of a topic that change no token: names of its streams, how a store cuts them into files, and its eras."""
@@ -31,6 +34,7 @@ SPELLED: Final[Mapping[Callable[..., Any], str]] = {
     parse_optional_size: "size: `262144`, `256KiB`",
     parse_splits: "table: `train=980,validation=20`",
     parse_start: "`earliest` or a time",
+    parse_packing: "name, or a table (JSON)",
     parse_table: "tables",
     parse_token: "token or its id",
 }
@@ -141,6 +145,22 @@ metadata_fields = ["lang"]
 first, dots included, as with `tokenmill produce --field`. [record_to_tokens.md](record_to_tokens.md) says all of it
 exactly, and what happens to streams that were made by earlier rules.
 
+### Packings
+
+`packing = "rows"`, or with parameters a table, in a variable or a flag as JSON:
+
+```toml
+sequence_length = 256
+packing = {{name = "rows", long = "truncate", short = "pad"}}
+```
+
+{packings}
+
+With the defaults, a row of `rows` is what a Hugging Face tokenizer gives with `truncation=True, padding="max_length"`
+and `max_length` = `sequence_length`; set `template = "tokenizer"` for `[CLS]` and `[SEP]`. Padding is the tokenizer's
+own, unless `padding` is set. A chunk of `chunks` has `sequence_length` times a whole number of tokens, and one more,
+the last one's label. [format.md](format.md#packings) says what a reader sees.
+
 ### Splits
 
 The sizes of `splits` are shares: `train=98,validation=2` are per cent, `train=980,validation=20` the same in steps of
@@ -163,6 +183,7 @@ def page() -> str:
         brokers=_table(_BROKERS),
         registry=_table(_REGISTRY),
         tokens=_table(_TOPIC, fingerprint=True),
+        packings=_packings(),
         service=_table(service),
     )
 
@@ -170,6 +191,18 @@ def page() -> str:
 _TOPIC: Final = TopicSettings.model_fields.keys()
 _BROKERS: Final = ConnectionSettings.model_fields.keys()
 _REGISTRY: Final = RegistrySettings.model_fields.keys()
+
+
+def _packings() -> str:
+    """Return a table of all packings and their parameters."""
+    rows = ["| packing | parameter | default | what it does |", "|---|---|---|---|"]
+    for name, packing in PACKINGS.items():
+        rows.append(f"| `{name}` | | | {' '.join(str(packing.__doc__).split())} |")
+        rows += [
+            f"| | `{one.name}`: {one.kind_in_words} | `{one.default}` | {one.description} |"
+            for one in parameters_of(packing)
+        ]
+    return "\n".join(rows).replace("``", "`")
 
 
 def _table(names: Iterable[str], *, fingerprint: bool = False) -> str:

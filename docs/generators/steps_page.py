@@ -52,7 +52,7 @@ tokenmill try corpus.jsonl --json > funnel.json
 
 runs the recipe of the settings over files, before any of it is in Kafka, and changes nothing. It shows:
 
-- the funnel: what each step drops, by reason, and what is kept, in documents and bytes; dead letters by reason; tokens,
+- the funnel: what each step drops, by reason, and what is kept, in documents, bytes and tokens; dead letters by reason;
   lengths and languages of what is kept;
 - the speed of each step, in MB of text a second on one core, and how many texts it changes;
 - examples of each reason (`--examples`, 5), with file and line, the numbers that decided and a beginning of the text;

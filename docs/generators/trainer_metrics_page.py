@@ -33,8 +33,8 @@ serve_metrics(9465)
 That is at 127.0.0.1; `serve_metrics(9465, "0.0.0.0")` lets other hosts ask. One thread answers, and ends connections
 after ten seconds, whatever their other end does.
 
-Every number has the label `stream` and those that the collector was given. They are read when they are asked for; the
-counters begin with the process.
+Every number has the label `stream` and those that the collector was given, and each of a mixture's streams `part`, its
+name there. They are read when they are asked for; the counters begin with the process.
 
 | name | type | meaning |
 |---|---|---|

@@ -99,6 +99,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.usefixtures("hangup")
 def test_a_signal_cancels_work_once(number: signal.Signals) -> None:
     """It may end in order; afterwards the signal is what it was before."""
     before = [signal.getsignal(one) for one in SIGNALS]

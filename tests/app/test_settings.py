@@ -241,6 +241,21 @@ def test_steps_are_tables_or_names_in_every_layer(tmp_path: Path, monkeypatch: p
     assert load_settings({"steps": ""}, file).steps == ()
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('[{"name": "length"', r"Expecting .* line 1 column 19 .*: it is a list of tables in JSON \(\[\{"),
+        ('{"name": "length"}', r"a list of tables stands in \[ \], as \[\{"),
+        ("[]gopher", "Extra data: line 1 column 3 .*: it is a list of tables in JSON"),
+        ("fineweb-2023", r"'fineweb-2023' is no profile and no step \(did you mean fineweb-2024\?\)"),
+    ],
+)
+def test_steps_that_are_miswritten_are_explained(written: str, said: str) -> None:
+    """With how they are written, and where they stand."""
+    with pytest.raises(SettingsError, match=rf"^setting steps = .*\(flag --steps\): {said}"):
+        load_settings({"steps": written})
+
+
 def test_steps_reach_a_started_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its variables, with whatever is in a parameter."""
     settings = load_settings({"steps": '[{"name": "regex", "regex_exp": "[a,é=\\"]"}]'})
@@ -270,3 +285,58 @@ def test_a_wrong_step_is_named_with_its_place(tmp_path: Path) -> None:
     assert said.endswith("step 1 (sample): rate = 'half': it must be a number")
     assert "(flag --steps): 'gophr' is no profile and no step (did you mean gopher?)" in refusal({"steps": "gophr"})
     assert "steps are a list" in refusal({"steps": 3})
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("concat", "concat"),
+        ("rows", "rows"),
+        ('{"name": "rows", "long": "truncate"}', "rows"),
+        ({"name": "rows", "short": "drop", "long": "split"}, {"name": "rows", "long": "split", "short": "drop"}),
+        ('{"name": "chunks", "chunk_tokens": 2048}', {"name": "chunks", "chunk_tokens": 2048}),
+        ({"name": "fit"}, "fit"),
+    ],
+)
+def test_a_packing_is_a_name_or_a_table(written: object, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a value, as JSON in a variable; equal ones are written alike, and read back from a worker's environment."""
+    settings = Settings.model_validate({"packing": written})
+    assert settings.packing == expected
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"packing": "row"}, r"setting packing = 'row' .*: 'row' is unknown \(did you mean rows\?\); there are concat"),
+        ({"packing": {"long": "drop"}}, "it must be a name, as .* or a table with a name and parameters"),
+        ({"packing": {"name": "rows", "longer": "drop"}}, r"rows: unknown parameter longer .*it has long, short"),
+        (
+            {"packing": {"name": "rows", "long": "cut"}},
+            r'rows: long = \'cut\': it must be "truncate" or "split" or "drop"',
+        ),
+        ({"packing": {"name": "concat", "long": "drop"}}, "concat: unknown parameter long; it has none"),
+        ({"packing": {"name": "chunks", "chunk_tokens": 0}}, "chunks: chunk_tokens = 0: set it to 1 or more"),
+        (
+            {"packing": {"name": "chunks", "chunk_tokens": 5000}, "sequence_length": 512},
+            "packing chunks: chunk_tokens = 5000 is no multiple of sequence_length = 512, .*: set it to 4608",
+        ),
+        ({"packing": "chunks", "sequence_length": 6000}, "no multiple of sequence_length = 6000, .*: set it to 6000"),
+        ({"packing": {"name": "fit", "open_blocks": 0}}, "fit: open_blocks = 0: set it to 1 or more"),
+    ],
+)
+def test_a_packing_that_cannot_be_is_refused(values: dict[str, object], said: str) -> None:
+    """With the parameter, and what is allowed."""
+    with pytest.raises(SettingsError, match=said):
+        load_settings(values)
+
+
+def test_the_packing_decides_what_a_block_has() -> None:
+    """Of rows the sequence itself, of chunks several and a label, else one more."""
+    sizes = {
+        name: Settings.model_validate({"packing": name, "sequence_length": 512}).block_tokens
+        for name in ("concat", "fit", "rows", "chunks")
+    }
+    assert sizes == {"concat": 513, "fit": 513, "rows": 512, "chunks": 5121}

@@ -61,10 +61,9 @@ def test_funnel_lengths_speeds_and_examples_are_shown(run: Run, tmp_path: Path) 
     assert lines[0].startswith("4 documents of 1 file, ")
     assert "Data retention: 50.0 % (2 of 4 documents)" in lines
     rows = [line.split() for line in lines]
-    assert ["length", "length.min_words", "2", "50.0%", str(len("short") + len(NASTY) + 5)] in rows
-    assert (
-        rows.index(["kept", "2", "50.0%", str(len("write to email@example.com please" + "a text of five words"))]) > 0
-    )
+    dropped, kept = len("short") + len(NASTY) + 5, len("write to email@example.com please" + "a text of five words")
+    assert ["length", "length.min_words", "2", "50.0%", str(dropped), str(dropped + 2)] in rows
+    assert ["kept", "2", "50.0%", str(kept), str(kept + 2)] in rows  # each has a token for its end
     assert next(row for row in rows if row[:1] == ["replace_pii"])[-1] == "1"
     at = lines.index("length.min_words: 2 that it drops")
     assert lines[at + 1 : at + 5] == [
@@ -98,6 +97,7 @@ def test_programs_get_one_json_object(run: Run, tmp_path: Path) -> None:
     assert found["retention"]["funnel"] == [
         {"step": "length", "reason": "length.min_words", "documents": 1, "text_bytes": 5}
     ]
+    assert found["dropped_tokens"] == {"length.min_words": 6}
     assert found["splits"]["train"]["kept"] + found["splits"]["validation"]["kept"] == 1
     assert found["examples"]["rejected"] == {
         "length.min_words": [{"place": "a.jsonl:1", "detail": "1 words, fewer than 3", "text": "short"}]
@@ -133,7 +133,7 @@ def test_an_empty_text_takes_no_line(run: Run, tmp_path: Path) -> None:
     lines = run("a.jsonl").out.splitlines()
     at = lines.index("empty: 1 that it drops")
     assert lines[at + 1 : at + 3] == ["  a.jsonl:1", ""]
-    assert ["not_empty", "empty", "1", "50.0%", "0"] in [line.split() for line in lines]
+    assert ["not_empty", "empty", "1", "50.0%", "0", "0"] in [line.split() for line in lines]
 
 
 def test_a_log_hears_how_far_it_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

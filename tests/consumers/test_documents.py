@@ -1,192 +1,193 @@
-"""Which tokens of a batch belong together, and where they came from."""
+"""Documents by index, in every packing, held against a plain reading of the document table."""
 
-import itertools
+import json
+import logging
+import multiprocessing
+import pickle
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional
+from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import CHAINS, INFO, era_store, open_batches
-from tests.store.chains import tokens_of
-from tokenmill.consumers import Batch
-from tokenmill.errors import DamagedError, InputError
+from tests.consumers.packed import given_documents, pack, packed_info, packed_store, whole_documents
+from tests.store.chains import STREAM, segment_of
+from tokenmill.consumers import Documents
+from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import Store
 from tokenmill.store.retiring import retire
-from tokenmill.wire.pieces import PADDING, Piece, decode_entry
+
+LENGTHS = [3, 12, 5, 1, 10, 4, 7, 2, 5, 9, 6, 3, 21, 1, 2, 8]
+LABELS = ["bad", "good", "bad"]
+
+
+def labelled_store(path: Path, labels: list[Any] = LABELS) -> Store:
+    """Make a store of 16 documents in two partitions each."""
+    info = packed_info()
+    blocks = {n: pack(given_documents(LENGTHS, labels=labels, first=7 + n), "concat", 5) for n in range(2)}
+    return packed_store(path, info, blocks, [{0: 4, 1: 6}, {0: 9}, {0: len(blocks[0]), 1: len(blocks[1])}])
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
+    return labelled_store(tmp_path_factory.mktemp("store"))
 
 
-def pieces_of(batch: Batch) -> list[list[tuple[int, Piece]]]:
-    """Return, for each token of each row (x and the last of y), the number of its piece in the row, and the piece."""
-    found = []
-    length = batch.x.shape[1]
-    for partition, block, view in zip(*(column.tolist() for column in batch.samples), strict=True):
-        pieces = decode_entry(CHAINS[partition].entries[block])
-        tokens = [
-            max((n, piece) for n, piece in enumerate(pieces) if piece.start <= at)
-            for at in range(view * length, (view + 1) * length + 1)
-        ]
-        found.append([(n - tokens[0][0], piece) for n, piece in tokens])
-    return found
-
-
-@given(st.sampled_from([1, 2, 4]), st.integers(1, 9))
-@pytest.mark.slow
-def test_documents_are_those_of_the_pieces(store: Store, length: int, batch_size: int) -> None:
-    """Token by token; each row's documents begin anew; padding is marked."""
-    for batch in open_batches(store, sequence_length=length, batch_size=batch_size):
-        documents = batch.documents()
-        rows = pieces_of(batch)
-        numbers = [[n for n, _ in row] for row in rows]
-        padding = [[piece.position == PADDING for _, piece in row] for row in rows]
-        assert documents.document_ids.tolist() == [
-            [-1 if pad else n for n, pad in zip(row[:-1], pads, strict=False)]
-            for row, pads in zip(numbers, padding, strict=True)
-        ]
-        assert documents.position_ids.tolist() == [[row[:at].count(row[at]) for at in range(length)] for row in numbers]
-        assert documents.loss_mask.tolist() == [
-            [row[at] == row[at + 1] and not pads[at + 1] for at in range(length)]
-            for row, pads in zip(numbers, padding, strict=True)
-        ]
-        flat = [(index, n) for index, row in enumerate(numbers) for n in row[:-1]]
-        begins = [at for at in range(len(flat)) if at == 0 or flat[at] != flat[at - 1]]
-        assert documents.cu_seqlens.tolist() == [*begins, len(flat)]
-        assert documents.cu_seqlens.dtype == torch.int32
-        assert documents.max_seqlen == max(b - a for a, b in zip(begins, [*begins[1:], len(flat)], strict=True))
-        may = documents.attention_mask()
-        assert may.shape == (batch_size, 1, length, length)
-        for index, row in enumerate(numbers):
-            assert may[index, 0].tolist() == [
-                [k <= q and row[k] == row[q] for k in range(length)] for q in range(length)
+@given(
+    st.sampled_from(["concat", "fit", "rows", "chunks"]),
+    st.lists(st.lists(st.integers(1, 17), min_size=1, max_size=12), min_size=1, max_size=2),
+    st.integers(2, 6),
+    st.data(),
+)
+def test_documents_are_those_of_the_table(
+    tmp_path_factory: pytest.TempPathFactory, packing: str, lengths: list[list[int]], size: int, data: st.DataObject
+) -> None:
+    """Each once, whole, by partition and place, with all that is known of it; over any eras."""
+    documents = {partition: given_documents(some, first=partition) for partition, some in enumerate(lengths)}
+    blocks = {partition: pack(some, packing, size) for partition, some in documents.items()}
+    if not sum(map(len, blocks.values())):
+        return
+    cuts = {partition: data.draw(st.integers(0, len(some))) for partition, some in blocks.items()}
+    ends = {partition: len(some) for partition, some in blocks.items()}
+    stops = [step for step, before in ((cuts, {}), (ends, cuts)) if any(step[n] > before.get(n, 0) for n in step)]
+    store = packed_store(tmp_path_factory.mktemp("store"), packed_info(packing, block_tokens=size), blocks, stops)
+    bounds = [dict.fromkeys(blocks, 0), *stops]
+    for first in range(len(stops)):
+        for stop in range(first + 1, len(stops) + 1):
+            found = Documents(store.path, STREAM, eras=range(first, stop))
+            expected = [
+                (partition, offset, tokens)
+                for partition, some in documents.items()
+                for offset, tokens in whole_documents(
+                    some,
+                    blocks[partition],
+                    size,
+                    bounds[first][partition],
+                    bounds[stop][partition],
+                    fit=packing == "fit",
+                )
             ]
+            taken = found.take(range(len(found)))
+            assert [(one.partition, one.offset, one.tokens.tolist()) for one in taken] == expected
+            assert [one.index for one in taken] == list(range(len(expected)))
+            assert found.lengths.tolist() == [len(tokens) for _, _, tokens in expected]
+            metas = {(n, one.offset): json.loads(one.meta or "{}") for n, some in documents.items() for one in some}
+            assert [one.id for one in taken] == [metas[one.partition, one.offset].get("id") for one in taken]
 
 
-def test_shapes_can_be_kept(store: Store) -> None:
-    """With documents of no tokens."""
-    documents = next(iter(open_batches(store))).documents()
-    count = len(documents.cu_seqlens) - 1
-    padded = documents.padded_cu_seqlens(count + 3)
-    assert padded.tolist() == documents.cu_seqlens.tolist() + [8] * 3
-    with pytest.raises(InputError, match=rf"documents is {count - 1}, but .* {count} of them"):
-        documents.padded_cu_seqlens(count - 1)
+def test_documents_are_asked_for_as_those_of_a_list(store: Store) -> None:
+    """From both ends, by slices, several at once in any order, and in a loop."""
+    documents = Documents(store.path, STREAM)
+    everything = [one.tokens.tolist() for one in documents]
+    assert len(documents) == len(everything) == 32
+    assert documents[-1].tokens.tolist() == everything[-1]
+    assert [one.tokens.tolist() for one in documents[3:30:7]] == everything[3:30:7]
+    assert [one.tokens.tolist() for one in documents[::-1]] == everything[::-1]
+    assert [one.index for one in documents.take(np.array([5, -1, 5]))] == [5, 31, 5]
+    assert documents.take([]) == []
+    assert documents[1].tokens.dtype == np.uint16
+    assert (documents[1].id, dict(documents[1].fields), documents[1].label) == ("document 1", {"label": "good"}, None)
+    for wrong in (32, -33):
+        with pytest.raises(IndexError, match="32 documents"):
+            documents[wrong]
+    with pytest.raises(InputError, match="slice of whole numbers"):
+        documents[0.5:]
 
 
-def logits(x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return what a small model with one layer of attention makes of x, ids below 50."""
-    generator = torch.Generator().manual_seed(0)
-    embedding, places = (torch.randn(n, 8, generator=generator) for n in (50, 8))
-    states = (embedding[x] + places[positions])[:, None]
-    causal = mask is None
-    seen = functional.scaled_dot_product_attention(states, states, states, attn_mask=mask, is_causal=causal)
-    return (states + seen)[:, 0] @ embedding.T
+def test_documents_are_frozen_and_may_be_cut_by_eras(store: Store) -> None:
+    """What begins in one era and ends in a later one is in neither, but in both together."""
+    counts = [len(Documents(store.path, STREAM, eras=range(n, n + 1))) for n in range(3)]
+    assert sum(counts) < 32
+    assert len(Documents(store.path, STREAM, eras=range(3))) == 32
+    assert len(Documents(store.path, STREAM, eras=range(2))) < 32
+    assert repr(Documents(store.path, STREAM)) == repr(pickle.loads(pickle.dumps(Documents(store.path, STREAM))))  # noqa: S301 - our own
+    with pytest.raises(InputError, match="which has 4"):
+        Documents(store.path, STREAM, eras=range(9))
 
 
-def losses(x: torch.Tensor, y: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the loss of each token."""
-    return functional.cross_entropy(logits(x, positions, mask).transpose(1, 2), y, reduction="none")
+def test_retired_documents_are_not_listed(tmp_path: Path) -> None:
+    """With the era whose first blocks are gone; named, it is refused."""
+    store = labelled_store(tmp_path)
+    retire(store.path, STREAM, 0, 4)
+    documents = Documents(store.path, STREAM)
+    assert documents.eras == range(1, 4)
+    assert {one.partition for one in documents} == {0, 1}
+    with pytest.raises(InputError, match="older segments were retired"):
+        Documents(store.path, STREAM, eras=range(2))
 
 
-@pytest.mark.slow
-def test_documents_do_not_see_each_other(store: Store) -> None:
-    """Other tokens in any document of a row change nothing in the others: neither what is predicted nor the loss."""
-    leaks, lost, changes = 0, 0, 0
-    for batch in open_batches(store, batch_size=4):
-        documents = batch.documents()
-        ids, mask, positions = documents.document_ids, documents.attention_mask(), documents.position_ids
-        rows = torch.cat([batch.x, batch.y[:, -1:]], dim=1) % 50
-        x, y = rows[:, :-1], rows[:, 1:]
-        for one in sorted(set(ids.flatten().tolist())):  # -1, padding, is one, too
-            mine = functional.pad(ids == one, (0, 1))  # the last token of y is nobody's here: left as it is
-            changed = torch.where(mine, (rows + 1) % 50, rows)
-            x_2, y_2 = changed[:, :-1], changed[:, 1:]
-            other = ids != one
-            before, after = logits(x, positions, mask), logits(x_2, positions, mask)
-            assert torch.equal(before[other], after[other])
-            assert not torch.equal(before[~other], after[~other])
-            loss, loss_2 = losses(x, y, positions, mask), losses(x_2, y_2, positions, mask)
-            counted = other & documents.loss_mask
-            assert torch.equal(loss[counted], loss_2[counted])
-            changes += int(counted.sum())
-            lost += int((loss != loss_2)[other].sum())
-            plain = torch.arange(4).expand(4, 4)
-            leaks += int((logits(x, plain, None) != logits(x_2, plain, None))[other].sum())
-    assert changes > 0
-    assert leaks > 0  # without the mask, they see each other
-    assert lost > 0  # without the loss mask, the token before a document is to predict it
+def test_labels_are_numbers(store: Store) -> None:
+    """By their names' order; a share of them is counted by name."""
+    documents = Documents(store.path, STREAM, label_field="label", label_names=["bad", "good"])
+    assert documents.labels is not None
+    assert documents.labels.tolist() == [int(one.fields["label"] == "good") for one in documents]
+    assert [one.label for one in documents] == documents.labels.tolist()
+    assert documents.label_distribution() == {"bad": 22, "good": 10}
+    assert documents.label_distribution([0, 1, 2, 4]) == {"bad": 2, "good": 2}
+    with pytest.raises(InputError, match="no labels"):
+        Documents(store.path, STREAM).label_distribution()
 
 
-def test_cu_seqlens_cut_where_the_mask_does(store: Store) -> None:
-    """Attention of each stretch by itself, as varlen kernels do it, is masked attention; padding is a stretch, too."""
-    for batch in open_batches(store, batch_size=4):
-        documents = batch.documents()
-        states = torch.randn(4, 4, 8, generator=torch.Generator().manual_seed(0))[:, None]
-        masked = functional.scaled_dot_product_attention(
-            states, states, states, attn_mask=documents.attention_mask()
-        ).reshape(16, 8)
-        flat = states.reshape(16, 8)
-        bounds = documents.cu_seqlens.tolist()
-        parts = [flat[None, None, start:stop] for start, stop in itertools.pairwise(bounds)]
-        alone = [functional.scaled_dot_product_attention(part, part, part, is_causal=True)[0, 0] for part in parts]
-        torch.testing.assert_close(torch.cat(alone), masked)
+def test_labels_that_are_missing_or_unknown_are_refused_or_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Named with their offset; true is not 1, and null is none."""
+    store = labelled_store(tmp_path, [0, 1, "odd", True, None])
+    numbers = {"label_field": "label"}
+    with pytest.raises(InputError, match=r"12 documents .* offset 11 of partition 0 \(id 'document 2'\) is 'odd'"):
+        Documents(store.path, STREAM, **numbers)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        documents = Documents(store.path, STREAM, on_missing_label="drop", **numbers)  # type: ignore[arg-type]
+    assert "leaving out 12 documents whose 'label' is not a whole number" in caplog.text
+    assert (len(documents), documents.unlabelled) == (20, 12)
+    assert documents.label_distribution() == {0: 8, 1: 12}
+    assert [one.fields["label"] for one in documents.take([0, 1, 2, 3])] == [0, 1, True, 0]
+    whole = {(one.partition, one.offset): one.tokens.tolist() for one in Documents(store.path, STREAM)}
+    assert all(one.tokens.tolist() == whole[one.partition, one.offset] for one in documents)
+    with pytest.raises(InputError, match=r"18 documents .* offset 9 of partition 0 .* is 1"):
+        Documents(store.path, STREAM, label_field="label", label_names=[0, "odd"])
+    with pytest.raises(InputError, match=r"'other', which raw-text.train does not carry: give one of \['label'\]"):
+        Documents(store.path, STREAM, label_field="other")
+    missing = labelled_store(tmp_path / "missing", [])
+    with pytest.raises(InputError, match="at offset 7 of partition 0 has none"):
+        Documents(missing.path, STREAM, label_field="label")
 
 
-def test_loss_is_masked_when_told_to(store: Store) -> None:
-    """At borders of documents and in padding; x is what it was."""
-    for plain, masked in zip(open_batches(store), open_batches(store, mask_loss=True), strict=True):
-        keep = plain.documents().loss_mask
-        assert torch.equal(plain.x, masked.x)
-        assert torch.equal(torch.where(keep, plain.y, -100), masked.y)
-        assert not keep.all()
+@pytest.mark.parametrize("suffix", ["docs", "bin"])
+def test_damage_is_refused(tmp_path: Path, suffix: str) -> None:
+    """To the table when it is opened, to tokens when they are read; neither without checks."""
+    store = labelled_store(tmp_path)
+    file = getattr(segment_of(store, 4), "documents" if suffix == "docs" else "tokens")
+    file.write_bytes(file.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(DamagedError, match=r"block 7, at byte .* is not what was committed"):
+        Documents(store.path, STREAM).take(range(16))
+    unchecked = Documents(store.path, STREAM, check=False)
+    assert len(unchecked) == 32
+    if suffix == "docs":
+        with pytest.raises(DamagedError, match="blocks from 4 on cannot be read"):
+            unchecked.take(range(16))
+    else:
+        assert len(unchecked.take(range(16))) == 16
 
 
-@pytest.mark.parametrize("length", [1, 2, 4])
-def test_sources_name_the_records_of_every_token(store: Store, length: int) -> None:
-    """Topic, partition, offset, id and the place in the document of each token that is no padding."""
-    for batch in open_batches(store, sequence_length=length, on_damage="skip"):
-        rows, sources = pieces_of(batch), batch.sources()
-        assert len(sources) == len(rows)
-        for index, (row, found) in enumerate(zip(rows, sources, strict=True)):
-            partition, block, view = (int(column[index]) for column in batch.samples)
-            assert all(
-                (source.topic, source.partition, source.block) == ("raw-text", partition, block) for source in found
-            )
-            covered = {at: source for source in found for at in range(source.start, source.stop)}
-            assert sorted(covered) == [at for at, (_, piece) in enumerate(row) if piece.position != PADDING]
-            for at, source in covered.items():
-                piece = row[at][1]
-                token = view * length + at
-                assert source.offset == piece.offset
-                assert source.position + at - source.start == piece.position + token - piece.start
-                assert (f'"{source.id}"'.encode() in piece.meta) or source.id in {7, None}
-            tokens = tokens_of(CHAINS[partition], INFO)[block, view * length :][: length + 1].tolist()
-            assert tokens == [*batch.x[index].tolist(), int(batch.y[index, -1])]
+def test_a_store_that_went_away_is_named(tmp_path: Path) -> None:
+    """When its files are read."""
+    store = labelled_store(tmp_path / "store")
+    documents = pickle.loads(pickle.dumps(Documents(store.path, STREAM)))  # noqa: S301 - our own
+    store.path.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="no longer holds"):
+        documents[0]
 
 
-def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
-    """Naming the block."""
-    store = era_store(tmp_path)
-    for file in (store.path / "raw-text.train").glob("*/*.docs"):
-        file.write_bytes(b"\xff" * file.stat().st_size)
-    batch = next(iter(open_batches(store)))
-    with pytest.raises(DamagedError, match="entry of block 4, at byte 0, is not what was committed"):
-        batch.documents()
-    with pytest.raises(DamagedError, match="entry of block 4, at byte 0, is not what was committed"):
-        batch.sources()
-
-
-def test_documents_of_retired_blocks_are_refused(tmp_path: Path) -> None:
-    """The tokens are in the batch; what says whose they are is gone."""
-    store = era_store(tmp_path)
-    batch = next(iter(open_batches(store, shuffle=False)))
-    retire(store.path, "raw-text.train", 0, 12)
-    for ask in (batch.documents, batch.sources):
-        with pytest.raises(InputError, match=r"block 0 .* begins at block 12, .* retired; ask for later"):
-            ask()
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_loaders_take_documents_into_workers(store: Store) -> None:
+    """With a collate_fn of one's own."""
+    documents = Documents(store.path, STREAM)
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": multiprocessing.get_context("fork")}
+    loader: DataLoader[Any] = DataLoader(documents, batch_size=5, collate_fn=list, **options)  # type: ignore[arg-type]
+    found = [one.tokens.tolist() for batch in loader for one in batch]
+    assert found == [one.tokens.tolist() for one in documents]

@@ -18,9 +18,26 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 import tokenmill.consumers as public
+from tests.consumers.packed import given_documents, pack, packed_info, packed_store
 from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batch, Batches, EraDataset, Metrics, StepDataset, Windows, prometheus
+from tokenmill.consumers import (
+    Batch,
+    BatchDocuments,
+    Batches,
+    BucketSampler,
+    Documents,
+    EraDataset,
+    EraSampler,
+    Metrics,
+    Mixture,
+    MixtureDataset,
+    PaddedBatches,
+    StepDataset,
+    StratifiedSampler,
+    Windows,
+    prometheus,
+)
 from tokenmill.consumers.arguments import shown
 from tokenmill.errors import InputError, StoreError, TokenMillError
 
@@ -110,11 +127,13 @@ BATCHES: Final[Mapping[str, Values]] = {
     "world_size": wholes(1, 1, 2),
     "device": Values(("cpu", torch.device("cpu")), (None, "", "gpu", "cuda:x", [0], 1.5, -7, {}), (0, 1, True)),
     "shuffle": FLAG,
+    "in_order": FLAG._replace(work=(False, np.False_), either=(True,)),
     "eras": ERAS,
     "passes": wholes(1, 1, 2)._replace(either=HUGE[2:]),
     "prefetch": wholes(0, 0, 2)._replace(either=()),
     "read_ahead": wholes(0, 0, 1),
     "mask_loss": FLAG,
+    "documents": FLAG,
     "widen": FLAG,
     "worker": Values(
         ((0, 1), [0, 2], (np.int64(0), np.uint8(2))),
@@ -140,6 +159,56 @@ BATCHES: Final[Mapping[str, Values]] = {
     "stop": Values((None, lambda: False), (True, 5, "never", [])),
     "poll_seconds": TIME._replace(refused=(*TIME.refused, None, math.inf)),
 }
+WEIGHTS: Final = Values(
+    (
+        {"a": 1, "b": 2},
+        {"a": 0.7, "b": 0.3},
+        {"a": "1/3", "b": Decimal("0.25")},
+        {"a": Fraction(2, 3), "b": np.float64(0.5)},
+        {"a": np.int8(3), "b": 1e-9},
+        [(0, {"a": 1, "b": 1}), (5, {"a": 1})],
+        ((0, {"b": 1}), [np.int64(7), {"a": 1}]),
+    ),
+    (
+        None,
+        1,
+        "a=1",
+        {},
+        [],
+        {"a": 0},
+        {"a": -1, "b": 1},
+        {"a": math.nan, "b": 1},
+        {"a": math.inf},
+        {"a": "one"},
+        {"a": "1/0"},
+        {"a": True},
+        {"a": None},
+        {"a": 1, "c": 1},
+        {1: 1},
+        {"a": [1]},
+        {"a": 1j},
+        {"a": "1e9"},
+        {"a": 10**60},
+        {"a": Decimal("NaN")},
+        [(0, {"a": 1}), (0, {"b": 1})],
+        [(1, {"a": 1})],
+        [(0, {"a": 1}), (9, {"c": 1})],
+        [(0, {"a": 1}), (5, {"a": 0})],
+        [{"a": 1}],
+        [(0.0, {"a": 1})],
+        [(0, {"a": 1}), (-5, {"b": 1})],
+    ),
+)
+MIXED: Final[Mapping[str, Values]] = {
+    "weights": WEIGHTS,
+    "linear": FLAG,
+    "unit": Values((None, "sample", "step"), ("steps", "", 1, True, ["step"])),
+    "at_end": Values(
+        ("wait", "leave", {"a": "leave"}), (None, "", "repeat", {"c": "wait"}, {"a": "stop"}, 1, ["wait"])
+    ),
+    "interleave": Values(("sample", "batch"), (None, "batches", 1, True)),
+    "by": Values(("samples", "tokens"), (None, "sample", 1, True)),
+}
 INDICES: Final = Values(
     ([], [0], [0, 3], (1, 2), range(2), np.arange(2), np.arange(2, dtype=np.uint8), torch.arange(2), [np.int32(1)]),
     (
@@ -159,6 +228,44 @@ INDICES: Final = Values(
         [1 << 200],
     ),
 )
+FIELD: Final = Values((None, "label"), (4, "", b"label", ["label"], True))
+LABEL_NAMES: Final = Values(
+    (["y"], ("y", 1), ["n", "y"]),
+    ("y", b"y", [], ["y", "y"], [1.5], [None], [True], {"y": 0}, 4, range(2), np.arange(2)),
+)
+DOCUMENTS: Final[Mapping[str, Values]] = {
+    "store": PATH,
+    "stream": NAME,
+    "eras": Values((None, range(2), range(1)), ERAS.refused),
+    "label_field": FIELD,
+    "label_names": LABEL_NAMES,
+    "on_missing_label": Values(("drop",), (None, "skip", "", True, 0, ["drop"], b"drop")),
+    "check": FLAG,
+}
+SAMPLERS: Final[Mapping[str, Mapping[str, Values]]] = {
+    "EraSampler": {"shuffle": FLAG},
+    "BucketSampler": {"bucket_size": wholes(1, 1, 3), "window": wholes(1, 64)},
+    "StratifiedSampler": {"num_samples": wholes(1, 1, 9), "num_strata": wholes(1, 1, 3)},
+}
+SAMPLED: Final[Mapping[str, Values]] = {
+    "seed": BATCHES["seed"],
+    "passes": wholes(1, 1, 2)._replace(either=HUGE[2:]),
+    "documents": Values((), (*NO_WHOLES[:-1], "documents", Documents)),
+    "state_dict": Values((), (*NO_WHOLES, {"sample": 2}, "state", [("format", 1)])),
+}
+PADDED: Final[Mapping[str, Values]] = {
+    "documents": SAMPLED["documents"],
+    "sampler": Values((None,), (4, "eras", EraSampler, [0])),
+    "batch_size": wholes(1, 1, 3)._replace(either=HUGE),
+    "max_length": wholes(1, 1, 64)._replace(work=(None, 1, np.int64(64)), refused=(*NO_WHOLES[1:], 0, -1)),
+    "padding": Values(("longest",), (None, "left", "", True, 0, ["longest"], b"longest")),
+    "padding_id": wholes(0, 0, 7)._replace(work=(None, 0, np.int64(7)), refused=(*NO_WHOLES[1:], -1), either=HUGE),
+    "rank": wholes(0, 0)._replace(refused=(*NO_WHOLES, -1, 1), either=HUGE),
+    "world_size": wholes(1, 1, 2)._replace(either=HUGE),
+    "device": BATCHES["device"],
+    "prefetch": BATCHES["prefetch"],
+}
+SLICES: Final = (slice(0.5, None), slice(None, "4"), slice(0, 4, 0))
 PARTITION: Final = wholes(0, 0, 2)._replace(refused=(*NO_WHOLES, -1, 3, 99))
 
 
@@ -167,7 +274,10 @@ class Scene:
 
     def __init__(self, path: Path) -> None:
         """Make a store."""
-        self.store = era_store(path).path
+        self.store = era_store(path / "plain").path
+        blocks = pack(given_documents([3, 9, 4] * 4, labels=["y"]), "concat", 5)
+        self.labelled = packed_store(path / "labelled", packed_info(), {0: blocks}).path
+        self.documents = Documents(self.labelled, STREAM, label_field="label", label_names=["y"])
 
     def open(self, kind: Callable[..., Any], **given_values: Any) -> Any:
         """Open a reader."""
@@ -182,6 +292,50 @@ class Scene:
         json.dumps(batches.state_dict())
         return next(iter(batches), None)
 
+    def two(self, **options: Any) -> Any:
+        """Open two streams."""
+        return {name: self.open(Batches, **({"timeout": 0.0, "eras": eras} | options)) for name, eras in HALVES.items()}
+
+    def mix(self, **given_values: Any) -> Mixture:
+        """Read a step of a mixture."""
+        mixture = Mixture(**({"streams": self.two(), "weights": {"a": 1, "b": 1}} | given_values))
+        json.dumps(mixture.state_dict())
+        next(iter(mixture))
+        return mixture
+
+    def mix_opened(self, kind: Callable[..., Any], **given_values: Any) -> Any:
+        """Open a mixture, or a data set of one, by options."""
+        shared = {"store": self.store, "stream": STREAM, "batch_size": 2, "sequence_length": 4}
+        streams = {name: {"eras": eras} for name, eras in HALVES.items()}
+        return kind(**({"streams": streams, "weights": {"a": 1, "b": 1}} | shared | given_values))
+
+    def find(self, **given_values: Any) -> Documents:
+        """Open documents, those without labels left out."""
+        right: dict[str, Any] = {"store": self.labelled, "stream": STREAM}
+        if {"label_names", "on_missing_label"} & {*given_values}:
+            right |= {"label_field": "label", "on_missing_label": "drop", "label_names": ["y"]}
+        elif given_values.get("label_field") == "label":
+            right |= {"on_missing_label": "drop"}
+        found = Documents(**(right | given_values))
+        found.take([0] if len(found) else [])
+        return found
+
+    def sample(self, kind: Callable[..., Any], **given_values: Any) -> None:
+        """Take the first number of a sampler."""
+        right: dict[str, Any] = {"documents": self.documents}
+        right |= {"num_samples": 4, "num_strata": 2} if kind is StratifiedSampler else {}
+        sampler = kind(**(right | {name: value for name, value in given_values.items() if name != "state_dict"}))
+        if "state_dict" in given_values:
+            sampler.load_state_dict(given_values["state_dict"])
+        next(iter(sampler))
+
+    def pad(self, **given_values: Any) -> PaddedBatches:
+        """Read a padded batch."""
+        right: dict[str, Any] = {"documents": self.documents, "batch_size": 2}
+        batches = PaddedBatches(**(right | given_values))
+        next(iter(batches))
+        return batches
+
     def skip(self, steps: Any) -> None:
         """Skip steps, and read the next one."""
         next(iter(self.open(Batches, timeout=0.0).skip(steps)), None)
@@ -193,12 +347,35 @@ class Scene:
         return generate_latest(registry)
 
 
+HALVES: Final = {"a": range(2), "b": range(2, 4)}
+
+
+def mixed_steps(scene: Scene) -> Batches:
+    """Return batches that do not stand at the beginning."""
+    batches: Batches = scene.open(Batches)
+    return batches.skip(1)
+
+
+def with_argument(call: Callable[..., object], name: str, **fixed: Any) -> Callable[[Any], object]:
+    """Return a call with one argument of that name, beside others."""
+    return lambda value: call(**({name: value} | fixed))
+
+
+def document_rows(scene: Scene) -> Iterator[tuple[str, Row]]:
+    """Yield the arguments of what reads documents."""
+    for name, values in DOCUMENTS.items():
+        yield f"Documents.{name}", Row(with_argument(scene.find, name), values, name)
+    for kind in (EraSampler, BucketSampler, StratifiedSampler):
+        for name, values in {**SAMPLERS[kind.__name__], **SAMPLED}.items():
+            key = f"{kind.__name__}.load_state_dict.state_dict" if name == "state_dict" else f"{kind.__name__}.{name}"
+            told = "state" if name == "state_dict" else name
+            yield key, Row(with_argument(scene.sample, name, kind=kind), values, told)
+    for name, values in PADDED.items():
+        yield f"PaddedBatches.{name}", Row(with_argument(scene.pad, name), values, name)
+
+
 def table(scene: Scene) -> Iterator[tuple[str, Row]]:
     """Yield every argument of everything public, by name."""
-
-    def with_argument(call: Callable[..., object], name: str, **fixed: Any) -> Callable[[Any], object]:
-        return lambda value: call(**({name: value} | fixed))
-
     batches, steps, samples, windows = (
         partial(scene.open, kind) for kind in (Batches, StepDataset, EraDataset, Windows)
     )
@@ -207,12 +384,73 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
     for name, values in BATCHES.items():
         only = values if name not in LOOPS else Values(LOOPS[name], ("cuda", True, [0], np.arange(2), (1, 2)))
         yield f"StepDataset.{name}", Row(with_argument(scene.open, name, kind=StepDataset), only, name)
-    for name in ("store", "stream", "sequence_length", "eras", "check"):
+    for name in ("store", "stream", "sequence_length", "eras", "check", "documents"):
         values = BATCHES[name]._replace(either=()) if name == "eras" else BATCHES[name]
         yield f"EraDataset.{name}", Row(with_argument(scene.open, name, kind=EraDataset), values, name)
     for name, values in {"store": PATH, "stream": NAME, "length": wholes(1, 1, 9), "check": FLAG}.items():
         yield f"Windows.{name}", Row(with_argument(scene.open, name, kind=Windows), values, name)
+    for name, values in MIXED.items():
+        told = "weight" if name == "weights" else name
+        yield f"Mixture.{name}", Row(with_argument(scene.mix, name), values, told)
+        opened = with_argument(scene.mix_opened, name, kind=Mixture.open)
+        yield f"Mixture.open.{name}", Row(opened, values, told)
+    yield (
+        "MixtureDataset.weights",
+        Row(with_argument(scene.mix_opened, "weights", kind=MixtureDataset), WEIGHTS, "weight"),
+    )
+    no_streams = (None, 1, "ab", [], {}, {"a": None, "b": 1}, {1: {}}, {"a": [], "b": []})
+    for kind in (Mixture.open, MixtureDataset):
+        key = "Mixture.open.streams" if kind is not MixtureDataset else "MixtureDataset.streams"
+        yield key, Row(with_argument(scene.mix_opened, "streams", kind=kind), Values((), no_streams), "stream")
+    streams_given = (*no_streams, {"a": 1, "b": 2}, {"": scene.open(Batches)}, {"a": mixed_steps(scene)})
+    yield from document_rows(scene)
+    found = scene.documents
     rows: dict[str, tuple[Callable[[Any], object], Values, str]] = {
+        "Mixture.streams": (lambda v: Mixture(v, {"a": 1}), Values((scene.two(),), streams_given), "stream"),
+        "Mixture.skip.steps": (lambda v: scene.mix().skip(v), wholes(0, 0, 3), ""),
+        "Mixture.load_state_dict.state_dict": (lambda v: scene.mix().load_state_dict(v), STATE, "state"),
+        "Mixture.set_weights.weights": (
+            lambda v: scene.mix().set_weights(v),
+            Values(WEIGHTS.work[:5], (*WEIGHTS.refused[:20], [(0, {"a": 1})])),
+            "weight",
+        ),
+        "Mixture.set_weights.from_step": (
+            lambda v: scene.mix().set_weights({"a": 1}, v),
+            wholes(1, 1, 3)._replace(refused=tuple(v for v in wholes(1).refused if v is not None)),
+            "",
+        ),
+        "MixtureDataset.set_weights.weights": (
+            lambda v: scene.mix_opened(MixtureDataset).set_weights(v),
+            Values(WEIGHTS.work[:2], WEIGHTS.refused[:20]),
+            "weight",
+        ),
+        "MixtureDataset.set_weights.from_step": (
+            lambda v: scene.mix_opened(MixtureDataset).set_weights({"a": 1}, v),
+            wholes(0, 0, 3)._replace(refused=tuple(v for v in wholes(0).refused if v is not None)),
+            "",
+        ),
+        "Mixture.add_stream.name": (
+            lambda v: scene.mix().add_stream(v, scene.open(Batches, eras=range(4, 5)), 0.5),
+            Values(("c",), (None, "", 1, b"c", "a", ("c",))),
+            "stream",
+        ),
+        "Mixture.add_stream.batches": (
+            lambda v: scene.mix().add_stream("c", v, 0.5),
+            Values(
+                (scene.open(Batches, eras=range(4, 5)),), (None, 1, "c", scene.mix(), scene.open(Batches, batch_size=3))
+            ),
+            "",
+        ),
+        "Mixture.add_stream.weight": (
+            lambda v: scene.mix().add_stream("c", scene.open(Batches, eras=range(4, 5)), v),
+            Values((0.5, "1/3", Fraction(1, 9)), (None, 0, 1, 1.5, -0.1, math.nan, "x", True, [0.5])),
+            "weight",
+        ),
+        "Mixture.add_stream.from_step": (
+            lambda v: scene.mix().add_stream("c", scene.open(Batches, eras=range(4, 5)), 0.5, v),
+            wholes(1, 1, 3)._replace(refused=tuple(v for v in wholes(1).refused if v is not None)),
+            "",
+        ),
         "Batches.skip.steps": (scene.skip, wholes(0, 0, 3), ""),
         "Batches.load_state_dict.state_dict": (lambda v: batches().load_state_dict(v), STATE, "state"),
         "Batches.state_after.step": (lambda v: batches().state_after(v), wholes(0, 0, 3), ""),
@@ -225,6 +463,32 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
             "",
         ),
         "EraDataset.__getitems__.indices": (lambda v: samples().__getitems__(v), INDICES, ""),
+        "EraDataset.documents.indices": (lambda v: samples().documents(v), INDICES._replace(work=INDICES.work[1:]), ""),
+        "Documents.__getitem__.index": (
+            lambda v: found[v],
+            wholes(0, 0, 3)._replace(refused=(*NO_WHOLES, *SLICES), either=()),
+            "",
+        ),
+        "Documents.__getitems__.indices": (found.__getitems__, INDICES, ""),
+        "Documents.take.indices": (found.take, INDICES, ""),
+        "Documents.label_distribution.indices": (
+            found.label_distribution,
+            INDICES._replace(refused=INDICES.refused[1:]),
+            "",
+        ),
+        "PaddedBatches.load_state_dict.state_dict": (lambda v: scene.pad().load_state_dict(v), STATE, "state"),
+        "PaddedBatches.loader.num_workers": (lambda v: scene.pad().loader(num_workers=v), wholes(0, 0, 1), ""),
+        "BatchDocuments.from_ids.document_ids": (
+            BatchDocuments.from_ids,
+            Values((torch.zeros(2, 4, dtype=torch.int64),), (*NO_WHOLES, [[0]], torch.zeros(2, 4))),
+            "",
+        ),
+        "BatchDocuments.block_mask.block_size": (
+            lambda v: scene.read().documents().block_mask(v),  # type: ignore[union-attr]
+            wholes(1, 1, 128)._replace(refused=(*NO_WHOLES, 0, -1, 1 << 200)),
+            "",
+        ),
+        "Windows.__getitems__.indices": (lambda v: windows().__getitems__(v), INDICES, ""),
         "Windows.indices.partition": (lambda v: windows().indices(v), PARTITION, ""),
         "Windows.rows.partition": (lambda v: windows().rows(v, [0]), PARTITION, ""),
         "Windows.rows.indices": (lambda v: windows().rows(0, v), INDICES, ""),
@@ -232,10 +496,10 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
         "Windows.at.indices": (lambda v: windows().at(0, v), INDICES, ""),
         "Windows.__getitem__.place": (
             lambda v: windows()[v],
-            Values(((0, 0), (2, np.int32(3))), (*NO_WHOLES[:-3], 0, (0,), (0, 0.5), (0, 1, 2), ("0", 1), (True, 1))),
+            Values(((0, 0), (2, np.int32(3)), 0, 7), (*NO_WHOLES[:-3], (0,), (0, 0.5), (0, 1, 2), ("0", 1), (True, 1))),
             "",
         ),
-        "Documents.padded_cu_seqlens.documents": (
+        "BatchDocuments.padded_cu_seqlens.documents": (
             lambda v: scene.read().documents().padded_cu_seqlens(v),  # type: ignore[union-attr]
             wholes(0, 9, 60)._replace(refused=(*NO_WHOLES, -1, 0, 1 << 31, 1 << 62, 1 << 200)),
             "",
@@ -283,14 +547,28 @@ def rows(scene: Scene) -> dict[str, Row]:
 
 KEYS: Final = [
     *(f"{kind}.{name}" for kind in ("Batches", "StepDataset") for name in BATCHES),
-    *(f"EraDataset.{name}" for name in ("store", "stream", "sequence_length", "eras", "check")),
+    *(f"EraDataset.{name}" for name in ("store", "stream", "sequence_length", "eras", "check", "documents")),
+    *(f"Documents.{name}" for name in DOCUMENTS),
+    *(f"{kind}.{name}" for kind, own in SAMPLERS.items() for name in (*own, *SAMPLED) if name != "state_dict"),
+    *(f"{kind}.load_state_dict.state_dict" for kind in SAMPLERS),
+    *(f"PaddedBatches.{name}" for name in PADDED),
+    *("PaddedBatches.load_state_dict.state_dict", "PaddedBatches.loader.num_workers"),
+    *("Documents.__getitem__.index", "Documents.__getitems__.indices", "Documents.take.indices"),
+    *("Documents.label_distribution.indices", "EraDataset.documents.indices", "Windows.__getitems__.indices"),
+    *("BatchDocuments.from_ids.document_ids", "BatchDocuments.block_mask.block_size"),
     *(f"Windows.{name}" for name in ("store", "stream", "length", "check")),
+    *(f"Mixture.{name}" for name in ("streams", *MIXED)),
+    *(f"Mixture.open.{name}" for name in ("streams", *MIXED)),
+    *(f"MixtureDataset.{name}" for name in ("streams", "weights")),
+    *(f"{kind}.set_weights.{name}" for kind in ("Mixture", "MixtureDataset") for name in ("weights", "from_step")),
+    *(f"Mixture.add_stream.{name}" for name in ("name", "batches", "weight", "from_step")),
+    *("Mixture.skip.steps", "Mixture.load_state_dict.state_dict"),
     *("Batches.skip.steps", "Batches.state_after.step", "Batches.load_state_dict.state_dict"),
     *("StepDataset.state_after.step", "StepDataset.resume.state", "StepDataset.load_state_dict.state_dict"),
     *("EraDataset.__getitem__.index", "EraDataset.__getitems__.indices"),
     *("Windows.indices.partition", "Windows.rows.partition", "Windows.rows.indices"),
     *("Windows.at.partition", "Windows.at.indices", "Windows.__getitem__.place"),
-    *("Documents.padded_cu_seqlens.documents", "Metrics.since.earlier"),
+    *("BatchDocuments.padded_cu_seqlens.documents", "Metrics.since.earlier"),
     *("BatchesCollector.batches", "BatchesCollector.labels"),
     *("serve_metrics.port", "serve_metrics.host", "serve_metrics.registry"),
 ]
@@ -298,7 +576,8 @@ KEYS: Final = [
 
 def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) -> None:
     """One that is added later has its values here; what only carries results is made by nobody."""
-    results = {"Batch", "Behind", "Documents", "Metrics", "Source", "XY"}
+    results = {"Batch", "BatchDocuments", "Behind", "Metrics", "Source", "StreamShare", "XY"}
+    results = {"Batch", "BatchDocuments", "Behind", "Metrics", "PaddedBatch", "Source", "StoredDocument", "XY"}
     things = {name: getattr(public, name) for name in public.__all__}
     things |= {name: getattr(prometheus, name) for name in ("BatchesCollector", "serve_metrics")}
     found = set()
@@ -313,6 +592,17 @@ def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) 
     found |= {f"StepDataset.{name}" for name in inspect.signature(Batches).parameters}
     found -= {"Batch.to.device", "Batch.to.non_blocking"}  # torch's own, given on to it
     found -= {"Batch.tell_others.on_use", "Batches.__getitem__.index"}  # for StepDataset; refuses whatever it is given
+    found |= {f"Mixture.open.{name}" for name in inspect.signature(Mixture.open).parameters} | {"Mixture.skip.steps"}
+    # `awaited` and `with_content` are for `Mixture` and `StepDataset`, which give them nothing of people's
+    found = {key for key in found if ".awaited." not in key and ".with_content." not in key}
+    found -= {"StepDataset.options", "MixtureDataset.options", "Mixture.open.options"}
+    assert found == set(rows) == set(KEYS)
+    found |= {f"{kind}.load_state_dict.state_dict" for kind in SAMPLERS}  # inherited
+    found |= {"BatchDocuments.from_ids.document_ids"}  # of the class
+    found -= {"PaddedBatch.to.device", "PaddedBatch.to.non_blocking", "PaddedBatches.loader.options"}  # torch's own
+    found -= {"PaddedBatches.__getitem__.index"}  # refuses whatever it is given
+    internal = {"order", "between", "sample_in", "numbers_of", "stretches", "pieces_in_place", "look"}
+    found = {name for name in found if name.split(".")[1] not in internal}
     assert found - {"StepDataset.options"} == set(rows) == set(KEYS)
 
 

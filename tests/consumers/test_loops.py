@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from tests.consumers.recording import Recording, rows_in, train_step
 from tests.consumers.scenes import OPEN_ERAS, era_store, expected
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batch, Batches, StepDataset
+from tokenmill.consumers import Batch, Batches, Mixture, MixtureDataset, StepDataset
 from tokenmill.store import Store
 
 pytestmark = [
@@ -32,6 +32,7 @@ SAVED, KILLED = 7, 9
 """The step after which a checkpoint is written, and the one in which the process is killed."""
 ROWS = expected()[:39]
 """13 steps of three."""
+WEIGHTS = {"early": 2, "late": 3}
 OPTIONS: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1}
 
 
@@ -188,6 +189,50 @@ class DistributedLoader(Distributed):
         return read_ahead(DataLoader(self.data, batch_size=None, num_workers=2))
 
 
+class Mixed(Loop):
+    """A mixture, in a loop that reads ahead."""
+
+    def open(self, store: Path) -> Any:
+        """Return the mixture."""
+        return Mixture.open(_streams(store), WEIGHTS, **OPTIONS)
+
+
+class MixedDelivered(Mixed, Delivered):
+    """The same without reading ahead."""
+
+
+class MixedLoader(Loader):
+    """A mixture through a ``DataLoader``."""
+
+    def open(self, store: Path) -> Any:
+        """Return the data set."""
+        return MixtureDataset(_streams(store), WEIGHTS, **OPTIONS)
+
+
+class MixedStatefulLoader(StatefulLoader):
+    """A mixture through a ``StatefulDataLoader``."""
+
+    def open(self, store: Path) -> Any:
+        """Return the loader."""
+        from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415 - optional
+
+        return StatefulDataLoader(MixtureDataset(_streams(store), WEIGHTS, **OPTIONS), batch_size=None, num_workers=2)
+
+
+class MixedDistributed(Distributed):
+    """A mixture and ``torch.distributed.checkpoint``."""
+
+    def open(self, store: Path) -> Any:
+        """Return the mixture."""
+        return Mixture.open(_streams(store), WEIGHTS, **OPTIONS)
+
+
+def _streams(store: Path) -> dict[str, dict[str, Any]]:
+    """Return two streams of one store: its first eras, and the others."""
+    halves = {"early": range(3), "late": range(3, 5)}
+    return {name: {"store": store, "stream": STREAM, "eras": eras} for name, eras in halves.items()}
+
+
 KINDS: list[type[Loop]] = [
     Loop,
     Delivered,
@@ -197,6 +242,7 @@ KINDS: list[type[Loop]] = [
     Distributed,
     DistributedLoader,
 ]
+MIXED: list[type[Loop]] = [Mixed, MixedDelivered, MixedLoader, MixedStatefulLoader, MixedDistributed]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -206,6 +252,21 @@ def test_a_loop_that_is_killed_trains_on_each_sample_once(store: Store, tmp_path
     ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved").run()) for _ in range(2)]
     assert ends == [-signal.SIGKILL, 0]
     assert rows_in(torch.load(tmp_path / "saved.end")) == ROWS
+
+
+@pytest.mark.parametrize("kind", MIXED, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
+def test_a_loop_over_a_mixture_that_is_killed_does_the_same(store: Store, tmp_path: Path, kind: type[Loop]) -> None:
+    """In the order of a mixture that nobody kills."""
+    whole = [row for batch in Mixture.open(_streams(store.path), WEIGHTS, **OPTIONS) for row in _rows(batch)]
+    assert len(whole) >= 3 * (KILLED + 2)
+    ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved").run()) for _ in range(2)]
+    assert ends == [-signal.SIGKILL, 0]
+    assert rows_in(torch.load(tmp_path / "saved.end")) == whole
+
+
+def _rows(batch: Batch) -> list[list[int]]:
+    return [[*x, y[-1]] for x, y in zip(batch.x.tolist(), batch.y.tolist(), strict=True)]
 
 
 def test_workers_end_with_a_loop_that_is_killed(tmp_path: Path) -> None:

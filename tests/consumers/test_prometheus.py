@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 
 from docs.generators.trainer_metrics_page import page
+from tests.consumers.mixtures import open_mixture, stores_of
 from tests.consumers.scenes import era_store, open_batches
 from tests.scraping import scrape, total
 from tests.store.chains import STREAM
@@ -36,6 +37,19 @@ def test_what_is_scraped_is_what_the_object_says(tmp_path: Path) -> None:
         ("behind_eras", 4),
     ):
         assert registry.get_sample_value(f"tokenmill_trainer_{name}", labels) == value
+
+
+def test_each_stream_of_a_mixture_has_numbers(tmp_path: Path) -> None:
+    """Under its name there."""
+    mixture = open_mixture(stores_of(tmp_path, {"code": 3, "web": 3}), {"web": 3, "code": 1})
+    registry = CollectorRegistry()
+    registry.register(BatchesCollector(mixture))
+    for _ in islice(mixture, 5):
+        pass
+    labels = {"stream": "code+web", "part": "web"}
+    for name, value in (("share", 0.75), ("wanted", 7.5), ("delivered", 8), ("passes", 0), ("newest_seconds", 0)):
+        assert registry.get_sample_value(f"tokenmill_trainer_mixture_{name}", labels) == value
+    assert registry.get_sample_value("tokenmill_trainer_behind_eras", {"stream": "code+web"}) == 5  # one of web is done
 
 
 def test_a_run_is_served_by_a_server_that_nobody_can_fill(tmp_path: Path) -> None:

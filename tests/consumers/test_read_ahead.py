@@ -132,7 +132,7 @@ def test_large_eras_are_read_by_sample_one_chunk_ahead(
     """No block is read whole that no batch is about to use."""
     monkeypatch.setattr(stream_files, "_GAP_BYTES", -1)
     batches = open_batches(store, batch_size=1, read_ahead=1)
-    batches._chunk_steps = 2
+    batches._most_samples = 2
     next(iter(batches))
     deadline = time.monotonic() + 20
     while len([part for part in read if part.path.suffix == ".bin"]) < 4 and time.monotonic() < deadline:

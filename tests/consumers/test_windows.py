@@ -1,5 +1,6 @@
 """Windows at any token."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,21 @@ def test_damage_is_found_when_checking(tmp_path: Path) -> None:
     windows.at(0, [5])
     with pytest.raises(DamagedError, match="block 0"):
         windows.at(0, [4])
+
+
+def test_windows_have_numbers(store: Store) -> None:
+    """By partition and token, from both ends, several at once, in a loop, and in another process."""
+    windows = Windows(store.path, STREAM, 9)
+    places = [(partition, token) for partition in windows.partitions for token in windows.indices(partition)]
+    assert len(windows) == len(places) == 115 + 65 + 20 - 27
+    expected = [windows[place].x.tolist() for place in places]
+    assert [x.tolist() for x, _ in windows] == expected
+    numbers = [5, 170, -1, 106, 105, 0]
+    assert [x.tolist() for x, _ in windows.__getitems__(numbers)] == [expected[number] for number in numbers]
+    again = pickle.loads(pickle.dumps(windows))  # noqa: S301 - our own
+    assert (len(again), again[-1].y.tolist()) == (173, windows[places[-1]].y.tolist())
+    for wrong in (173, -174):
+        with pytest.raises(IndexError, match="173 windows"):
+            windows[wrong]
+    assert Windows(store.path, STREAM, 10_000)
+    assert len(Windows(store.path, STREAM, 10_000)) == 0

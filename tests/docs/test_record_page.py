@@ -17,19 +17,20 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tests.bad_inputs import TABLE
-from tests.mills import RAW, RECIPE, Source
+from tests.mills import RAW, RECIPE, Source, cut_blocks
 from tests.plain_rules import WHITE, PlainRules, PlainTokenizer, Refused
 from tests.stages.engines.conftest import words
 from tests.stages.engines.panicking import HARMFUL, panicking
-from tests.strategies import json_bytes, json_objects, json_values, nasty_bytes, texts
+from tests.strategies import ROWS, json_bytes, json_objects, json_values, nasty_bytes, texts
 from tokenmill.documents import document_meta
+from tokenmill.milling.document_shapes import TOO_LONG, TOO_SHORT
 from tokenmill.milling.outcomes import NO_TOKENS, SKIPPED, Kind
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_stages import complete, open_stages
 from tokenmill.records import Record
 from tokenmill.stages.decoding import REASONS
 from tokenmill.stages.engines import TOKENIZER_FAILED, TokenizerFile, open_engine
-from tokenmill.stages.steps.min_chars import TOO_SHORT
+from tokenmill.stages.steps.min_chars import TOO_SHORT as TOO_FEW_CHARS
 from tokenmill.stages.steps.normalized_length import NORMALIZED_TOO_LARGE
 from tokenmill.stages.steps.not_empty import EMPTY
 from tokenmill.stages.training_tokenizer import train_tokenizer
@@ -223,6 +224,34 @@ def test_the_page_is_enough_to_compute_a_document(settings: dict[str, Any], spec
     assert np.frombuffer(carry.open_tokens, recipe.token_dtype).tolist() == expected
 
 
+PACKED: list[dict[str, Any]] = [
+    *({"packing": "rows", "packing_parameters": parameters} for parameters in ROWS),
+    *(
+        {"packing": "chunks", "packing_parameters": {"chunk_tokens": 4, **rest}, "block_tokens": 5, "segment_tokens": 2}
+        for rest in ({}, {"rest": "pad"})
+    ),
+]
+
+
+@pytest.mark.parametrize("packing", PACKED, ids=str)
+@given(
+    text=st.lists(st.sampled_from(["a", "b", " ", "<eos>", "c"]), min_size=1, max_size=24).map("".join),
+    block_tokens=st.integers(3, 9),
+)
+def test_the_page_is_enough_to_compute_rows_and_chunks(packing: dict[str, Any], text: str, block_tokens: int) -> None:
+    """The ids of each block, with padding behind them; or why the document is dropped."""
+    draft = recipe_of(decode="text", **{"block_tokens": block_tokens} | packing)
+    recipe, stages = complete(draft, TokenizerFile("any", BERT), None, template="tokenizer", padding=2)
+    mill = Source(stages, (recipe,)).mill()
+    messages = mill.feed([Record(5, 0, None, text.encode())]).messages[recipe.split]
+    reason, blocks = PlainTokenizer(BERT, json.loads(json.dumps(recipe.to_dict()))).blocks(text)
+    if text.isspace():
+        reason, blocks = EMPTY, []
+    padded = [block + [2] * (recipe.block_tokens - len(block)) for block in blocks]
+    assert [np.frombuffer(ids, recipe.token_dtype).tolist() for _, ids, _ in cut_blocks(messages, recipe)] == padded
+    assert dict(mill.chains[recipe.split].totals.filtered) == ({reason: 1} if reason else {})
+
+
 def test_the_page_knows_texts_on_which_the_tokenizer_fails() -> None:
     """The product and the page refuse the same one, and no other."""
     engine, page = open_engine(TokenizerFile("any", panicking()), "tokenizers"), PlainTokenizer(panicking())
@@ -279,7 +308,7 @@ def test_all_reasons_stand_on_the_page() -> None:
     """And no others."""
     dead, filters = (set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) for part in PAGE.split("| filter |"))
     assert dead == REASONS | {FUNCTION_FAILED, REJECTED, SKIPPED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}
-    assert filters == {EMPTY, TOO_SHORT, NO_TOKENS, REJECTED}
+    assert filters == {EMPTY, TOO_FEW_CHARS, NO_TOKENS, REJECTED, TOO_LONG, TOO_SHORT}
 
 
 @given(st.binary(), st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 9))

@@ -20,6 +20,7 @@ OTHER: Final[dict[str, Any]] = {
     "padding": 7,
     "special_tokens_in_text": "tokens",
     "sequence_length": 7,
+    "packing": {"name": "rows", "long": "drop"},
     "decode": "text",
     "text_fields": ("code",),
     "id_field": "key",

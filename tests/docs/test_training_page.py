@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from tests.consumers.packed import given_documents, pack, packed_info, packed_store
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches
@@ -108,6 +109,10 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for stream in (STREAM, "raw-text.validation"):
         info = StreamInfo.from_values({**values, "stream": stream})
         store_of(directory / "store", info, [[(n, n + 1), (2 * n, 2 * n + 2)] for n in range(8)])
+    for stream, packing, size in (("reviews.train", "concat", 65), ("books.train", "chunks", 13)):
+        documents = given_documents([40, 30, 75] * 8, labels=["negative", "positive", "positive"])
+        info = packed_info(packing, block_tokens=size, stream=stream)
+        packed_store(directory / "store", info, {0: pack(documents, packing, size)})
     return directory
 
 
@@ -117,7 +122,7 @@ def test_the_code_on_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(there)
     model = torch.nn.Linear(1, 1)
     names: dict[str, Any] = {"Batches": Batches, "evaluate": lambda batch: batch.y}
-    names |= {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    names |= {"torch": torch, "model": model, "optimizer": torch.optim.SGD(model.parameters())}
     with process_of_a_mesh(0) as names["init_device_mesh"]:
         for snippet in snippets():
             exec(snippet, names)  # noqa: S102 - code of our own page
@@ -126,6 +131,11 @@ def test_the_code_on_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(names["samples"]) == 3
     assert len(list(names["loader"])) == 6
     assert names["windows"][0, 7].x.shape == (64,)
+    assert (len(names["documents"]), len(names["some"]), len(names["longest"].tokens)) == (24, 3, 75)
+    assert json.dumps(names["counts"]) in PAGE
+    assert names["saved"]["sample"] == 48
+    assert len(names["rows"]) == 2
+    assert all(row == list(range(row[0], row[0] + 12)) for row in names["rows"])
     assert (names["passed"], names["place"]) == (1, 8)
 
 

@@ -34,6 +34,7 @@ NO_ERAS: Final = (
     "x@0:" + "9" * 99,
 )
 WRONG: Final[dict[str, tuple[str, ...]]] = {
+    "--mix": ("web", "web=", "web=0", "web=-1", "=1", "web=x", "web=1=2", "web=1,", "missing.toml", "web=nan"),
     "--steps": (*NO_WHOLES, "-1", str(1 << 63)),
     "--seconds": NUMBERS,
     "--timeout": NUMBERS,
@@ -193,3 +194,17 @@ def test_steps_that_were_made_are_not_made_again(runs: Runs, capsys: pytest.Capt
         assert capsys.readouterr().out == ""
     with pytest.raises(InputError, match="holds no such model"):
         runs.run(f"--checkpoint={runs.checkpoint}", "--layers=2")
+
+
+def test_a_mix_is_weights_or_a_schedule(parse: Callable[..., Namespace], tmp_path: Path) -> None:
+    """On the command line, or in a TOML file."""
+    assert parse("s", "web.train", "--mix", "").mix is None
+    assert parse("s", "web.train", "--mix", "web=0.7,code=3/10").mix.weights == [(0, {"web": "0.7", "code": "3/10"})]
+    file = tmp_path / "mix.toml"
+    text = 'unit = "step"\nlinear = true\n'
+    points = [(0, {"web": 1}), (100, {"web": 0.5, "books": 0.5})]
+    for start, weights in points:
+        held = ", ".join(f"{name} = {weight}" for name, weight in weights.items())
+        text += f"[[point]]\nfrom = {start}\nweights = {{ {held} }}\n"
+    file.write_text(text)
+    assert parse("s", "web.train", "--mix", str(file)).mix == (("books", "web"), points, "step", True)

@@ -15,6 +15,7 @@ CLASSES: Final = {
     "segment-worker-stopped": "a stopped process keeps the lock of its directories",
     "workers-scaled": "workers added and removed every few seconds, 1 to 4 to 1",
     "produce-killed": "`tokenmill produce` killed at random and called again, over files of every format",
+    "pack-killed": "`tokenmill pack`, or one of its processes, killed at random and called again",
     "mirror-killed": "SIGKILL at random moments of a mirror, at its start too; the next one goes on",
     # two at once
     "store-shared": "two segment workers, or two groups of them, on one store",

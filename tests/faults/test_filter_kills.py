@@ -15,10 +15,13 @@ from tests.faults.test_worker_kills import kill_one
 from tests.faults.trial import Trial
 from tests.service import Service, service_settings
 from tokenmill.app.local.broker import Broker
+from tokenmill.stages.curation.choosing import WITH_KERNELS, compile_kernels
 from tokenmill.stages.steps.registry import STEPS
 
 for library in ("spacy", "numba", "ftfy", "re2", "fasttext"):
     pytest.importorskip(library)
+
+from tokenmill.stages.curation import compiled  # noqa: E402 - needs numba
 
 URLS: Final = (*["http://good.example/page"] * 8, f"http://www.{LISTED_DOMAIN}/", "http://good.example/casino-royal")
 BURST: Final = 3
@@ -33,7 +36,16 @@ def curated(rng: random.Random) -> bytes:
     return record_of(rng.randrange(1000), text_of(numbers, rng.choice(EXTRAS)), rng.choice(URLS))
 
 
+@pytest.fixture
+def kernels() -> None:
+    """Have the machine code: mills would compile it for minutes, and wait for each other, before they take a record."""
+    if not compiled.are_kept(WITH_KERNELS):
+        compile_kernels()
+
+
 @pytest.mark.fault("filters-killed")
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("kernels")
 def test_killed_mills_with_every_step_keep_and_count_what_the_references_do(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
@@ -56,7 +68,7 @@ def test_killed_mills_with_every_step_keep_and_count_what_the_references_do(
     with Service(settings, tmp_path) as service:
         with Feeder(settings, trial.rng, burst=BURST, make=curated):
             service.segment()
-            for _ in range(2):
+            for _ in range(trial.rounds(1, 2)):  # each takes ten seconds to open models and kernels
                 service.mill()
             for _ in range(rounds):
                 kill_one(service, "mill", trial)

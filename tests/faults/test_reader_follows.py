@@ -23,8 +23,7 @@ from tokenmill.store.retiring import retire
 INFO: Final = make_info(block_tokens=17, segment_blocks=16)
 """As in `WRITE`."""
 NOTICED_SECONDS: Final = 60
-"""Readers look at the files under them some twenty times a second, but for a hundredth of the time at most: one look
-that waited for a processor for 50 ms is followed by five seconds without any."""
+"""Readers look at the files under them some twenty times a second, and map those that grew again after five seconds."""
 KEPT: Final = 96
 """Blocks that retiring leaves at least."""
 

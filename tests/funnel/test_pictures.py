@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.funnel.test_retention import TOTALS
+from tests.milling.test_passage import with_steps
+from tests.mills import RECIPE, make_source
 from tokenmill.errors import InputError
 from tokenmill.funnel.pictures import (
     funnel_bars,
@@ -15,6 +17,8 @@ from tokenmill.funnel.pictures import (
     write_png,
 )
 from tokenmill.funnel.retention import Retention
+from tokenmill.funnel.trial import Trial
+from tokenmill.stages.steps.language import LanguageStep
 
 
 def test_bars_begin_with_what_came_and_end_with_what_is_kept() -> None:
@@ -56,3 +60,14 @@ def test_a_png_is_drawn(tmp_path: Path) -> None:
 def test_languages_are_named_by_their_documents() -> None:
     """The most frequent first."""
     assert languages_line([("de", 2), ("en", 1200), ("fr", 2)]) == "en 1,200, de 2, fr 2"
+
+
+def test_languages_that_are_not_carried_are_not_named() -> None:
+    """But how they would be; a stream has the field with all of its documents, or with none."""
+    pytest.importorskip("fasttext")
+    source = with_steps(make_source(RECIPE), [LanguageStep(label_only=True)])
+    trial = Trial(source.stages, [RECIPE])
+    trial.feed([b"A text in English, and another sentence of it."], ["a"])
+    spoken = trial.result().totals.figures.languages
+    said = languages_line([(name, amount.documents) for name, amount in spoken.items()])
+    assert said == 'not carried; documents say theirs with metadata_fields = ["language"]'

@@ -1,6 +1,7 @@
 """A trial counts what the reference counts, and shows documents that the plain steps say the same of."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from tokenmill.documents import Document
 from tokenmill.funnel import trial as module
 from tokenmill.funnel.trial import StageSpeed, Trial, TrialResult
 from tokenmill.funnel.tried_documents import SHOWN_CHARACTERS, TriedDocument, beginning_of, where_they_differ
+from tokenmill.milling.document_shapes import DETAILS
 from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Outcome, Stages
 from tokenmill.milling.reference import Reference
 from tokenmill.recipe_stages import open_stages
@@ -82,8 +84,8 @@ def test_examples_are_what_the_plain_steps_say(
     for reason, shown in result.rejected.items():
         for one in shown:
             outcome, passed = asked(source, found, one)
-            expected = outcome.detail if outcome.kind is Kind.FILTERED else NO_TOKENS_DETAIL
-            assert reason == (outcome.reason or NO_TOKENS)
+            expected = outcome.detail if outcome.kind is Kind.FILTERED else DETAILS[reason]
+            assert reason == (outcome.reason or reason)
             assert one == TriedDocument(one.place, expected, beginning_of(passed[-1].text))
     for one in result.kept:
         assert one.text == beginning_of(asked(source, found, one)[1][-1].text)
@@ -94,6 +96,24 @@ def asked(source: Source, found: Sequence[bytes], one: TriedDocument) -> tuple[O
     number = int(one.place.removeprefix("file:"))
     passed: list[Document] = []
     return source.stages.outcome(Record(number, -1, None, found[number]), (), passed), passed
+
+
+@given(source=sources, steps=whims, found=value_lists, sizes=feed_sizes)
+def test_tokens_of_what_is_dropped_are_counted(
+    *, source: Source, steps: Sequence[Step], found: list[bytes], sizes: list[int]
+) -> None:
+    """As if each text were kept as it came to the step that filtered it out."""
+    source = with_steps(source, steps)
+    result = tried(source, found, sizes)
+    expected = Counter(dict.fromkeys(result.rejected, 0))
+    around = len(source.recipes[0].begin_of_document) + len(source.recipes[0].after)
+    for number, value in enumerate(found):
+        passed: list[Document] = []
+        outcome = source.stages.outcome(Record(number, -1, None, value), (), passed)
+        if outcome.kind is Kind.FILTERED and outcome.split in result.splits:
+            length = len(source.stages.engine.encode([passed[-1].text]).ids)
+            expected[outcome.reason] += length + around if length else 0
+    assert result.dropped_tokens == expected
 
 
 @given(source=sources, steps=whims, found=value_lists, sizes=feed_sizes)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import feed_sizes
 from tokenmill.milling.concat_packing import ConcatPacking
+from tokenmill.milling.document_shapes import Frame, WholeShape
 from tokenmill.milling.packing import PackedBlocks, Stretches, TokenizedDocuments
 from tokenmill.stages.document_columns import Metas
 from tokenmill.stages.engines import TokenBatch
@@ -192,12 +193,9 @@ def test_documents_have_their_ids_around_them_in_the_dtype_of_the_stream(
 ) -> None:
     """Empty ones, too, and none at all; whatever dtype the engine's ids have."""
     ids = np.array([token for text in texts for token in text], np.uint32)
-    batch = TokenBatch(ids, np.cumsum([0, *map(len, texts)]))
-    offsets, metas = np.arange(len(texts)), Metas.join(b"" for _ in texts)
-    documents = TokenizedDocuments.of(offsets, batch, metas, before=before, after=after, dtype=np.dtype(dtype))
-    tokens = np.frombuffer(documents.tokens.tobytes(), dtype)
-    assert all(array.dtype == np.dtype(dtype) for array in documents.tokens)
-    assert [tokens[low:high].tolist() for low, high in pairwise(documents.bounds.tolist())] == [
+    given = WholeShape(Frame(before, after, np.dtype(dtype))).give(TokenBatch(ids, np.cumsum([0, *map(len, texts)])))
+    assert given.tokens.dtype == np.dtype(dtype)
+    assert [given.tokens[low:high].tolist() for low, high in pairwise(given.bounds.tolist())] == [
         [*before, *t, *after] for t in texts
     ]
 
@@ -213,7 +211,8 @@ def test_documents_of_parts_are_those_of_the_whole(sizes: list[int], calls: list
         batch = TokenBatch(ids, np.cumsum([0, *(len(document.tokens) for document in some)]))
         metas = Metas.join(document.meta for document in some)
         offsets = np.array([document.offset for document in some], np.int64)
-        parts.append(TokenizedDocuments.of(offsets, batch, metas, before=(), after=(END,), dtype=UINT16))
+        tokens, bounds = Frame((), (END,), UINT16).around(batch.ids, batch.offsets)
+        parts.append(TokenizedDocuments(offsets, Stretches([tokens]), bounds, metas))
         start += count
     one = TokenizedDocuments.concatenate(parts)
     whole = _columns(documents)

@@ -24,7 +24,12 @@ class Scene:
 @cache
 def make_scene(splits: int, block_tokens: int, start: int) -> Scene:
     """Return the scene of so many splits, each with its genesis, which begins at offset ``start``."""
-    recipe = replace(RECIPE, shards=splits, splits=SPLITS[splits], block_tokens=block_tokens, max_text_bytes=60)
+    return scene_of(replace(RECIPE, block_tokens=block_tokens), splits, start)
+
+
+def scene_of(recipe: Recipe, splits: int, start: int) -> Scene:
+    """Return the scene whose chains are made by ``recipe``, with so many splits."""
+    recipe = replace(recipe, shards=splits, splits=SPLITS[splits], max_text_bytes=60)
     source = make_source(recipe, start=start)
     starts = (0,) * PARTITION + (start,)
     return Scene(source, tuple(_genesis(recipe, starts) for recipe in source.recipes), 1)

@@ -16,7 +16,7 @@ BYTES = TokenizerFile("bytes", None)
 
 
 def _frame(tokenizer: TokenizerFile, **said: Any) -> DocumentFrame:
-    settings = {"begin": None, "end": None, "padding": None, "template": "none", "allow_flush": True} | said
+    settings = {"begin": None, "end": None, "padding": None, "template": "none", "pads": True} | said
     return document_frame(tokenizer, open_engine(tokenizer), **settings)
 
 
@@ -28,8 +28,8 @@ def _frame(tokenizer: TokenizerFile, **said: Any) -> DocumentFrame:
         (PLAIN, {"begin": "none", "padding": 0}, ((), (3,), 0)),
         (PLAIN, {"padding": "<eos>"}, ((), (3,), None)),
         (PLAIN, {"end": "none", "padding": "a"}, ((), (), 1)),
-        (PLAIN, {"end": "none", "allow_flush": False}, ((), (), None)),
-        (PLAIN, {"padding": "a", "allow_flush": False}, ((), (3,), None)),
+        (PLAIN, {"end": "none", "pads": False}, ((), (), None)),
+        (PLAIN, {"padding": "a", "pads": False}, ((), (3,), None)),
         (BEGUN, {}, ((), (3,), None)),
         (BEGUN, {"begin": "tokenizer"}, ((1,), (3,), None)),
         (BEGUN, {"template": "tokenizer", "padding": 0}, ((1,), (), 0)),
@@ -52,7 +52,7 @@ def test_a_frame_is_what_the_settings_say(tokenizer: TokenizerFile, said: dict[s
         (PLAIN, {"begin": "<bos>"}, r"^begin_of_document = '<bos>' is no token .*from 0 to 3"),
         (PLAIN, {"end": 4}, r"^end_of_document = 4 is no token"),
         (PLAIN, {"padding": "<pad>"}, r"^padding = '<pad>' is no token"),
-        (PLAIN, {"end": "none"}, r"none to pad with, which a flush needs: set padding"),
+        (PLAIN, {"end": "none"}, r"none to pad with: set padding .*allow_flush = false"),
         (PLAIN, {"template": "tokenizer"}, "the tokenizer has no template"),
         (PLAIN, {"begin": "tokenizer"}, "the tokenizer has no template"),
         (BEGUN, {"end": "tokenizer"}, r'^end_of_document = "tokenizer": .*puts nothing there'),

@@ -26,10 +26,11 @@ COMMAND = Path(sys.executable).with_name("tokenmill")
 IMPORTED_BY_M = "import sys; sys.argv = ['-m']; import runpy, importlib.util, pkgutil; print(*sys.modules)"
 PACKAGES = {"tokenmill", "tests", "benchmarks", "examples", "app", "consumers"}
 VERIFYING = """
-from tokenmill.app.tools.verify.partition_check import _workers
+from tokenmill.app.tools.side_processes import side_processes
+from tokenmill.app.tools.verify.partition_check import _work
 
 if __name__ == "__main__":
-    with _workers(1) as workers:
+    with side_processes(1, "verify", _work, 1, False) as workers:
         connection, process = *workers, *workers.values()
         connection.send("no task")  # raises in the child, once it has imported all
         process.join()

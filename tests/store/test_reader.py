@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, segment_of, tokens_of
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.store import DocumentPiece, PartitionReader, PartitionWriter, Store, open_partition
+from tokenmill.store import DocumentPiece, PartitionReader, PartitionWriter, Store, maps, open_partition
 from tokenmill.store.retiring import retire
 from tokenmill.store.rows import BLOCK_ROW
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
@@ -201,6 +201,24 @@ def test_a_checking_reader_refuses_only_the_damaged_block(tmp_path: Path) -> Non
             reader.gather([0, block])
         assert reader.read(block - 1).tolist() == TOKENS[block - 1].tolist()
         assert open_partition(tmp_path, STREAM, 0, check=False).read(block).tolist() != TOKENS[block].tolist()
+
+
+def test_damage_is_refused_beside_what_a_writer_left_uncommitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is longer than when it was mapped, and stays so where its writer was killed."""
+    for name in ("_LOOK_SECONDS", "_LOOK_SHARE", "_GROWN_SECONDS"):
+        monkeypatch.setattr(maps, name, 0)
+    store = make_store(tmp_path / "store", INFO)
+    fill(store, INFO, CHAIN, [2])
+    reader = open_partition(store.path, STREAM, 0, check=True)
+    reader.read(0)
+    with PartitionWriter.open(store, STREAM, 0) as writer:
+        writer.append(cut(CHAIN, INFO, 2, 3), token_offset=3)  # which nothing commits
+    damage(segment_of(store).tokens, 0)
+    with pytest.raises(DamagedError, match=r"block 0, at byte 0, is not what was committed"):
+        reader.read(0)
+    assert reader.read(1).tolist() == TOKENS[1].tolist()
 
 
 def test_a_damaged_entry_is_refused(tmp_path: Path) -> None:

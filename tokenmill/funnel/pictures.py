@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tokenmill.errors import InputError
 from tokenmill.funnel.retention import Retention
+from tokenmill.wire.figures import LANGUAGE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,8 @@ LABEL: Final = 26
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 DPI: Final = 150
 """Dots an inch of the PNG: sharp in a paper's column."""
+NOT_CARRIED: Final = str(None)
+"""What figures call the language of documents that do not carry it."""
 
 Bars: TypeAlias = Sequence[tuple[str, int]]
 
@@ -109,6 +112,8 @@ def _bar(number: int, most: int) -> str:
 
 
 def languages_line(languages: Iterable[tuple[str, int]]) -> str:
-    """Return languages with their documents, the most frequent first."""
+    """Return languages with their documents, the most frequent first; where no document says one, how it would."""
     found = sorted(languages, key=lambda one: (-one[1], one[0]))
+    if [name for name, _ in found] == [NOT_CARRIED]:
+        return f'not carried; documents say theirs with metadata_fields = ["{LANGUAGE}"]'
     return ", ".join(f"{language} {number:,}" for language, number in found)

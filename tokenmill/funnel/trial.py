@@ -15,16 +15,20 @@ from tokenmill.bounds import divide
 from tokenmill.documents import Document
 from tokenmill.funnel.retention import Retention
 from tokenmill.funnel.tried_documents import EvenSample, TriedDocument, beginning_of, where_they_differ
+from tokenmill.milling.chain_mill import open_packing
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
-from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Outcome, Stages
+from tokenmill.milling.document_shapes import DETAILS, document_shape, filtered_out
+from tokenmill.milling.outcomes import Kind, Outcome, Stages
 from tokenmill.milling.partition_mill import BATCH_CHARACTERS
+from tokenmill.packings import CONCAT
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.engines import TokenBatch, joined
 from tokenmill.stages.native_calls import NativeCode
 from tokenmill.stages.steps import Rejected, Step
+from tokenmill.stages.steps.labels import counting_key
 from tokenmill.stages.steps.protocol import Answer
 from tokenmill.wire.totals import Totals
 
@@ -70,6 +74,9 @@ class TrialResult:
     changed: Mapping[str, Sequence[TriedDocument]]
     """Examples of these."""
     kept: Sequence[TriedDocument]
+    dropped_tokens: Mapping[str, int]
+    """Tokens of the texts that steps filtered out, as they came to the step, by reason: counted as those of kept
+    documents are. A stream's totals have no such number, for what is filtered out is not tokenized there."""
 
     @property
     def totals(self) -> Totals:
@@ -79,7 +86,8 @@ class TrialResult:
     @property
     def retention(self) -> Retention:
         """What these say."""
-        return Retention(self.totals)
+        totals = self.totals
+        return Retention(totals, totals.packing["padding"])
 
     @property
     def unowned(self) -> int:
@@ -99,6 +107,7 @@ class TrialResult:
             "splits": {split: found.to_dict() for split, found in self.splits.items()},
             "speeds": {name: speed.to_dict() for name, speed in self.speeds.items()},
             "changes": dict(self.changes),
+            "dropped_tokens": dict(self.dropped_tokens),
             "examples": {
                 "rejected": _listed(self.rejected),
                 "dead_lettered": _listed(self.dead_letters),
@@ -113,13 +122,15 @@ class Trial:
 
     def __init__(self, stages: Stages, recipes: Iterable[Recipe], examples: int = 5) -> None:
         """Try the ``stages`` of one raw topic for the recipes of its splits; show so many ``examples`` of each kind."""
-        self._steps = [_TimedStep(step) for step in stages.steps]
+        self._steps = [_WatchedStep(step, label) for step, label in zip(stages.steps, stages.labels, strict=True)]
         self._stages = replace(stages, steps=self._steps, every_step_counts=True)
         self._recipes = tuple(recipes)
         self._totals = {recipe.split: Totals() for recipe in self._recipes}
+        self._packings = {recipe.split: open_packing(recipe) for recipe in self._recipes if recipe.packing != CONCAT}
         self._records = self._value_bytes = 0
         self._decoding = self._tokenizing = 0.0
         self._changes: Counter[str] = Counter()
+        self._dropped_tokens: Counter[str] = Counter()
         self._examples = examples
         self._left_out: dict[tuple[Kind, str], EvenSample[_Candidate]] = {}
         self._changed: dict[str, EvenSample[_Candidate]] = {}
@@ -166,6 +177,7 @@ class Trial:
             changes=dict(self._changes),
             changed={label: changed[label] for label in self._stages.labels if label in changed},
             kept=self._kept.items(),
+            dropped_tokens={reason: self._dropped_tokens[reason] for reason in filtered},
         )
 
     def _speeds(self, totals: Totals) -> dict[str, StageSpeed]:
@@ -184,14 +196,18 @@ class Trial:
         stepped = sum(step.seconds for step in self._steps) - before
         self._decoding += perf_counter() - began - stepped
         left_out = [outcome for _, outcome in columns.others]
+        for step in self._steps:
+            self._count_dropped(*step.taken_dropped())
         for recipe in self._recipes:
             kept = columns.kept[recipe.split]
-            tokens = self._encode(kept.documents.texts)
-            ChainOutcomes.of(recipe, part, columns, kept, tokens).count(
-                self._totals[recipe.split], 0, len(part.records)
-            )
-            left_out += self._behind_steps(part, recipe.split, kept, tokens)
-            self._show_kept(recipe, kept, tokens, places)
+            tokens = self._encode_kept(kept.documents.texts)
+            outcomes, totals = ChainOutcomes.of(recipe, part, columns, kept, tokens), self._totals[recipe.split]
+            outcomes.count(totals, 0, len(part.records))
+            if recipe.split in self._packings:
+                totals.packing.update(self._packings[recipe.split].add(outcomes.documents).counted)
+            filtered = dict(filtered_out(document_shape(recipe), tokens))
+            left_out += self._behind_steps(part, recipe.split, kept, tokens, filtered)
+            self._show_kept(recipe, kept, tokens, places, filtered)
             self._show_changed(columns, recipe.split, places)
         for outcome in left_out:
             if outcome.split in self._totals:
@@ -199,19 +215,33 @@ class Trial:
         self._records += len(part.records)
         self._value_bytes += int(part.sizes.sum())
 
-    def _encode(self, texts: Sequence[str]) -> TokenBatch:
+    def _count_dropped(self, reasons: Sequence[str], texts: Sequence[str]) -> None:
+        """Count the tokens of texts that a step filtered out."""
+        around = len(self._recipes[0].begin_of_document) + len(self._recipes[0].after)
+        lengths = np.diff(self._encode(texts).offsets).tolist()
+        for reason, length in zip(reasons, lengths, strict=True):
+            self._dropped_tokens[reason] += length + around if length else 0
+
+    def _encode_kept(self, texts: Sequence[str]) -> TokenBatch:
         began = perf_counter()
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        ranges = divide(lengths, items=len(texts), room=BATCH_CHARACTERS)
-        found = joined([self._stages.engine.encode(texts[low:high]) for low, high in ranges])
+        found = self._encode(texts)
         self._tokenizing += perf_counter() - began
         return found
 
-    def _behind_steps(self, part: RecordColumns, split: str, kept: KeptDocuments, tokens: TokenBatch) -> list[Outcome]:
-        """Return the outcomes of documents that the tokenizer filtered out, or fails on."""
-        silent = [part.records[at] for at in kept.indices[tokens.silent].tolist()]
+    def _encode(self, texts: Sequence[str]) -> TokenBatch:
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        ranges = divide(lengths, items=len(texts), room=BATCH_CHARACTERS)
+        return joined([self._stages.engine.encode(texts[low:high]) for low, high in ranges])
+
+    def _behind_steps(
+        self, part: RecordColumns, split: str, kept: KeptDocuments, tokens: TokenBatch, filtered: Mapping[int, str]
+    ) -> list[Outcome]:
+        """Return the outcomes of documents that tokenizer or packing filtered out, or the tokenizer fails on."""
         return [
-            *(Outcome(record, Kind.FILTERED, split, NO_TOKENS, NO_TOKENS_DETAIL) for record in silent),
+            *(
+                Outcome(part.records[int(kept.indices[at])], Kind.FILTERED, split, reason, DETAILS[reason])
+                for at, reason in filtered.items()
+            ),
             *(
                 self._stages.refused(part.records[int(kept.indices[at])], split, error)
                 for at, error in tokens.failed.items()
@@ -240,12 +270,20 @@ class Trial:
                 outcome = Outcome(record, Kind.KEPT, split)
                 sample.add(record.offset, _Candidate(self._stages, outcome, places[index], step))
 
-    def _show_kept(self, recipe: Recipe, kept: KeptDocuments, tokens: TokenBatch, places: Sequence[str]) -> None:
+    def _show_kept(
+        self,
+        recipe: Recipe,
+        kept: KeptDocuments,
+        tokens: TokenBatch,
+        places: Sequence[str],
+        filtered: Mapping[int, str],
+    ) -> None:
         around = len(recipe.begin_of_document) + len(recipe.after)
         lengths = np.diff(tokens.offsets).tolist()
-        for index, text, length in zip(kept.indices.tolist(), kept.documents.texts, lengths, strict=True):
+        shown = zip(kept.indices.tolist(), kept.documents.texts, lengths, strict=True)
+        for at, (index, text, length) in enumerate(shown):
             number = self._records + index
-            if length and self._kept.wants(number):
+            if length and at not in filtered and self._kept.wants(number):
                 said = f"{length + around:,} token{'' if length + around == 1 else 's'}"
                 self._kept.add(number, TriedDocument(places[index], said, beginning_of(text)))
 
@@ -279,11 +317,13 @@ class _Candidate:
         return TriedDocument(self._place, detail, beginning_of((held.record.value or b"").decode(errors="replace")))
 
 
-class _TimedStep:
-    """A step that knows how long it worked over many documents; its answers are the step's."""
+class _WatchedStep:
+    """A step that knows how long it worked over many documents and what it dropped; its answers are the step's."""
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
+    def __init__(self, step: Step, label: str) -> None:
+        self._step, self._label = step, label
+        self._reasons: list[str] = []
+        self._texts: list[str] = []
         self.seconds = 0.0
 
     @property
@@ -304,7 +344,17 @@ class _TimedStep:
         began = perf_counter()
         answers = list(self._step.many(documents))
         self.seconds += perf_counter() - began
+        for at, answer in answers:
+            if isinstance(answer, Rejected):
+                self._reasons.append(counting_key(self._label, answer.reason))
+                self._texts.append(documents.texts[at])
         return answers
+
+    def taken_dropped(self) -> tuple[list[str], list[str]]:
+        """Return the reasons and texts of what was filtered out since the last call."""
+        found = self._reasons, self._texts
+        self._reasons, self._texts = [], []
+        return found
 
 
 def _listed(examples: Mapping[str, Sequence[TriedDocument]]) -> dict[str, list[dict[str, Any]]]:

@@ -14,7 +14,10 @@ import numpy.typing as npt
 from tokenmill.errors import SettingsError, SourceError
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.concat_packing import ConcatPacking
+from tokenmill.milling.document_shapes import ChunkShape, RowShape, document_shape
 from tokenmill.milling.packing import PackedBlocks, Packing, TokenizedDocuments
+from tokenmill.milling.separate_packing import SeparatePacking
+from tokenmill.packings import Concat, packing_of
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
@@ -70,7 +73,7 @@ class ChainMill:
     @property
     def open_tokens(self) -> int:
         """Tokens that wait in the open block."""
-        return len(self._packing.open_block[0]) // self.recipe.token_dtype.itemsize
+        return self._packing.open_tokens
 
     @property
     def totals(self) -> Totals:
@@ -147,12 +150,14 @@ class ChainMill:
         messages = []
         for low, high in self._cuts(packed):
             owner = int(writers[packed.documents[high - 1]])
-            taken = packed.taken[high - 1]
-            passed = owner if taken else owner + 1
+            taken, finished = packed.taken[high - 1], packed.finished[high - 1]
+            passed = owner + finished
             outcomes.count(self._totals, counted, passed)
+            for name, numbers in packed.figures.items():
+                self._totals.packing[name] += sum(numbers[low:high])
             counted = passed
             record = outcomes.fetch.records[owner]
-            self._position = self._cursor(record.offset + (not taken), taken, record, self.next_block + high - low)
+            self._position = self._cursor(record.offset + finished, taken, record, self.next_block + high - low)
             messages.append(self._message(packed, low, high))
         outcomes.count(self._totals, counted, end)
         self._last = outcomes.fetch.records[end - 1]
@@ -215,12 +220,10 @@ def open_packing(recipe: Recipe, *, open_tokens: bytes = b"", open_entry: bytes 
         SettingsError: this version does not know the packing.
 
     """
-    if recipe.packing != "concat":
-        raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")
-    return ConcatPacking(
-        recipe.block_tokens,
-        recipe.token_dtype,
-        recipe.padding_id,
-        open_tokens=open_tokens,
-        open_entry=open_entry,
-    )
+    packing, basics = packing_of(recipe), (recipe.block_tokens, recipe.token_dtype, recipe.padding_id)
+    if isinstance(packing, Concat):
+        return ConcatPacking(*basics, open_tokens=open_tokens, open_entry=open_entry)
+    shape = document_shape(recipe)
+    if isinstance(shape, RowShape | ChunkShape):
+        return SeparatePacking(*basics, step=shape.step)
+    raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
-from tokenmill.milling.outcomes import NO_TOKENS, Kind
-from tokenmill.milling.packing import TokenizedDocuments
+from tokenmill.milling.document_shapes import chosen, document_shape, filtered_out
+from tokenmill.milling.outcomes import Kind
+from tokenmill.milling.packing import Stretches, TokenizedDocuments
 from tokenmill.milling.passage import ChainPassage
 from tokenmill.recipe import Recipe
 from tokenmill.stages.document_columns import document_metas
@@ -61,22 +62,21 @@ class ChainOutcomes:
         ]
         failed = [(first + int(kept.indices[at]), error.reason) for at, error in tokens.failed.items()]
         others += [(index, Kind.DEAD_LETTERED, reason) for index, reason in failed]
-        lengths = np.diff(tokens.offsets)
-        bounds, documents, indices = tokens.offsets, kept.documents, first + kept.indices
-        if not lengths.all():
-            refused = {index for index, _ in failed}
-            none = indices[lengths == 0].tolist()
-            others += [(index, Kind.FILTERED, NO_TOKENS) for index in none if index not in refused]
+        shape, documents, indices = document_shape(recipe), kept.documents, first + kept.indices
+        filtered = filtered_out(shape, tokens)
+        others += [(int(indices[at]), Kind.FILTERED, reason) for at, reason in filtered]
+        if failed or filtered:
             others.sort()
-            some = lengths > 0
-            documents, indices, bounds = documents.chosen(some), indices[some], np.append(bounds[:-1][some], bounds[-1])
-        tokenized = TokenizedDocuments.of(
+            some = np.ones(len(tokens), np.bool_)
+            some[[*tokens.failed, *(at for at, _ in filtered)]] = False
+            documents, indices, tokens = documents.chosen(some), indices[some], chosen(tokens, some)
+        given = shape.give(tokens)
+        tokenized = TokenizedDocuments(
             fetch.offsets[indices],
-            TokenBatch(tokens.ids, bounds),
+            Stretches([given.tokens]),
+            given.bounds,
             document_metas(documents, recipe.metadata_fields),
-            before=recipe.begin_of_document,
-            after=recipe.after,
-            dtype=recipe.token_dtype,
+            left_out=given.left_out,
         )
         passage = columns.passages.get(recipe.split)
         spoken = LANGUAGE in passage.labels if passage is not None else False

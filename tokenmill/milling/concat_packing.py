@@ -42,6 +42,11 @@ class ConcatPacking:
             return b"", b""
         return self._tokens.tobytes(), join_entry(self._rows, self._metas)
 
+    @property
+    def open_tokens(self) -> int:
+        """How many tokens the open block has."""
+        return len(self._tokens)
+
     def add(self, documents: TokenizedDocuments) -> PackedBlocks:
         """Append documents; return the blocks that became full."""
         if not documents:
@@ -60,7 +65,7 @@ class ConcatPacking:
             return self._cut(Stretches([]), _NONE)
         padding = _StreamPart(np.array([offset]), np.array([missing]), np.array([PADDING]), Metas.join([b""]))
         packed = self._cut(Stretches([np.repeat(self._padding, missing)]), padding)
-        return PackedBlocks(packed.tokens, packed.entries, packed.documents, [0])
+        return PackedBlocks(packed.tokens, packed.entries, packed.documents, [0], [True])
 
     def _cut(self, new: Stretches, run: "_StreamPart") -> PackedBlocks:
         """Cut the stream into blocks; keep what is left, tokens and pieces, as the open block."""
@@ -74,7 +79,8 @@ class ConcatPacking:
         last_documents = np.searchsorted(ends, block_ends)
         whole = ends[last_documents] == block_ends
         taken = np.where(whole, 0, block_ends - starts[last_documents] + run.positions[last_documents])
-        return PackedBlocks(stream.between(0, blocks * size), entries, last_documents.tolist(), taken.tolist())
+        places = last_documents.tolist(), taken.tolist(), whole.tolist()
+        return PackedBlocks(stream.between(0, blocks * size), entries, *places)
 
     def _entries(
         self,

@@ -1,7 +1,7 @@
 """Documents on their way into blocks, and the blocks: what goes into a packing and what comes out (`Packing`)."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from tokenmill.bounds import join_bounds
 from tokenmill.stages.document_columns import Metas
-from tokenmill.stages.engines import TokenBatch
 
 Array = npt.NDArray[np.unsignedinteger]
 
@@ -62,28 +61,8 @@ class TokenizedDocuments(NamedTuple):
     """Canonical JSON of each document's id and carried fields, for its pieces."""
     taken: int = 0
     """Tokens of the first document that are in blocks already."""
-
-    @classmethod
-    def of(
-        cls,
-        offsets: npt.NDArray[np.int64],
-        batch: TokenBatch,
-        metas: Metas,
-        *,
-        before: Sequence[int],
-        after: Sequence[int],
-        dtype: np.dtype[np.unsignedinteger],
-    ) -> "TokenizedDocuments":
-        """Return the documents of ``batch`` in ``dtype``, each between the ids ``before`` and ``after``."""
-        bounds = batch.offsets + np.arange(len(batch.offsets)) * (len(before) + len(after))
-        tokens = np.empty(bounds[-1], dtype)
-        from_documents = np.ones(len(tokens), np.bool_)
-        places = [bounds[:-1] + at for at in range(len(before))] + [bounds[1:] - at for at in range(len(after), 0, -1)]
-        for place, number in zip(places, (*before, *after), strict=True):
-            from_documents[place] = False
-            tokens[place] = number
-        tokens[from_documents] = batch.ids
-        return cls(offsets, Stretches([tokens]), bounds, metas)
+    left_out: npt.NDArray[np.int64] | None = None
+    """Shape ``[documents]``: ids of each document that no block holds; None in a packing that leaves none out."""
 
     @classmethod
     def concatenate(cls, parts: Sequence["TokenizedDocuments"]) -> "TokenizedDocuments":
@@ -93,6 +72,7 @@ class TokenizedDocuments(NamedTuple):
             Stretches(array for part in parts for array in part.tokens),
             join_bounds(part.bounds for part in parts),
             Metas.concatenate([part.metas for part in parts]),
+            left_out=_joined([part.left_out for part in parts]),
         )
 
     def __bool__(self) -> bool:
@@ -102,8 +82,18 @@ class TokenizedDocuments(NamedTuple):
     def part(self, low: int, high: int) -> "TokenizedDocuments":
         """Return a view of documents ``[low, high)``: the tokens of the others stay in its ``tokens``."""
         return TokenizedDocuments(
-            self.offsets[low:high], self.tokens, self.bounds[low : high + 1], self.metas.part(low, high)
+            self.offsets[low:high],
+            self.tokens,
+            self.bounds[low : high + 1],
+            self.metas.part(low, high),
+            left_out=None if self.left_out is None else self.left_out[low:high],
         )
+
+
+def _joined(parts: Sequence[npt.NDArray[np.int64] | None]) -> npt.NDArray[np.int64] | None:
+    """Return the parts one after the other; None where no part is any."""
+    given = [part for part in parts if part is not None]
+    return np.concatenate(given) if given else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +108,15 @@ class PackedBlocks:
     """For each block, the index among the added documents of the one that its last token belongs to."""
     taken: Sequence[int]
     """For each block, how many tokens of that document are in blocks now; 0 when the block ends with the document."""
+    finished: Sequence[bool]
+    """For each block, whether nothing of that document is still to be placed: where not, the chain goes on with it."""
+    figures: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """What the totals count of each block (`Totals.packing`), by name."""
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """What the totals count of all blocks."""
+        return {name: sum(numbers) for name, numbers in self.figures.items()}
 
 
 class Packing(Protocol):
@@ -134,4 +133,9 @@ class Packing(Protocol):
     @property
     def open_block(self) -> tuple[bytes, bytes]:
         """The tokens and the entry of the open block so far; both empty when no block is open."""
+        ...
+
+    @property
+    def open_tokens(self) -> int:
+        """How many tokens the open block has."""
         ...

@@ -14,7 +14,8 @@ from tokenmill.errors import EngineError, PanicError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
-from tokenmill.milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
+from tokenmill.milling.document_shapes import DETAILS, document_shape, filtered_out
+from tokenmill.milling.outcomes import Kind, Outcome, Stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import REFERENCE, TokenBatch, joined
 from tokenmill.stages.native_calls import NativeCode
@@ -142,8 +143,10 @@ class PartitionMill:
             outcomes[split] = ChainOutcomes.of(chain.recipe, fetch, columns, kept, tokens, first=low)
             begin = end
             if self._list_rejected:
-                silent = kept.indices[tokens.silent]
-                rejected += [Outcome(part.records[at], Kind.FILTERED, split, NO_TOKENS) for at in silent.tolist()]
+                rejected += [
+                    Outcome(part.records[kept.indices[at]], Kind.FILTERED, split, reason, DETAILS[reason])
+                    for at, reason in filtered_out(document_shape(chain.recipe), tokens)
+                ]
         rejected.sort(key=_offset_of)
         if encoded.failed:
             dead_letters.sort(key=_offset_of)

@@ -1,14 +1,15 @@
 """The right answer: one chain computed record by record, document by document, token by token.
 
 Slow and plain on purpose. It shares with the fast path the stages that turn one record into one outcome, the engine,
-and nothing else: packing, pieces, chain hash, cursor and totals are written again, from the format's description.
+and nothing else: packing (`reference_packings`), pieces, chain hash, cursor and totals are written again, from the
+format's description.
 Tests and `tokenmill verify` compare its blocks with those on Kafka and on disk byte for byte.
 """
 
 import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from struct import calcsize, iter_unpack, pack, unpack, unpack_from
+from struct import pack
 from typing import Self
 from zlib import crc32
 
@@ -16,14 +17,19 @@ import xxhash
 
 from tokenmill.documents import Document
 from tokenmill.milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
+from tokenmill.milling.reference_packings import (
+    ITEM,
+    LeavingBlock,
+    Pieces,
+    ReferencePacking,
+    reference_packing,
+)
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.figures import LANGUAGE, Amount
 from tokenmill.wire.totals import Totals
-
-_ITEM = {"uint8": "B", "uint16": "H", "uint32": "I"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class ReferenceBlock:
     chain: bytes
     cursor: Cursor
     totals: Totals
+    references: bytes = b""
+    """The blocks that are open behind it, in a packing that refers to them."""
 
 
 @dataclass(slots=True)
@@ -49,13 +57,13 @@ class Reference:
     skips: Collection[int] = ()
     totals: Totals = field(default_factory=Totals)
     """Over all records read so far."""
-    _tokens: list[int] = field(default_factory=list)
-    _pieces: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    _packing: ReferencePacking = field(init=False)
     _number: int = 0
     _chain: bytes = b""
 
     def __post_init__(self) -> None:
         """Begin before block 0."""
+        self._packing = reference_packing(self.recipe)
         seed = b"tokenmill chain 1" + self.recipe.fingerprint + pack("<I", self.partition)
         self._chain = xxhash.xxh3_128_digest(seed)
 
@@ -73,20 +81,24 @@ class Reference:
             raise ValueError(f"the point is in the middle of the document at offset {point.cursor.next_offset}")
         reference = cls(recipe, stages, partition, point.cursor.next_offset, skips, point.totals.copy())
         reference._number, reference._chain = point.cursor.block, point.chain
-        item = _ITEM[recipe.dtype]
-        reference._tokens = list(unpack(f"<{len(point.open_tokens) // calcsize(item)}{item}", point.open_tokens))
-        reference._pieces = _pieces_of(point.open_entry)
+        reference._packing.reopen(point)
         return reference
 
     @property
     def open_tokens(self) -> int:
-        """Tokens that wait in the open block after all records read so far."""
-        return len(self._tokens)
+        """Tokens that wait in open blocks after all records read so far."""
+        return sum(len(block.tokens) for block in self._packing.blocks)
 
     @property
     def open_block(self) -> tuple[bytes, bytes]:
-        """These tokens and their entry; both empty where no block is open."""
-        return (self._packed_tokens(), self._entry()) if self._tokens else (b"", b"")
+        """These tokens and their entries, block after block; both empty where no block is open."""
+        opened = self._packing.blocks
+        return b"".join(self._bytes(one.tokens) for one in opened), b"".join(_entry(one.pieces) for one in opened)
+
+    @property
+    def references(self) -> bytes:
+        """The open blocks as references, in a packing that has these."""
+        return self._packing.references()
 
     @property
     def chain(self) -> bytes:
@@ -103,62 +115,44 @@ class Reference:
 
     def _add(self, record: SourceRecord, outcome: Outcome, passed: list[Document]) -> Iterator[ReferenceBlock]:
         kind = outcome.kind_in(self.recipe.split)
-        ids: list[int] = []
+        tokens: list[int] = []
         reason = outcome.reason
         if kind is Kind.KEPT and outcome.document is not None:
             batch = self.stages.engine.encode([outcome.document.text])
             ids = batch.ids.tolist()
+            tokens = [*self.recipe.begin_of_document, *ids, *self.recipe.after]
             if batch.failed:
                 kind, reason = Kind.DEAD_LETTERED, batch.failed[0].reason
             elif not ids:
                 kind, reason = Kind.FILTERED, NO_TOKENS
-        if kind is Kind.KEPT and outcome.document is not None:
-            yield from self._add_document(record, passed, [*self.recipe.begin_of_document, *ids, *self.recipe.after])
-            return
-        self._count(kind, reason)
-        if kind is not Kind.OTHER_SPLIT:
-            self._count_steps(outcome, passed)
-        if kind is Kind.FLUSH and self._tokens:
-            missing = self.recipe.block_tokens - len(self._tokens)
-            self._pieces.append((len(self._tokens), record.offset, -1, b""))
-            self._tokens += [self.recipe.padding_id] * missing
-            yield self._close(Cursor(record.offset + 1, 0, self._number + 1, *_remembered(record)))
+            elif too := self._packing.dropped(tokens):
+                kind, reason = Kind.FILTERED, too
+        leaving: Iterator[LeavingBlock] = iter(())
+        if kind is Kind.KEPT:
+            leaving = self._packing.add(record.offset, tokens, self._meta(passed[-1]), _remembered(record)[1])
+        elif kind is Kind.FLUSH:
+            leaving = self._packing.flush(record.offset)
+        is_counted = False
+        for left in leaving:
+            if left.finished:
+                self._count_all(kind, reason, outcome, passed, tokens)
+                is_counted = True
+            yield self._close(record, left)
+        if not is_counted:
+            self._count_all(kind, reason, outcome, passed, tokens)
 
-    def _add_document(
-        self, record: SourceRecord, passed: list[Document], tokens: list[int]
-    ) -> Iterator[ReferenceBlock]:
-        document = passed[-1]
-        meta = self._meta(document)
-        last = len(tokens) - 1
-        for position, token in enumerate(tokens):
-            if not self._tokens or position == 0:
-                self._pieces.append((len(self._tokens), record.offset, position, meta))
-            self._tokens.append(token)
-            if position == last:
-                self._count(Kind.KEPT, "")
-                self._count_steps(Outcome(record, Kind.KEPT), passed)
-                self._count_kept(document, len(tokens))
-                self.totals.tokens += len(tokens)
-                self.totals.value_bytes += len(record.value or b"")
-            if len(self._tokens) == self.recipe.block_tokens:
-                place = (record.offset + 1, 0) if position == last else (record.offset, position + 1)
-                yield self._close(Cursor(*place, self._number + 1, *_remembered(record)))
-
-    def _close(self, cursor: Cursor) -> ReferenceBlock:
-        tokens, entry = self._packed_tokens(), self._entry()
+    def _close(self, record: SourceRecord, left: LeavingBlock) -> ReferenceBlock:
+        self.totals.packing.update(left.figures)
+        cursor = Cursor(record.offset + left.finished, left.taken, self._number + 1, *_remembered(record))
+        tokens, entry = self._bytes(left.tokens), _entry(left.pieces)
         self._chain = xxhash.xxh3_128_digest(self._chain + tokens + entry)
-        block = ReferenceBlock(self._number, tokens, entry, self._chain, cursor, self.totals.copy())
-        self._number, self._tokens, self._pieces = self._number + 1, [], []
+        totals = self.totals.copy()
+        block = ReferenceBlock(self._number, tokens, entry, self._chain, cursor, totals, self.references)
+        self._number += 1
         return block
 
-    def _packed_tokens(self) -> bytes:
-        return pack(f"<{len(self._tokens)}{_ITEM[self.recipe.dtype]}", *self._tokens)
-
-    def _entry(self) -> bytes:
-        entry = pack("<II", len(self._pieces), sum(len(meta) for *_, meta in self._pieces))
-        for start, offset, position, meta in self._pieces:
-            entry += pack("<IIqq", start, len(meta), offset, position)
-        return entry + b"".join(meta for *_, meta in self._pieces)
+    def _bytes(self, tokens: list[int]) -> bytes:
+        return pack(f"<{len(tokens)}{ITEM[self.recipe.dtype]}", *tokens)
 
     def _meta(self, document: Document) -> bytes:
         meta: dict[str, object] = {}
@@ -170,6 +164,16 @@ class Reference:
         if not meta:
             return b""
         return json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+    def _count_all(self, kind: Kind, reason: str, outcome: Outcome, passed: list[Document], tokens: list[int]) -> None:
+        self._count(kind, reason)
+        if kind is not Kind.OTHER_SPLIT:
+            self._count_steps(outcome, passed)
+        if kind is Kind.KEPT:
+            given = self._packing.given(tokens)
+            self._count_kept(passed[-1], given)
+            self.totals.tokens += given
+            self.totals.value_bytes += len(outcome.record.value or b"")
 
     def _count(self, kind: Kind, reason: str) -> None:
         self.totals.records += 1
@@ -218,15 +222,8 @@ def _remembered(record: SourceRecord) -> tuple[int, int, int]:
     return record.offset, crc32((record.key or b"") + (record.value or b"")), record.timestamp
 
 
-def _pieces_of(entry: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Return start, offset, position and meta of each piece of an entry; none of an empty one."""
-    if not entry:
-        return []
-    head, row = calcsize("<II"), calcsize("<IIqq")
-    count, _ = unpack_from("<II", entry)
-    at = head + count * row
-    pieces = []
-    for start, size, offset, position in iter_unpack("<IIqq", entry[head:at]):
-        pieces.append((start, offset, position, entry[at : at + size]))
-        at += size
-    return pieces
+def _entry(pieces: Pieces) -> bytes:
+    entry = pack("<II", len(pieces), sum(len(meta) for *_, meta in pieces))
+    for start, offset, position, meta in pieces:
+        entry += pack("<IIqq", start, len(meta), offset, position)
+    return entry + b"".join(meta for *_, meta in pieces)

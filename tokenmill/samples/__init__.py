@@ -1,24 +1,48 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
 from tokenmill.samples.content import UNPINNED, UsedContent
+from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_in
+from tokenmill.samples.document_order import (
+    Stratum,
+    bucket_order,
+    describe_strata,
+    era_order,
+    strata_of,
+    stratified_order,
+)
+from tokenmill.samples.mixing import Mixer, Piece, Plan
 from tokenmill.samples.needed import first_needed, read_state
+from tokenmill.samples.places import EraPlaces
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
-from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views, join
+from tokenmill.samples.schedule import Change, Course, Point, Schedule
+from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, SegmentOrder, count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
 from tokenmill.samples.trainable import TrainableSamples
 
 __all__ = [
     "UNPINNED",
+    "Change",
     "Content",
+    "Course",
+    "DocumentIndex",
+    "DocumentPieces",
     "EraOrder",
+    "EraPlaces",
+    "Mixer",
     "Numbers",
+    "Piece",
+    "Plan",
+    "Point",
     "Position",
     "Ranks",
     "Samples",
+    "Schedule",
+    "SegmentOrder",
     "SequenceId",
     "Source",
     "StepRange",
+    "Stratum",
     "TracedRecord",
     "TracedSample",
     "TracedView",
@@ -26,10 +50,16 @@ __all__ = [
     "TrainableSamples",
     "Use",
     "UsedContent",
+    "bucket_order",
     "count_views",
+    "describe_strata",
+    "era_order",
     "first_needed",
     "join",
+    "packing_in",
     "places_of",
     "read_state",
     "sources_of",
+    "strata_of",
+    "stratified_order",
 ]

@@ -59,13 +59,14 @@ def _needed(store: Path, info: StreamInfo, position: Position) -> list[int]:
     samples = TrainableSamples(store, info, sequence, views, check=False, on_damage="refuse")
     samples.content.compare(position)
     eras, total = samples.eras, samples.total()
-    passed = position.sample * sequence.passes // total if total else 0
+    first = position.needed(views)
+    passed = first * sequence.passes // total if total else 0
     if passed < sequence.passes - 1:
         number = sequence.eras[0]
     elif total is not None and position.sample >= total:
         number = eras.eras if sequence.eras[1] is None else sequence.eras[1]
     else:
-        number = samples.next_era(position.sample)
+        number = samples.next_era(first)
     if number < eras.eras:
         return [part.first for part in eras.era(number).ranges]
     return [part.stop for part in eras.era(eras.eras - 1).ranges] if eras.eras else []

@@ -3,11 +3,14 @@
 The state describes the sequence as a whole, so it is equal on every rank, and any number of ranks can go on from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
+
 from tokenmill.errors import InputError
+from tokenmill.samples.sequence import SegmentOrder
 from tokenmill.wire.chain import HASH_BYTES
 
 _FORMAT: Final = 1
@@ -31,9 +34,13 @@ class SequenceId:
     """The first era and the one after the last; None: up to the end marker."""
     passes: int
     """How many times the sequence goes through its eras."""
+    in_order: bool = False
+    """Whether blocks are permuted as a whole, and the views of a step's blocks follow in the steps after it."""
 
 
 _NAMES: Final = tuple(field.name for field in fields(SequenceId))
+_UNSAID: Final = "in_order"
+"""A name that states omit where it is false, as those of older versions do."""
 
 
 class Content(NamedTuple):
@@ -68,7 +75,7 @@ class Position:
     sample: int
     """The number of the next sample."""
     ranges: tuple[StepRange, ...]
-    """The steps, in order; the last range goes on with the next step."""
+    """The steps, in order; the last range goes on without an end. Those that begin behind the next step are planned."""
     content: Content | None = None
     """The pin: an era that the run has used, as a rule the last one. None: it used none, or that is not known."""
 
@@ -80,7 +87,7 @@ class Position:
     @property
     def step(self) -> int:
         """The number of the next step."""
-        last = self.ranges[-1]
+        last = self._range_of(self.sample)
         return last.first_step + (self.sample - last.first_sample) // last.global_batch
 
     @property
@@ -90,7 +97,42 @@ class Position:
 
     def after(self, steps: int) -> "Position":
         """Return the position of the run ``steps`` steps later."""
-        return replace(self, sample=self.sample + steps * self.ranges[-1].global_batch)
+        if len(self.ranges) == 1 or self.sample >= self.ranges[-1].first_sample:
+            return replace(self, sample=self.sample + steps * self.ranges[-1].global_batch)
+        return replace(self, sample=self.before(self.step + steps).sample)
+
+    def needed(self, views: int) -> int:
+        """Return the first sample that the rest of the run still needs; blocks have so many views.
+
+        With samples in order, the first of the blocks whose views are being gone through.
+        """
+        segments = self.segments(views)
+        return self.sample if segments is None else segments.start(self.sample)
+
+    def in_blocks(self, sample: int, views: int) -> int:
+        """Return the place of a sample where the views of each block are counted together, as eras' orders do."""
+        if not self.sequence.in_order:
+            return sample
+        return int(self._segments(sample, views).numbers(np.array([sample]))[0])
+
+    def from_blocks(self, place: int, views: int) -> int:
+        """Return the sample at such a place: the inverse of `in_blocks`."""
+        if not self.sequence.in_order:
+            return place
+        return int(self._segments(place, views).samples(np.array([place]))[0])
+
+    def segments(self, views: int) -> SegmentOrder | None:
+        """Return what comes when from here on, where samples are in order; None: they are not."""
+        return self._segments(self.sample, views) if self.sequence.in_order else None
+
+    def end(self, total: int, views: int) -> int:
+        """Return the sample at which steps end where there are ``total``: in order, the last blocks are whole ones."""
+        segments = self.segments(views)
+        return total if segments is None else segments.end(total)
+
+    def _segments(self, sample: int, views: int) -> SegmentOrder:
+        part = [part for part in self.ranges if part.first_sample <= sample][-1]
+        return SegmentOrder(part.first_sample, part.global_batch, views)
 
     def before(self, step: int) -> "Position":
         """Return where the run stands when this step is the next one: one that was made, or one that comes."""
@@ -98,8 +140,28 @@ class Position:
         last = kept[-1]
         return replace(self, sample=last.first_sample + (step - last.first_step) * last.global_batch, ranges=kept)
 
+    def with_plan(self, batches: Sequence[tuple[int, int]]) -> "Position":
+        """Return the same position for a run whose steps, each from a number on, take so many samples from here on.
+
+        The first of these numbers is at most that of the next step.
+        """
+        step = self.step
+        now = [global_batch for first, global_batch in batches if first <= step][-1]
+        position = self.with_batches_of(now)
+        for first, global_batch in batches:
+            if first > step:
+                start = StepRange(first, position.before(first).sample, global_batch)
+                position = replace(position, ranges=(*position.ranges, start))
+        return position
+
+    def _range_of(self, sample: int) -> StepRange:
+        return [part for part in self.ranges if part.first_sample <= sample][-1]
+
     def with_batches_of(self, global_batch: int) -> "Position":
         """Return the same position for a run whose steps take ``global_batch`` samples from there on."""
+        made = tuple(part for part in self.ranges if part.first_sample <= self.sample)
+        if made != self.ranges:
+            return replace(self, ranges=made).with_batches_of(global_batch)
         last = self.ranges[-1]
         if last.global_batch == global_batch:
             return self
@@ -131,12 +193,13 @@ class Position:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state: a small dict of JSON types."""
+        named = {name: getattr(self.sequence, name) for name in _NAMES if name != _UNSAID or self.sequence.in_order}
         return {
             "format": _FORMAT,
-            **{name: getattr(self.sequence, name) for name in _NAMES},
+            **named,
             "eras": list(self.sequence.eras),
             "sample": self.sample,
-            "ranges": [list(part) for part in self.ranges],
+            "ranges": [list(part) for part in self.ranges if part.first_sample <= self.sample],
             "content": None if self.content is None else list(self.content),  # DCP would split an object into entries
         }
 
@@ -177,7 +240,7 @@ class Position:
                 raise InputError(
                     f"the state's format is {state['format']!r}: use the version of tokenmill that wrote it"
                 )
-            named = {name: state[name] for name in _NAMES}
+            named = {name: state[name] for name in _NAMES if name != _UNSAID} | {_UNSAID: state.get(_UNSAID, False)}
             ranges = tuple(StepRange(*part) for part in state["ranges"])
             position = cls(_read_sequence(named), state["sample"], ranges, _read_content(state.get("content")))
             position.require_sound()
@@ -210,7 +273,9 @@ def _read_sequence(named: Mapping[str, Any]) -> SequenceId:
     counts = [found.sequence_length, found.passes, first + 1, first + 1 if stop is None else stop - first]
     if not all(type(number) is int for number in [*counts, found.seed]) or min(counts) < 1:
         raise ValueError("the sequence's numbers are impossible")
-    if not all(isinstance(text, str) for text in (found.stream, found.fingerprint)) or type(found.shuffle) is not bool:
+    if not all(isinstance(text, str) for text in (found.stream, found.fingerprint)) or not (
+        type(found.shuffle) is type(found.in_order) is bool
+    ):
         raise TypeError("the sequence's names are impossible")
     return found
 

@@ -45,7 +45,9 @@ def join(parts: Iterable[Samples]) -> Samples:
 class EraOrder:
     """The samples of one era in the order of one pass."""
 
-    def __init__(self, era: Era, *, views: int, shuffle: bool, seed: int, passed: int) -> None:
+    def __init__(
+        self, era: Era, *, views: int, shuffle: bool, seed: int, passed: int, whole_blocks: bool = False
+    ) -> None:
         """Prepare the order; the cost does not depend on the era's size.
 
         Args:
@@ -54,6 +56,7 @@ class EraOrder:
             shuffle: whether they are permuted; if not, they come by partition and number.
             seed: the run's.
             passed: how many passes were made before this one.
+            whole_blocks: whether the views of a block stay together, in their order.
 
         """
         self.samples = era.blocks * views
@@ -61,7 +64,10 @@ class EraOrder:
         self.blocks = era.blocks
         self.views = views
         """Samples of each block."""
-        self._order = Permutation(self.samples, seed=seed, passed=passed, era=era.number) if shuffle else None
+        self._together = views if whole_blocks else 1
+        """Samples that are permuted as one."""
+        units = self.samples // self._together
+        self._order = Permutation(units, seed=seed, passed=passed, era=era.number) if shuffle else None
         parts = [(partition, part) for partition, part in enumerate(era.ranges) if part.blocks]
         self.ranges = [(partition, part.first, part.stop) for partition, part in parts]
         """The blocks ``[first, stop)`` of each partition that has some, in the order in which items number them."""
@@ -70,7 +76,10 @@ class EraOrder:
         """Return the items at these positions, in ``range(samples)``: samples numbered by partition, block and view."""
         if self._order is None:
             return positions
-        return self._whole[positions] if self.samples <= _STORED else self._order(positions)
+        if self._together > 1:
+            units, within = np.divmod(positions, self._together)
+            return self._units(units) * self._together + within
+        return self._units(positions)
 
     def samples_of(self, items: Numbers) -> Samples:
         """Return the samples that have these item numbers."""
@@ -84,7 +93,16 @@ class EraOrder:
         partitions, _, shifts = self._parts
         part = int(np.searchsorted(partitions, partition))
         item = (block - int(shifts[part])) * self.views + view
-        return item if self._order is None else int(self._order.inverse(np.array([item]))[0])
+        if self._order is None:
+            return item
+        unit, within = divmod(item, self._together)
+        return int(self._order.inverse(np.array([unit]))[0]) * self._together + within
+
+    def _units(self, positions: Numbers) -> Numbers:
+        """Return what is at these positions of what is permuted as one."""
+        if self._order is None:
+            return positions
+        return self._whole[positions] if len(self._order) <= _STORED else self._order(positions)
 
     @cached_property
     def _parts(self) -> tuple[Numbers, Numbers, Numbers]:
@@ -95,7 +113,50 @@ class EraOrder:
 
     @cached_property
     def _whole(self) -> Numbers:
-        return self._order(np.arange(self.samples)) if self._order is not None else np.arange(self.samples)
+        return self._order(np.arange(len(self._order))) if self._order is not None else np.arange(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOrder:
+    """Which samples come when where blocks are read view by view: a step takes one view of each of its blocks.
+
+    Numbers of a run's samples count what is delivered: a global batch of views 0, one of views 1 of the same blocks,
+    and so on. `numbers` are those of an order that keeps the views of each block together (`EraOrder`).
+    """
+
+    base: int
+    """The number of the sample with which steps of this size began; a multiple of ``views``."""
+    global_batch: int
+    """Samples of all ranks in one step: blocks that are read side by side."""
+    views: int
+    """Of each block."""
+
+    @property
+    def group(self) -> int:
+        """Samples of blocks that are read side by side."""
+        return self.global_batch * self.views
+
+    def start(self, sample: int) -> int:
+        """Return with which sample the blocks of this sample begin."""
+        return sample - (sample - self.base) % self.group
+
+    def end(self, total: int) -> int:
+        """Return how many of ``total`` samples are in whole groups."""
+        return max(self.start(total), self.base)
+
+    def numbers(self, samples: Numbers) -> Numbers:
+        """Return where these samples are in the order that keeps blocks together."""
+        groups, within = np.divmod(samples - self.base, self.group)
+        views, blocks = np.divmod(within, self.global_batch)
+        found: Numbers = self.base + (groups * self.global_batch + blocks) * self.views + views
+        return found
+
+    def samples(self, numbers: Numbers) -> Numbers:
+        """Return the samples that have these numbers there: the inverse of `numbers`."""
+        blocks, views = np.divmod(numbers - self.base, self.views)
+        groups, blocks = np.divmod(blocks, self.global_batch)
+        found: Numbers = self.base + (groups * self.views + views) * self.global_batch + blocks
+        return found
 
 
 @dataclass(frozen=True, slots=True)

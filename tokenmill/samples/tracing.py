@@ -16,7 +16,7 @@ import numpy as np
 
 from tokenmill.errors import InputError
 from tokenmill.samples.position import Position
-from tokenmill.samples.sequence import count_views
+from tokenmill.samples.sequence import count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import PartitionReader, partitions_in, read_stream
@@ -209,21 +209,23 @@ class Tracer:
                 yield done, total, [(reader.partition, offset) for offset in new]
 
     def _traced(self, samples: range) -> Iterator[TracedSample]:
-        if self._samples.ready(samples.start, len(samples)) < len(samples):
+        numbers = np.array([self.position.in_blocks(sample, self.views) for sample in samples], np.int64)
+        first, wanted = int(numbers.min()), int(numbers.max() - numbers.min()) + 1
+        if self._samples.ready(first, wanted) < wanted:
             total = self._samples.total()
             what = "the sequence ends before it" if total is not None and samples.stop > total else "it is not here yet"
             raise InputError(
                 f"sample {samples.stop - 1} of {self._info.name} is not in {self._store}: {what}; give a smaller "
                 "number, or wait for its era and blocks (`tokenmill eras` shows how far these are)"
             )
-        places = places_of(self._samples.locate(np.arange(samples.start, samples.stop)))
-        for sample, (partition, block, view) in zip(samples, places, strict=True):
-            place = self._samples.places.place(sample)
+        located = join(order.samples_of(items) for order, items in self._samples.items_in_any_order(numbers))
+        for sample, number, (partition, block, view) in zip(samples, numbers.tolist(), places_of(located), strict=True):
+            place = self._samples.places.place(number)
             if place is None:  # `ready` has just found it
                 raise InputError(f"sample {sample} of {self._info.name} is gone from {self._store}: try again")
             era, passed, first = place
             sources = sources_of(self._reader(partition), block, view, self._length)
-            yield TracedSample(self._use(sample, passed, era, sample - first), partition, block, view, sources)
+            yield TracedSample(self._use(sample, passed, era, number - first), partition, block, view, sources)
 
     def _views_of(self, reader: PartitionReader, block: int, offset: int | None = None) -> list[TracedView]:
         """Return the views of a block, with an ``offset`` those with tokens of that record."""
@@ -245,7 +247,8 @@ class Tracer:
         uses = []
         for passed, first in enumerate(self._samples.places.first_samples(number)):
             position = self._samples.order(era, passed).position_of(partition, block, view)
-            uses.append(self._use(first + position, passed, number, position))
+            sample = self.position.from_blocks(first + position, self.views)
+            uses.append(self._use(sample, passed, number, position))
         return uses
 
     def _use(self, sample: int, passed: int, era: int, position: int) -> Use:

@@ -1,5 +1,6 @@
 """Which samples of a sequence are in a store now: its eras, and whether their blocks are there."""
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,15 @@ class TrainableSamples:
             self._readers[partition] = found
         return found
 
+    @property
+    def views(self) -> int:
+        """Samples of each block."""
+        return self._views
+
+    def samples_of_first(self) -> int:
+        """Return how many samples the era has that was asked for last."""
+        return self._spans[0].order.samples
+
     def total(self) -> int | None:
         """Return how many samples the sequence has; None until its last era is there."""
         return self.places.total()
@@ -137,6 +147,16 @@ class TrainableSamples:
                 found.append((span.order, span.order.items(samples[first:stop] - span.start)))
         return found
 
+    def items_in_any_order(self, samples: Numbers) -> list[tuple[EraOrder, Numbers]]:
+        """Return the same for numbers that need not ascend: consecutive ones of one era together."""
+        spans = np.searchsorted([span.start for span in self._spans], samples, side="right") - 1
+        bounds = np.flatnonzero(np.diff(spans, prepend=-1, append=-1)).tolist()
+        found = []
+        for start, stop in itertools.pairwise(bounds):
+            span = self._spans[int(spans[start])]
+            found.append((span.order, span.order.items(samples[start:stop] - span.start)))
+        return found
+
     def next_era(self, sample: int) -> int:
         """Return the number of the era that holds a sample; where it is not known, that of the next era to come."""
         place = self.places.place(sample)
@@ -145,7 +165,14 @@ class TrainableSamples:
     def order(self, era: Era, passed: int) -> EraOrder:
         """Return the order of an era's samples in a pass."""
         sequence = self._sequence
-        return EraOrder(era, views=self._views, shuffle=sequence.shuffle, seed=sequence.seed, passed=passed)
+        return EraOrder(
+            era,
+            views=self._views,
+            shuffle=sequence.shuffle,
+            seed=sequence.seed,
+            passed=passed,
+            whole_blocks=sequence.in_order,
+        )
 
     def _span_at(self, sample: int) -> _Span | None:
         """Return the era of a sample if it is trainable; its first sample is the span's."""

@@ -36,24 +36,33 @@ def document_frame(
     end: Wanted,
     padding: str | int | None,
     template: TemplateName,
-    allow_flush: bool,
+    pads: bool,
+    own_padding: bool = False,
 ) -> DocumentFrame:
     """Return the frame that the settings of these names ask for.
 
+    ``pads`` says whether there may be padding; ``own_padding``, whether it is the tokenizer's own where it has that, as
+    in what a call of the tokenizer gives, and not the end of a document.
+
     Raises:
         SettingsError: a token is not in the vocabulary; the tokenizer has no such template; a side is said twice; or
-            there is nothing to pad with, where a flush may ask for it.
+            there is nothing to pad with, where there may be padding.
 
     """
     if template == TOKENIZER:
         begin, end = _own_sides(tokenizer, begin, end)
     before = _side(tokenizer, engine, "begin_of_document", NONE if begin is None else begin)
     after = _side(tokenizer, engine, "end_of_document", usual_end(engine) if end is None else end)
-    if not allow_flush:
+    if not pads:
         return DocumentFrame(before, after, None)
-    if padding is None:
-        return DocumentFrame(before, after, None if after else usual_padding(tokenizer, engine))
-    number = token_id_of(engine, "padding", padding)
+    number = None if padding is None else token_id_of(engine, "padding", padding)
+    if number is None and (own_padding or not after):
+        number = usual_padding(tokenizer, engine)
+    if number is None and not after:
+        raise SettingsError(
+            "no token ends a document, and the tokenizer has none to pad with: set padding to the name or id of one; "
+            "or, where a flush alone would pad, allow_flush = false"
+        )
     return DocumentFrame(before, after, None if after[-1:] == (number,) else number)
 
 

@@ -5,6 +5,7 @@ partition appends accepted blocks; a block is visible when its commit record is 
 `PartitionReader` follow, in any process. `EraWriter` and `EraReader` are the same for the stream's eras.
 """
 
+from tokenmill.store.document_table import Pieces, join_pieces
 from tokenmill.store.era_reader import EraReader
 from tokenmill.store.era_writer import EraWriter
 from tokenmill.store.lock import StoreLock
@@ -25,10 +26,12 @@ __all__ = [
     "OnDamage",
     "PartitionReader",
     "PartitionWriter",
+    "Pieces",
     "Start",
     "Store",
     "StoreLock",
     "StreamInfo",
+    "join_pieces",
     "open_eras",
     "open_partition",
     "partitions_in",

@@ -27,7 +27,6 @@ class FileAhead:
     """Reads parts of a file and some bytes ahead: for bytes that no longer change and are mostly read in order."""
 
     def __init__(self, path: Path) -> None:
-        """Read nothing yet."""
         self._path = path
         self._first = 0
         self._data = b""

@@ -26,6 +26,9 @@ _LOOK_SECONDS: Final = 0.05
 """How long what was seen of a file's length is believed: a microsecond for each file, twenty times a second."""
 _LOOK_SHARE: Final = 100
 """Of the time, the part that looking may take where there are thousands of files: one in so many."""
+_GROWN_SECONDS: Final = 5.0
+"""How long a map is used once its file has another length: growth hides whether bytes before it were changed as well,
+and to map a segment that is being written at each of its commits would cost more than to read it."""
 _CLOCK_TICK_NS: Final = 20_000_000
 """Two changes of a file within a tick of the kernel's clock may have the same time: it has 100 a second at least."""
 
@@ -82,6 +85,7 @@ class FileMap:
         self.identity: Identity = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_ctime_ns)
         self.size = seen.st_size
         self._settled = is_settled(self.identity)
+        self._mapped_at = monotonic()
         weakref.finalize(self, _munmap, self._address, seen.st_size).atexit = False  # others may still read then
 
     @property
@@ -96,9 +100,11 @@ class FileMap:
             _madvise(self._address, self.size, advice)  # a kernel that was built without them refuses, which is no harm
 
     def is_current(self) -> bool:
-        """Return whether the file of that name still is this one, or it was removed; bytes behind its end may be new.
+        """Return whether the file of that name still holds the bytes that were mapped, or was removed.
 
-        Where it was mapped in the same moment that it was changed in, it is another one, once that moment has passed.
+        Where it was mapped in the same moment that it was changed in, it counts as changed once that moment has passed.
+        A file that has grown, or lost bytes that were not committed, counts as changed five seconds after it was
+        mapped: by its times alone, a change of committed bytes beside the growth cannot be told from the growth.
 
         Raises:
             DamagedError: it is, and was cut off: to read behind its end would end the process.
@@ -113,7 +119,7 @@ class FileMap:
         if seen.st_size < self.wanted:
             raise self._cut(seen.st_size)
         if seen.st_size != self.size:
-            return True
+            return monotonic() - self._mapped_at < _GROWN_SECONDS
         return seen.st_ctime_ns == self.identity[-1] and (self._settled or not is_settled(self.identity))
 
     def _cut(self, size: int) -> DamagedError:
@@ -124,8 +130,9 @@ class MapWatch:
     """Looks now and then at files that are mapped, just before they are read."""
 
     def __init__(self) -> None:
-        """Look when it is first asked to."""
         self._due = 0.0
+        self._took = 0.0
+        """Seconds of the last look."""
 
     def expire(self) -> None:
         """Look again as soon as it is asked for."""
@@ -144,7 +151,10 @@ class MapWatch:
         files = {id(file): file for file in map(_file_of, arrays) if file is not None}
         current = [file.is_current() for file in files.values()]
         ended = monotonic()
-        self._due = ended + max(_LOOK_SECONDS, _LOOK_SHARE * (ended - now))
+        took, before = ended - now, self._took
+        self._took = took
+        # the shorter of two: a look during which the process had no processor says nothing about the files
+        self._due = ended + max(_LOOK_SECONDS, _LOOK_SHARE * min(took, before))
         return all(current)
 
 

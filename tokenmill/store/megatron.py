@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 _HEADER: Final = Struct("<9sQBQQ")
 _MAGIC: Final = b"MMIDIDX\x00\x00"
@@ -23,7 +24,15 @@ _CODES: Final = {"uint8": 1, "uint16": 8, "uint32": 4}
 
 def megatron_index(blocks: int, block_tokens: int, dtype: "np.dtype[np.unsignedinteger]") -> bytes:
     """Return the ``.idx`` of a ``.bin`` of ``blocks`` blocks."""
-    header = _HEADER.pack(_MAGIC, _VERSION, _CODES[dtype.name], blocks, blocks + 1)
-    lengths = np.full(blocks, block_tokens, "<i4")
-    pointers = np.arange(blocks, dtype="<i8") * (block_tokens * dtype.itemsize)
-    return header + lengths.tobytes() + pointers.tobytes() + np.arange(blocks + 1, dtype="<i8").tobytes()
+    return index_of_lengths(np.full(blocks, block_tokens), dtype)
+
+
+def index_of_lengths(lengths: npt.NDArray[np.int64], dtype: "np.dtype[np.unsignedinteger]") -> bytes:
+    """Return the ``.idx`` of a ``.bin`` of sequences of so many tokens, back to back, each a document of its own."""
+    header = _HEADER.pack(_MAGIC, _VERSION, _CODES[dtype.name], len(lengths), len(lengths) + 1)
+    pointers = (np.cumsum(lengths) - lengths).astype("<i8") * dtype.itemsize
+    return header + lengths.astype("<i4").tobytes() + pointers.tobytes() + _document_ends(len(lengths))
+
+
+def _document_ends(count: int) -> bytes:
+    return np.arange(count + 1, dtype="<i8").tobytes()

@@ -24,7 +24,7 @@ class PartitionSegments:
     def __init__(
         self, directory: Path, info: StreamInfo, partition: int, *, refuse: bool, whole: bool, mapped: int
     ) -> None:
-        """Look at nothing yet.
+        """Prepare; `follow` reads the first files.
 
         Args:
             directory: of the partition, which need not be there.

@@ -8,17 +8,19 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from tokenmill.errors import DamagedError
 from tokenmill.store.checking import Crcs, Marks, Numbers
 from tokenmill.store.damage import damaged
+from tokenmill.store.document_table import Pieces, join_pieces
 from tokenmill.store.partition_segments import PartitionSegments
-from tokenmill.store.rows import Rows, chain_after
+from tokenmill.store.rows import chain_after
 from tokenmill.store.segment import Segment
 from tokenmill.store.start import read_start
 from tokenmill.store.stream import StreamInfo
 from tokenmill.store.views import DocumentPiece, Part, Tokens
-from tokenmill.wire.pieces import ENTRY_HEADER, PIECE, Piece, decode_entry
+from tokenmill.wire.pieces import Piece, decode_entry
 
 OnDamage = Literal["refuse", "skip"]
 
@@ -227,24 +229,53 @@ class PartitionReader:
             for piece, stop, meta in zip(pieces, stops, metas, strict=True)
         ]
 
-    def pieces(self, number: int) -> Rows:
-        """Return the rows of a block's pieces (`tokenmill.wire.pieces.PIECE`), in the order of their starts; nothing
-        else of its entry is looked at, and nothing copied.
+    def pieces(self, number: int) -> npt.NDArray[np.void]:
+        """Return the rows of a block's pieces (`tokenmill.wire.pieces.PIECE`), in the order of their starts.
+
+        Raises:
+            InputError, DamagedError: as in `documents`.
+
+        """
+        return self.pieces_of(np.array([number])).rows
+
+    def pieces_of(self, numbers: Numbers) -> Pieces:
+        """Return the pieces of any blocks in any order; nothing else of their entries is looked at.
+
+        Raises:
+            InputError, DamagedError: as in `documents`.
+
+        """
+        self._require(numbers)
+        return join_pieces(self._pieces(numbers), len(numbers))
+
+    def metas(
+        self, numbers: Numbers, begins: Numbers
+    ) -> Iterator[tuple[Numbers, npt.NDArray[np.void], list[dict[str, Any]]]]:
+        """Yield the pieces that begin at these tokens of blocks, segment by segment: their indices in the request,
+        their rows (`tokenmill.wire.pieces.PIECE`), and their metas as JSON values.
 
         Raises:
             InputError, DamagedError: as in `documents`.
 
         """  # noqa: D205 - one sentence
-        self._require(np.array([number]))
-        with self._segments.forgetting(number):
-            segment, local = self.locate(number)
-            if self._check:
-                segment.check_entry(local)
-            entry = segment.entry(local)
-            count, metas = ENTRY_HEADER.unpack_from(entry) if len(entry) >= ENTRY_HEADER.size else (0, 0)
-            if not count or ENTRY_HEADER.size + count * PIECE.itemsize + metas != len(entry):
-                raise damaged(segment.paths.documents, f"the entry of block {number} cannot be read")
-        return np.frombuffer(entry, PIECE, count, ENTRY_HEADER.size)
+        self._require(numbers)
+        for where, first in self._by_segment(numbers):
+            with self._segments.forgetting(first):
+                segment, _ = self.locate(first)
+                rows, metas = segment.metas(numbers[where] - first, begins[where], check=self._check)
+                try:
+                    values = [orjson.loads(meta) if meta else {} for meta in metas]
+                except ValueError as error:
+                    what = f"an entry of the blocks from {first} on cannot be read ({error})"
+                    raise damaged(segment.paths.documents, what) from error
+            yield where, rows, values
+
+    def _pieces(self, numbers: Numbers) -> Iterator[tuple[Numbers, Pieces]]:
+        for where, first in self._by_segment(numbers):
+            with self._segments.forgetting(first):
+                segment, _ = self.locate(first)
+                pieces = segment.pieces(numbers[where] - first, check=self._check)
+            yield where, pieces
 
     def chain_before(self, number: int) -> bytes | None:
         """Return the chain hash before a committed block or the next one; None where the store cannot tell."""

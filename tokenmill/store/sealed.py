@@ -1,14 +1,40 @@
-"""Sealed segments: reading a manifest, and checking the other files against it."""
+"""Sealed segments: which there are, reading a manifest, and checking the other files against it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.store.damage import MISSING, damaged
-from tokenmill.store.layout import SegmentPaths
+from tokenmill.store.layout import SegmentPaths, segment_firsts
 from tokenmill.store.manifest import Manifest
 from tokenmill.store.rows import BLOCK_ROW, Rows, chain_after
+from tokenmill.store.start import read_start
 from tokenmill.store.stream import StreamInfo
 from tokenmill.untrusted import MAX_JSON_BYTES, read_regular
+
+
+def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterator[Manifest]:
+    """Yield the manifests of a partition's sealed segments in order, without those that are being retired.
+
+    Raises:
+        DamagedError: a manifest was changed, or belongs elsewhere; or a segment before a later one is not sealed.
+
+    """
+    try:
+        firsts = segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
+    except FileNotFoundError:
+        return
+    start = read_start(directory, info, partition).block
+    for first in (first for first in firsts if first >= start):
+        paths = SegmentPaths(directory, first)
+        manifest = load_manifest(paths, info, partition)
+        if manifest is not None:
+            yield manifest
+        elif first < firsts[-1] - info.segment_blocks:  # the last but one may be about to be sealed
+            raise damaged(paths.manifest, MISSING)
 
 
 def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Manifest | None:

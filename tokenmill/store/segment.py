@@ -1,6 +1,7 @@
 """One segment, open for reading, sealed or growing."""
 
 import os
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from tokenmill.errors import DamagedError
 from tokenmill.store.checking import Marks, Numbers, marks_of, unsound
 from tokenmill.store.commit_log import Scan, scan
 from tokenmill.store.damage import damaged
+from tokenmill.store.document_table import Pieces, UnreadableEntryError, metas_in, pieces_in
 from tokenmill.store.layout import SegmentPaths
 from tokenmill.store.maps import FileMap, MapWatch
 from tokenmill.store.rows import BLOCK_ROW, Rows, chain_after, entry_span
@@ -17,6 +19,9 @@ from tokenmill.store.sealed import load_index, load_manifest
 from tokenmill.store.stream import StreamInfo
 from tokenmill.store.views import Tokens
 from tokenmill.untrusted import regular_file
+
+_ENTRIES_DENSE: Final = 8
+"""Once one in so many of a sealed segment's entries was asked for, to check all with one call costs less."""
 
 
 class Segment:
@@ -54,6 +59,10 @@ class Segment:
         self._sound: Marks
         """Of the blocks in `_tokens`."""
         self._documents: npt.NDArray[np.uint8]
+        self._entries_asked: int
+        """Of the document table that is mapped."""
+        self._table_is_sound: bool | None
+        """Whether that has the manifest's CRC; None: nobody looked."""
         self._index: Rows | None
         """The rows of a sealed segment as its index has them, unchecked; `rows` are checked."""
         self.unmap()
@@ -119,17 +128,70 @@ class Segment:
 
     def documents(self, start: int, end: int) -> memoryview:
         """Return these bytes of the document table, which must be committed: a read-only view of the file."""
+        return self._table(end).data[start:end]
+
+    def pieces(self, numbers: Numbers, *, check: bool) -> Pieces:
+        """Return the pieces of any blocks in any order; with ``check``, their entries are held against their CRCs.
+
+        Raises:
+            DamagedError: an entry is missing, cannot be read, or is not what was committed.
+
+        """
+        return self._read_pieces(numbers, check=check)[2]
+
+    def metas(self, numbers: Numbers, begins: Numbers, *, check: bool) -> tuple[npt.NDArray[np.void], list[bytes]]:
+        """Return the pieces of blocks that begin at these tokens, ``[pieces]`` each, and their metas.
+
+        Raises:
+            DamagedError: as in `pieces`.
+
+        """
+        blocks, owners = np.unique(numbers, return_inverse=True)
+        table, starts, pieces = self._read_pieces(blocks, check=check)
+        return metas_in(table, starts, pieces, owners, begins)
+
+    def _read_pieces(self, numbers: Numbers, *, check: bool) -> tuple[npt.NDArray[np.uint8], Numbers, Pieces]:
+        """Return the document table, where the entries of blocks begin there, and their pieces."""
+        docs_end = self.rows["docs_end"]
+        table = self._table(int(docs_end[-1]))
+        ends = docs_end[numbers].astype(np.int64)
+        starts = docs_end[numbers - 1].astype(np.int64)
+        starts[numbers == 0] = 0
+        if check:
+            self._check_entries(table, numbers, starts, ends)
+        try:
+            return table, starts, pieces_in(table, starts, ends, self._info.block_tokens)
+        except UnreadableEntryError as error:
+            number = self.paths.first + int(numbers[error.at])
+            raise damaged(self.paths.documents, f"the entry of block {number} cannot be read") from error
+
+    def _check_entries(self, table: npt.NDArray[np.uint8], numbers: Numbers, starts: Numbers, ends: Numbers) -> None:
+        """Hold entries against their CRCs; where many of a sealed segment were asked for, the whole table, once."""
+        self._entries_asked += len(numbers)
+        if self._entries_asked * _ENTRIES_DENSE >= self.blocks and self._table_is_sound is None and self.manifest:
+            self._table_is_sound = crc32(table[: self.manifest.docs_bytes]) == self.manifest.docs_crc32
+        if self._table_is_sound:
+            return
+        data, wanted = table.data, self.rows["entry_crc"][numbers].tolist()
+        for number, start, end, crc in zip(numbers.tolist(), starts.tolist(), ends.tolist(), wanted, strict=True):
+            if crc32(data[start:end]) != crc:
+                raise self._entry_damage(number, start)
+
+    def _table(self, end: int) -> npt.NDArray[np.uint8]:
+        """Return the document table, with as many bytes at least."""
         if not self._watch.look([self._tokens, self._documents]):
             self.unmap()
         if len(self._documents) < end:
             self._documents = np.asarray(FileMap(self.paths.documents, end))
-        return self._documents.data[start:end]
+        return self._documents
 
     def unmap(self) -> None:
         """Drop the maps, and the rows of a sealed segment; they are made again when they are needed."""
         self._tokens = np.empty((0, self._info.block_tokens), self._info.dtype)
         self._sound = np.zeros(0, np.bool_)
         self._documents = np.empty(0, np.uint8)
+        self._entries_asked = 0
+        self._table_is_sound = None
         self._index = None
         if self.manifest is not None:
             self._parts = []
@@ -178,11 +240,11 @@ class Segment:
 
         """
         if crc32(self.entry(number)) != self.rows["entry_crc"][number]:
-            at = entry_span(self.rows, number)[0]
-            raise damaged(
-                self.paths.documents,
-                f"the entry of block {self.paths.first + number}, at byte {at}, is not what was committed",
-            )
+            raise self._entry_damage(number, entry_span(self.rows, number)[0])
+
+    def _entry_damage(self, number: int, at: int) -> DamagedError:
+        what = f"the entry of block {self.paths.first + number}, at byte {at}, is not what was committed"
+        return damaged(self.paths.documents, what)
 
     def _look_at_files(self) -> None:
         """See whether the segment is sealed, unless its commit log is still the file that was read before.

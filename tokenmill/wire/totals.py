@@ -37,6 +37,8 @@ class Totals:
     """Bytes of the values of the kept records."""
     figures: Figures = field(default_factory=Figures)
     """By step, and of lengths; empty where the recipe has no list of steps."""
+    packing: Counter[str] = field(default_factory=Counter)
+    """What the packing counts of the blocks before the cursor, by name; nothing for ``concat``."""
 
     @property
     def balanced(self) -> bool:
@@ -66,6 +68,7 @@ class Totals:
         total.filtered = self.filtered + other.filtered
         total.dead_lettered = self.dead_lettered + other.dead_lettered
         total.figures = self.figures + other.figures
+        total.packing = self.packing + other.packing
         return total
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +84,10 @@ class Totals:
             "tokens": self.tokens,
             "value_bytes": self.value_bytes,
         }
-        return {**values, "figures": self.figures.to_dict()} if self.figures else values
+        if self.figures:
+            values["figures"] = self.figures.to_dict()
+        packing = {name: n for name, n in self.packing.items() if n}
+        return {**values, "packing": packing} if packing else values
 
     def pack(self) -> bytes:
         """Return canonical JSON: equal totals give equal bytes."""
@@ -103,6 +109,6 @@ class Totals:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the totals that `to_dict` made this mapping of; an unknown name is a TypeError."""
-        counters = {name: Counter(values.get(name, {})) for name in ("filtered", "dead_lettered")}
+        counters = {name: Counter(values.get(name, {})) for name in ("filtered", "dead_lettered", "packing")}
         figures = {"figures": Figures.from_dict(values["figures"])} if "figures" in values else {}
         return cls(**{**values, **counters, **figures})

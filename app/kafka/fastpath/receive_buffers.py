@@ -174,7 +174,6 @@ class LargeAnswer:
     """
 
     def __init__(self, data: memoryview) -> None:
-        """Begin at the beginning of ``data``."""
         self._data = data
         self._at = 0
 

@@ -105,7 +105,6 @@ class LargeRecordBatch:
     """
 
     def __init__(self, *, is_transactional: bool) -> None:
-        """Hold no record yet."""
         self._attributes = TRANSACTIONAL if is_transactional else 0
         self._state = (-1, -1, 0)
         self._timestamp = 0
@@ -163,7 +162,6 @@ class BatchBuilder(message_accumulator.BatchBuilder):  # type: ignore[misc]  # u
     """aiokafka's, with a `LargeRecordBatch` where the first record is large."""
 
     def __init__(self, batch_size: int, compression_type: int, *, is_transactional: bool, **serializers: Any) -> None:
-        """Begin an empty batch."""
         super().__init__(batch_size, compression_type, is_transactional=is_transactional, **serializers)
         self._plain = not compression_type and not any(serializers.values())
         self._transactional = is_transactional

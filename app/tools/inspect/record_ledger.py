@@ -52,6 +52,8 @@ class ChainLedger:
     totals: Totals = field(default_factory=Totals)
     pace: "Pace | None" = None
     """How fast the chain grew; None where its topic does not tell."""
+    last_record_ms: int | None = None
+    """Timestamp of the last raw record that is counted, in milliseconds since 1970; None where it has none."""
 
     @property
     def retention(self) -> Retention:
@@ -62,13 +64,14 @@ class ChainLedger:
 
     @property
     def padding(self) -> int:
-        """Tokens that no document wrote: flushes filled blocks with them."""
+        """Tokens that no document wrote: flushes, and packings that close blocks, filled blocks with them."""
         return self.block_tokens + self.open_tokens - self.totals.tokens - self.taken
 
     @property
     def balanced(self) -> bool:
-        """Whether every record is in exactly one column, and every token is a document's or a flush's."""
-        return self.totals.balanced and (self.padding == 0 or (self.padding > 0 and self.totals.flushes > 0))
+        """Whether every record is in one column, and every token is a document's, a flush's or the packing's."""
+        flushed = self.padding - self.totals.packing["padding"]
+        return self.totals.balanced and (flushed == 0 or (flushed > 0 and self.totals.flushes > 0))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
@@ -201,6 +204,7 @@ def account(empty: ChainLedger, head: Message, settled: Settled) -> ChainLedger:
         block_tokens=head.cursor.block * recipe.block_tokens,
         open_tokens=len(head.open_tokens) // recipe.token_dtype.itemsize,
         totals=head.totals,
+        last_record_ms=head.cursor.last_timestamp if head.cursor.last_timestamp >= 0 else None,
     )
 
 

@@ -117,8 +117,9 @@ class Bad(NamedTuple):
     """The file cannot be read further."""
 
 
-Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | None
-"""The bytes of a JSON value, the fields of a row, a text, what cannot be used; None: nothing that is wanted."""
+Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | Item | Refused | Unmet | None
+"""The bytes of a JSON value, the fields of a row, a text, what cannot be used; None: nothing that is wanted. Or what
+another process has made of such."""
 
 Entry: TypeAlias = tuple[int, int, Content]
 """Number of this entry, which is also `Place.entry` behind it; `Place.byte` behind it; what it is."""
@@ -152,6 +153,8 @@ class Needs:
     """The only columns that matter; None: all do."""
     delimiter: str | None = None
     """Between the fields of csv and tsv; None: comma and tab."""
+    extract: bool = False
+    """Whether the text of HTML pages in WARC files is extracted."""
 
     @property
     def too_long(self) -> Bad:

@@ -20,7 +20,9 @@ from .addresses import HUB
 from .archives import ZIP, ZipMember, zip_sources
 from .datasets import DatasetSource, is_dataset
 from .formats import require
-from .items import DocumentSource
+from .formats.warc import EXTRACT
+from .items import DocumentSource, library
+from .remote import RemoteFile, is_remote, remote_sources
 from .sources import STDIN, STDIN_NUMBER, FileSource, Reading, StandardInput
 
 WILD: Final = re.compile(r"[*?\[]")
@@ -161,7 +163,8 @@ def find_sources(
     """Return the sources: the paths in order, inside folders and patterns by name.
 
     A path is a file, a zip archive (each member is a file), a folder (read recursively, without names that start with
-    a dot), a pattern (``data/**/*.jsonl``), a data set (``hf://name``, or a folder that ``save_to_disk`` wrote;
+    a dot), a pattern (``data/**/*.jsonl``), an object or a prefix of them (``s3://``, ``gs://``), a file of a web
+    server (``https://``), a data set (``hf://name``, or a folder that ``save_to_disk`` wrote;
     ``split`` is for these), or ``-`` for standard input. What is named may be a pipe. What is merely found in a folder,
     or by a pattern, is left out where it is no regular file, or leads out of the folder by a link: ``walk`` says
     whether such links are followed, and afterwards what was left out.
@@ -173,9 +176,11 @@ def find_sources(
     """
     if paths.count(STDIN) > 1:
         raise InputError("standard input can be read once: give - once")
+    if reading.extract:
+        library("resiliparse.parse.html", EXTRACT, "--extract")
     walk = walk or FolderWalk()
     sources = [source for path in paths for source in _sources(path, reading, split, walk)]
-    require(source.kind for source in sources if isinstance(source, FileSource | ZipMember))
+    require(source.kind for source in sources if isinstance(source, FileSource | ZipMember | RemoteFile))
     return sources
 
 
@@ -184,6 +189,8 @@ def _sources(path: str, reading: Reading, split: str | None, walk: FolderWalk) -
         if os.isatty(STDIN_NUMBER):
             raise InputError("standard input is a terminal: pipe documents into it, or name a file instead of -")
         yield StandardInput(reading)
+    elif is_remote(path):
+        yield from remote_sources(path, reading)
     elif path.startswith(HUB) or is_dataset(path):
         yield DatasetSource(path, split, reading)
     elif os.path.lexists(path):
@@ -207,6 +214,6 @@ def _files(files: Iterable[str], reading: Reading) -> Iterator[DocumentSource]:
 
 def is_piped(path: str) -> bool:
     """Return whether a path can be read only once: standard input, a pipe (``<(command)``), or a device."""
-    if path == STDIN or path.startswith(HUB):
+    if path == STDIN or path.startswith(HUB) or is_remote(path):
         return path == STDIN
     return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH110, PTH112, PTH113

@@ -247,7 +247,7 @@ class _Run:
             if limit is not None and number >= limit:
                 return
             value, _, key = item
-            partition = number % count if key is None else (murmur2(key) & 0x7FFFFFFF) % count
+            partition = partition_of(number, key, count)
             self._number = number + 1
             if number <= sent[partition]:
                 self._summary.before += 1
@@ -284,6 +284,11 @@ class _Run:
         if self._progress is not None and (last or now - self._reported >= PROGRESS_SECONDS):
             self._reported = now
             self._progress(self._summary)
+
+
+def partition_of(number: int, key: bytes | None, count: int) -> int:
+    """Return the partition, of ``count``, of the document with this number: with a key, the one of Kafka's clients."""
+    return number % count if key is None else (murmur2(key) & 0x7FFFFFFF) % count
 
 
 async def flush(settings: Settings, topic: str) -> int:

@@ -51,12 +51,15 @@ class RunIdentity:
         return cls(xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)])))
 
 
-def deciding_options(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
+def deciding_options(
+    reading: Reading, split: str | None, shuffle: int, seed: int, sql: str | None = None
+) -> dict[str, object]:
     """Return the options that decide what is sent and in which order, as JSON types."""
     shape = reading.shape
     # Only where they are given, so that runs which older versions began can continue.
     listed = reading.mapping is not None and reading.mapping.batch is not None
     given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
+    given |= {"extract": reading.extract or None, "sql": sql}
     return {
         **{name: value for name, value in given.items() if value is not None},
         "format": reading.choice,
@@ -177,6 +180,32 @@ class RunNotes:
 
     async def _send(self, client: AIOKafkaProducer, key: bytes, value: bytes | None) -> None:
         await client.send_and_wait(self._topic, value, key, 0)
+
+
+async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
+    """Return the last note of each run into a raw topic, by run; none where nobody produced into it.
+
+    Raises:
+        BrokerError: no broker answers.
+
+    """
+    partition = TopicPartition(produced_topic(topic), 0)
+    found: dict[bytes, bytes] = {}
+    async with consumer(settings, isolation_level="read_uncommitted") as client:
+        if partition.topic not in await client.topics():
+            return {}
+        span = (await offsets(client, [partition]))[partition]
+        async for record in read_range(client, partition, *span):
+            if record.key is not None and record.value is not None:
+                found[record.key] = record.value
+            elif record.key is not None:
+                found.pop(record.key, None)
+    runs = {key.decode(): decode_start(head, _parts_of(key, found)) for key, head in found.items() if b"/" not in key}
+    return {name: run for name, run in runs.items() if run is not None}
+
+
+def _parts_of(run: bytes, found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    return {key: value for key, value in found.items() if key.partition(b"/")[0] == run and key != run}
 
 
 def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, bytes]]:

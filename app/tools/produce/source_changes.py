@@ -126,7 +126,7 @@ def look_at_sources(
 
     def one(name: NumberedName, source: DocumentSource) -> SourceLook:
         seen = before.get(name)
-        return _look(source, seen, gone if seen is None else {seen.size}, whole_lines=whole_lines)
+        return look_at_source(source, seen, gone if seen is None else {seen.size}, whole_lines=whole_lines)
 
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(one, names, sources))
@@ -142,7 +142,10 @@ def numbered_names(names: Iterable[str]) -> list[NumberedName]:
     return found
 
 
-def _look(source: DocumentSource, seen: KnownSource | None, sizes: Iterable[int], *, whole_lines: bool) -> SourceLook:
+def look_at_source(
+    source: DocumentSource, seen: KnownSource | None = None, sizes: Iterable[int] = (), *, whole_lines: bool = False
+) -> SourceLook:
+    """Return what one source is now; its content is cut at ``sizes`` as well, unless it is unchanged since ``seen``."""
     if not isinstance(source, FileSource):
         return SourceLook(KnownSource(source.name, source.size, 0, source.signature().hex()))
     try:

@@ -58,7 +58,7 @@ class Chunker:
         try:
             for number, at, content in entries:
                 # The usual case first, for what is done here is done for every line.
-                item = (quick(content) if type(content) is bytes else None) or self._item(number, content)
+                item = (quick(content) if type(content) is bytes else None) or self.outcome(number, content)
                 count += 1
                 if isinstance(item, Unmet):
                     unmet += item.documents
@@ -90,7 +90,8 @@ class Chunker:
         """Return the place of an entry, for people."""
         return f"{self._name}:{number}" if number else self._name
 
-    def _item(self, number: int, content: object) -> Item | Refused | Unmet | None:
+    def outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        """Return what an entry is."""
         if type(content) is bytes:
             return self._shape.of_json(f"{self._name}:{number}", content)
         if isinstance(content, dict):
@@ -99,10 +100,16 @@ class Chunker:
         if isinstance(content, Text):
             where = self._name if content.whole else self.where(number)
             return self._shape.of_text(where, where, content.data)
-        if content is None:
-            return None
         if isinstance(content, Bad):
             return Refused(self.where(number), content.why, content.data, content.broken)
+        return self._made_elsewhere(number, content)
+
+    def _made_elsewhere(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        """Return what another process has made of an entry (`tokenmill.app.tools.pack.parted_sources`), or nothing."""
+        if content is None or isinstance(content, Item | Unmet):
+            return content
+        if isinstance(content, Refused):
+            return content._replace(where=self.where(number))
         raise TypeError(content)
 
 
@@ -117,13 +124,15 @@ class Reading:
     """Between the fields of csv and tsv; None: comma and tab."""
     encoding: str | None = None
     """Of csv, tsv and texts; None: UTF-8, and for csv and tsv what a byte order mark says."""
+    extract: bool = False
+    """Whether the text of HTML pages in WARC files is extracted."""
 
     @property
     def needs(self) -> Needs:
         """What formats need to know."""
         texts = tuple(name for name, _ in self.shape.texts)
         columns = None if self.mapping else self.shape.columns
-        return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter)
+        return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter, self.extract)
 
     def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a file of a kind, mapped if there is a mapping (`Mapping.of`)."""
@@ -186,7 +195,7 @@ class FileSource:
         chunker = Chunker(self.reading.shape, self.name, start)
         try:
             file = FileIO(self.path)
-            with BufferedReader(_Bounded(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
+            with BufferedReader(BoundedFile(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
                 yield from self._chunks(raw, chunker, start)
         except DAMAGE as error:
             yield broken_chunk(chunker, error)
@@ -207,7 +216,7 @@ class FileSource:
         yield chunker.chunk(chunker.rest, self.size, last=True)
 
 
-class _Bounded(RawIOBase):
+class BoundedFile(RawIOBase):
     """A file up to some byte."""
 
     def __init__(self, file: FileIO, end: int) -> None:
@@ -215,25 +224,32 @@ class _Bounded(RawIOBase):
         self._end = end
 
     def readable(self) -> bool:
+        """Return that it is."""
         return True
 
     def seekable(self) -> bool:
+        """Return that it is."""
         return True
 
     def fileno(self) -> int:
+        """Return the file's number."""
         return self._file.fileno()
 
     def readinto(self, buffer: Any) -> int:
+        """Read what is before the end."""
         left = max(0, self._end - self._file.tell())
         return self._file.readinto(memoryview(buffer)[:left]) or 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
+        """Return the place."""
         return self._file.tell()
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
         super().close()
 

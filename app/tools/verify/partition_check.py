@@ -5,20 +5,16 @@ connection of this one is copied. None outlives this process.
 """
 
 import asyncio
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from multiprocessing.resource_tracker import ensure_running
 from operator import add
 from pathlib import Path
 from typing import Final
@@ -40,6 +36,7 @@ from ...kafka.schema_registry import schemas_for_command
 from ...kafka.token_topic import check_source
 from ...process import collect_seldom, keep_loaded
 from ...settings import Settings
+from ..side_processes import end_with_parent, side_processes
 from .chain_check import ChainCheck, ChainTask
 from .reference_sample import ReferenceSample, SampleCheck, Sampler
 from .verify_result import Advance, ChainResult
@@ -186,8 +183,6 @@ class _PartitionCheck:
             sample.compare(records, milled.messages)
 
 
-SAFE_PATH: Final = "PYTHONSAFEPATH"
-"""What ``-P`` is as a variable: the working directory is not on the module path."""
 REPORT_SECONDS: Final = 0.2
 """How often a process says how far it is."""
 
@@ -202,7 +197,10 @@ def check_partitions(
 
     """
     waiting = deque(enumerate(tasks))
-    with _workers(min(processes, len(tasks))) as workers:
+    count = max(1, min(processes, len(tasks)))
+    # Whether the fast path can be used is asked here, so that the log says it once.
+    arguments = max(1, len(os.sched_getaffinity(0)) // count), fastpath.is_available()
+    with side_processes(count if tasks else 0, "verify", _work, *arguments) as workers:
         busy: dict[Connection, int] = {}
         for connection in workers:
             busy[connection] = _give(connection, waiting)
@@ -239,55 +237,12 @@ def _receive(connection: Connection, process: SpawnProcess, task: PartitionTask)
     return answer
 
 
-@contextmanager
-def _workers(count: int) -> Iterator[dict[Connection, SpawnProcess]]:
-    context = multiprocessing.get_context("spawn")
-    threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
-    fast = fastpath.is_available()  # asked here, so that the log says it once
-    workers: dict[Connection, SpawnProcess] = {}
-    try:
-        for number in range(count):
-            mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, threads, fast), name=f"verify {number}", daemon=True)
-            with _shielded():
-                process.start()
-            theirs.close()
-            workers[mine] = process
-        yield workers
-    finally:
-        for connection, process in workers.items():
-            connection.close()
-            process.kill()  # it holds nothing that would need an orderly end
-            process.join()
-
-
-@contextmanager
-def _shielded() -> Iterator[None]:
-    """Start processes that import nothing from the working directory, and never see Ctrl-C: they inherit both.
-
-    Ctrl-C reaches the whole group; we end them. multiprocessing says ``-P`` to them only if we were started with it.
-    """
-    safe = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = "1"
-    before: set[int | signal.Signals] = set()
-    try:
-        ensure_running()  # multiprocessing's own helper would be started next, and lift the mask again
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if safe is None:
-            del os.environ[SAFE_PATH]
-        else:
-            os.environ[SAFE_PATH] = safe
-
-
 def _work(connection: Connection, threads: int, fast: bool) -> None:  # noqa: FBT001 - multiprocessing passes it
     """Verify the partitions that come through the pipe, until it closes."""
     collect_seldom()
     if fast:
         fastpath.install()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
     opened: dict[bytes, Stages] = {}
 
@@ -330,11 +285,3 @@ class _Reports:
         if time.monotonic() - self._sent >= REPORT_SECONDS:
             self._connection.send(self._sum)
             self._sum, self._sent = Advance(0, 0, 0), time.monotonic()
-
-
-def _end_with_parent() -> None:
-    """End this process as soon as the one that started it has ended, however that came about."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

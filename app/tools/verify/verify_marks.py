@@ -109,7 +109,7 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
         chains = [(s, partition) for s in streams for partition in range(counts[s.stream.raw_topic])]
         in_store = [StoreEras.look(store, s.stream.name) for s in streams]
         control = await _ranges(client, (TopicPartition(s.stream.control_topic, 0) for s in streams))
-        stores = [_store_mark(store, s.stream.name, partition) for s, partition in chains]
+        stores = [store_mark(store, s.stream.name, partition) for s, partition in chains]
         tokens = await _ranges(client, (TopicPartition(s.stream.tokens_topic, p) for s, p in chains))
         topics = await client.topics()
         dead = {t: await _all_ranges(client, dead_letter_topic(t)) for t in counts if dead_letter_topic(t) in topics}
@@ -150,7 +150,8 @@ async def _all_ranges(client: AIOKafkaConsumer, topic: str) -> dict[int, tuple[i
     return {tp.partition: span for tp, span in (await offsets(client, partitions)).items()}
 
 
-def _store_mark(store: Path | None, stream: str, partition: int) -> StoreMark | None:
+def store_mark(store: Path | None, stream: str, partition: int) -> StoreMark | None:
+    """Return what a store holds of a partition now; None where there is no store."""
     if store is None:
         return None
     if stream not in streams_in(store):

@@ -1,5 +1,6 @@
 """The directory that `demo` and `up` share."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,23 @@ def test_settings_come_back(tmp_path: Path) -> None:
 
     assert state.saved() == SAVED
     assert load_settings(config=state.settings_file) == SAVED
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["fineweb-2024"],
+        [{"name": "gopher_quality", "min_doc_words": None}, {"name": "regex", "regex_exp": '"a\x7f", [b] = {c}'}],
+        [{"name": "gopher_repetition", "top_n_grams": [[2, 0.5]]}, {"name": "words", "words": ["ü", "null"]}],
+    ],
+)
+def test_steps_come_back(tmp_path: Path, steps: list[object]) -> None:
+    """Tables in a list, and null, for which TOML has no word."""
+    settings = load_settings({"steps": json.dumps(steps)})
+    state = LocalState(tmp_path)
+    state.save(settings)
+    assert state.saved() == settings
+    assert load_settings(config=state.settings_file) == settings
 
 
 def test_each_name_is_new(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Writes what our plain steps make of documents, as `with_datatrove` does for datatrove's filters."""
+"""Writes what our steps make of documents, as `with_datatrove` does for datatrove's filters.
+
+The plain steps and the kernels both answer; where they differ, the answer says so, and is none of datatrove's.
+"""
 
 import sys
 from typing import Any, Final
@@ -6,11 +9,14 @@ from typing import Any, Final
 from tests.peers.curation.shards import Answer, answer_shards
 from tests.peers.curation.variants import VARIANTS
 from tokenmill.documents import Document
+from tokenmill.stages.curation.fast_steps import with_kernels
+from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.c4_paragraph import C4Paragraph
 from tokenmill.stages.steps.c4_quality import C4Quality
 from tokenmill.stages.steps.fineweb_quality import FinewebQuality
 from tokenmill.stages.steps.gopher_quality import GopherQuality
 from tokenmill.stages.steps.gopher_repetition import GopherRepetition
+from tokenmill.stages.steps.protocol import Answer as StepAnswer
 from tokenmill.stages.steps.protocol import Rejected, Step
 
 STEPS: Final[dict[str, Any]] = {
@@ -26,13 +32,21 @@ OF_DATATROVE: Final = {"too_few_paragraphs": "< 3 paragraphs"}
 
 def main() -> None:
     """Answer for all documents of these files; see `tests.peers.curation.shards`."""
-    steps = [STEPS[variant.step](**variant.parameters) for variant in VARIANTS]
-    answer_shards(sys.argv[1:], "with_tokenmill", lambda at, text: answer(steps[at], text))
+    plain = [STEPS[variant.step](**variant.parameters) for variant in VARIANTS]
+    fast = with_kernels(plain)
+    answer_shards(sys.argv[1:], "with_tokenmill", lambda at, text: answer(plain[at], fast[at], text))
 
 
-def answer(step: Step, text: str) -> Answer:
-    """Return a step's answer for one text."""
-    found = step(Document(text, None, {}))
+def answer(plain: Step, fast: Step, text: str) -> Answer:
+    """Return the answer of both for one text."""
+    document = Document(text, None, {})
+    found = _named(plain(document))
+    changed = dict(fast.many(DocumentColumns.without_fields([text], [None])))
+    quick = _named(changed.get(0, document))
+    return found if quick == found else f"the kernel says {quick}, the plain step {found}"
+
+
+def _named(found: StepAnswer) -> Answer:
     return OF_DATATROVE.get(found.reason, found.reason) if isinstance(found, Rejected) else [found.text]
 
 

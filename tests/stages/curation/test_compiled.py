@@ -1,11 +1,12 @@
 """Where the machine code of kernels is kept."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tokenmill.stages.curation import compiled
-from tokenmill.stages.curation.compiled import kernel_folder
+from tokenmill.stages.curation.compiled import compiling_once, kernel_folder
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +58,44 @@ def test_without_any_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
     """Kernels are compiled by each process then."""
     monkeypatch.setattr(compiled, "_writable", lambda _folder: None)
     assert kernel_folder.__wrapped__() is None
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the code, which each asks for again."""
+    folder = kernel_folder.__wrapped__()
+    assert folder is not None
+    monkeypatch.setattr(compiled, "kernel_folder", lambda: folder)
+    return folder
+
+
+def test_one_compiles_while_others_wait_for_its_code(kept: Path) -> None:
+    """A lock of a file is not between processes alone, but between those that opened it."""
+    with ThreadPoolExecutor(1) as pool:
+        with compiling_once({"language", "c4_quality"}):
+            other = pool.submit(_compile, {"c4_quality"})
+            assert not other.done()
+            assert not list(kept.glob("*.compiled"))
+        other.result()
+    assert sorted(path.name for path in kept.iterdir()) == ["c4_quality.compiled", "language.compiled", "lock"]
+
+
+def test_nobody_waits_where_the_code_is_kept(kept: Path) -> None:
+    """Nor makes the lock; a step whose code is not there makes them wait."""
+    for name in ("language", "c4_quality"):
+        (kept / f"{name}.compiled").touch()
+    with compiling_once({"language"}), compiling_once({"language", "c4_quality"}):
+        assert not (kept / "lock").exists()
+
+
+def test_what_was_not_compiled_to_its_end_is_compiled_by_the_next(kept: Path) -> None:
+    """The lock ends with whoever held it."""
+    with pytest.raises(ValueError, match="numba"), compiling_once({"language"}):
+        raise ValueError("numba")
+    _compile({"language"})
+    assert (kept / "language.compiled").exists()
+
+
+def _compile(names: set[str]) -> None:
+    with compiling_once(names):
+        pass

@@ -89,6 +89,15 @@ def test_odd_texts_have_the_references_answers(fast: tuple[Step, ...], name: str
         assert list(step.many(columns([text]))) == list(each_alone(reference, columns([text])))
 
 
+def test_n_grams_are_equal_where_their_words_are_cut_in_other_places() -> None:
+    """What datatrove compares is words joined without a space: six may have come before, and no five of them."""
+    one, other = "alphabeta gamma delta epsilon zetaeta theta", "alpha betagamma delta epsilon zeta etatheta"
+    text = f"{one} between them are some words of no other kind than these {other}"
+    (step,) = with_kernels([GopherRepetition(top_n_grams=())])
+    assert list(step.many(columns([text]))) == [(0, Rejected("duplicated_6_n_grams"))]
+    assert step(Document(text)) == Rejected("duplicated_6_n_grams")
+
+
 def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.MonkeyPatch, fast: tuple[Step, ...]) -> None:
     """More chunks than it holds come in one text, and then in many: answers stay right."""
     words = fast[0].words  # type: ignore[attr-defined]

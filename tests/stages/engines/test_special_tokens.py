@@ -42,12 +42,12 @@ KINDS: Final = {
 CASES: Final = [(name, engine) for name, marks in KINDS.items() for engine in marks.engines]
 MODES: Final[tuple[SpecialTokens, ...]] = ("text", "tokens")
 
-LARGE: Final = {"tekken", "llama 3"}
-"""Vocabularies that take seconds to open."""
+MARKS: Final = {"llama 3": [pytest.mark.slow], "tekken": [pytest.mark.slow, pytest.mark.needs("minutes")]}
+"""Vocabularies that take seconds to open. What Tekken shows, which adds nothing to a text, GPT-NeoX shows as well."""
 
 
 def _params(cases: Iterable[tuple[str, ...]]) -> list[Any]:
-    return [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] in LARGE)) for case in cases]
+    return [pytest.param(*case, marks=MARKS.get(case[0], [])) for case in cases]
 
 
 on_all_kinds = pytest.mark.parametrize("name", _params((name,) for name in KINDS))

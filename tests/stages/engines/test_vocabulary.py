@@ -97,10 +97,9 @@ def test_the_usual_padding_is_found(changed: dict[str, Any], expected: int) -> N
     assert usual_padding(TokenizerFile("bytes", None), BYTES) == 0
 
 
-def test_a_vocabulary_without_padding_needs_the_setting() -> None:
-    """The message says what else would do."""
-    with pytest.raises(SettingsError, match=r"set padding to .*, or allow_flush = false$"):
-        usual_padding(TokenizerFile("words", words()), WORDS)
+def test_a_vocabulary_may_have_no_padding() -> None:
+    """Then whoever needs some says so."""
+    assert usual_padding(TokenizerFile("words", words()), WORDS) is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from tests.stages.steps.curated import PLAIN, opened, reason
 from tokenmill.documents import FIELDS_TOO_LONG, Document, Limits
 from tokenmill.errors import RecordError, SettingsError
-from tokenmill.stages.steps.language import FIRST_LOOK, LanguageStep
+from tokenmill.stages.curation.language_model import read_model
+from tokenmill.stages.steps.language import CODES, FIRST_LOOK, LanguageStep, model_file
 
 GERMAN = "Die Mühle mahlt das Korn, das die Bauern bringen, und das Mehl wird in der Stadt verkauft.\n"
 
@@ -59,10 +60,16 @@ def test_the_model_is_described() -> None:
     assert said["fasttext_predict"]
 
 
+def test_the_codes_are_those_of_the_model() -> None:
+    """All of them, none more."""
+    assert {label.removeprefix("__label__") for label in read_model(model_file())[1]} == CODES
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({"languages": ["English"]}, "languages: "),
+        ({"languages": ["English"]}, 'languages: the model knows no "English"; it knows af, als, .* zh$'),
+        ({"languages": ["en", "xx"]}, 'languages: the model knows no "xx"'),
         ({"language_threshold": 65}, "language_threshold = "),
         ({"beginning": 0}, "beginning = "),
     ],

@@ -1,5 +1,6 @@
 """Words of a list."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,5 +58,8 @@ def test_lists_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="more than 8 words"):
         opened("words", words=["a b c d e f g h i"])
     (tmp_path / "empty.txt").write_text("# nothing\n")
-    with pytest.raises(SettingsError, match="it has no word"):
-        opened("words", words=str(tmp_path / "empty.txt"))
+    (tmp_path / "long.txt").write_text("a b c d e f g h i\n")
+    for name, said in (("empty.txt", "it has no word"), ("long.txt", "'a b c d e f g h i' has more than 8 words")):
+        path = str(tmp_path / name)
+        with pytest.raises(SettingsError, match=rf"^step 1 \(words\): words: {re.escape(path)} cannot be used: {said}"):
+            opened("words", words=path)

@@ -4,9 +4,10 @@ Compiling all of them takes a minute; a process that finds the code loads it in 
 interpreter's lock.
 """
 
+import fcntl
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -56,6 +57,34 @@ def kernel_folder() -> Path | None:
         with suppress(OSError):  # then they are compiled again
             copytree(brought, own)
     return _writable(own)
+
+
+@contextmanager
+def compiling_once(names: Collection[str]) -> Iterator[None]:
+    """Call the kernels of these steps for the first time: one process after the other, until one of them is through.
+
+    Workers of a host start together, and each would compile the same code for a minute. Once it is kept, nobody waits.
+    """
+    folder = kernel_folder()
+    if folder is None or are_kept(names):
+        yield
+        return
+    with (folder / "lock").open("w") as lock:
+        with suppress(OSError):  # a file system without locks: then each compiles by itself
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        for name in names:
+            _mark(folder, name).touch()
+
+
+def are_kept(names: Collection[str]) -> bool:
+    """Return whether a process of this host has compiled the kernels of these steps, and kept their code."""
+    folder = kernel_folder()
+    return folder is not None and all(_mark(folder, name).exists() for name in names)
+
+
+def _mark(folder: Path, name: str) -> Path:
+    return folder / f"{name}.compiled"
 
 
 def _writable(folder: Path) -> Path | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tokenmill.documents import Document
 from tokenmill.errors import EngineError, SettingsError
+from tokenmill.stages.curation.compiled import compiling_once
 from tokenmill.stages.curation.fast_language import FastLanguage
 from tokenmill.stages.curation.judges import Judge, Judgement, judge_of
 from tokenmill.stages.curation.part import hash_texts
@@ -125,22 +126,22 @@ def with_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
         SettingsError: kernel and reference differ, or spaCy has other rules than the kernels.
 
     """
-    faster: list[Step] = []
-    for step in steps:
-        if isinstance(step, LanguageStep):
-            faster.append(_with_language_kernel(step))
-            continue
-        judge = judge_of(step)
-        if judge is None:
-            faster.append(step)
-            continue
-        fast = FastStep(step, judge, word_split())
-        try:
-            fast.check(CURATION_PROBE)
-        except EngineError as error:
-            raise SettingsError(f"the kernels do not give the references' answers: {error}") from error
-        faster.append(fast)
-    return tuple(faster)
+    with compiling_once({step.name for step in steps}):
+        return tuple(_with_kernel(step) for step in steps)
+
+
+def _with_kernel(step: Step) -> Step:
+    if isinstance(step, LanguageStep):
+        return _with_language_kernel(step)
+    judge = judge_of(step)
+    if judge is None:
+        return step
+    fast = FastStep(step, judge, word_split())
+    try:
+        fast.check(CURATION_PROBE)
+    except EngineError as error:
+        raise SettingsError(f"the kernels do not give the references' answers: {error}") from error
+    return fast
 
 
 def _with_language_kernel(step: LanguageStep) -> Step:

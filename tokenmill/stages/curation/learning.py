@@ -32,6 +32,8 @@ from tokenmill.stages.curation.word_table import (
     slot_of,
 )
 
+AHEAD: Final = 32
+"""Chunks that are looked for together: more reads than a core has under way at once."""
 BROKEN_NUMBER: Final = int.from_bytes(b"IS_ALPHA", "little")
 
 
@@ -46,19 +48,23 @@ def look_up(
     entries: npt.NDArray[np.int32],
     unknown: npt.NDArray[np.int32],
     scratch: npt.NDArray[np.int32],
+    ahead: npt.NDArray[np.uint64],
 ) -> tuple[int, int]:
     """Find the entries of chunks ``data[begin:end]``, from number ``done`` on, making those that are new.
 
     ``entries`` gets them. ``unknown`` gets the new entries whose words only spaCy knows. ``scratch`` has the shape
-    ``[3, bytes of the longest chunk]``. Returns how many chunks are done, not all where the table is full, and how many
-    entries are in ``unknown``.
+    ``[3, bytes of the longest chunk]``, ``ahead`` the shape ``[3, AHEAD]``. Returns how many chunks are done, not all
+    where the table is full, and how many entries are in ``unknown``.
     """
     mask = np.uint64(len(table.slots) - 1)
-    seed, left = table.seed[0], 0
+    left = 0
     entry_room, key_room, word_room = len(table.hashes), len(table.keys) - PADDING, len(table.words)
     for number in range(done, len(begins)):
+        at = (number - done) % AHEAD
+        if at == 0:
+            _look_ahead(table, data, begins[number : number + AHEAD], ends[number : number + AHEAD], ahead)
         begin, size = begins[number], ends[number] - begins[number]
-        value = hash_bytes(data, begin, ends[number], seed)
+        value = ahead[0, at]
         slot = value & mask
         found = -1
         while table.slots[slot] != np.uint64(0):
@@ -80,6 +86,30 @@ def look_up(
                 left += 1
         entries[number] = found
     return len(begins), left
+
+
+@compiled
+def _look_ahead(
+    table: WordTable,
+    data: Bytes,
+    begins: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    ahead: npt.NDArray[np.uint64],
+) -> None:
+    """Put the hashes of chunks into ``ahead[0]``, and read what `look_up` will of each, so that it is in the caches.
+
+    The reads of one kind do not wait for each other here. In `look_up` each waits for the one before it.
+    """
+    mask, seed = np.uint64(len(table.slots) - 1), table.seed[0]
+    for at in range(len(begins)):
+        ahead[0, at] = hash_bytes(data, begins[at], ends[at], seed)
+    for at in range(len(begins)):
+        ahead[1, at] = table.slots[ahead[0, at] & mask]
+    for at in range(len(begins)):
+        slot = ahead[1, at]
+        ahead[2, at] = table.chunks[entry_of(slot), KEY] if slot else 0
+    for at in range(len(begins)):
+        ahead[1, at] = table.keys[ahead[2, at]]
 
 
 @compiled

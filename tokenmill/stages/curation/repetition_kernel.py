@@ -69,15 +69,15 @@ class Room(NamedTuple):
 
 @compiled
 def most_items(part: TextPart, table: WordTable, rows: npt.NDArray[np.int64]) -> int:
-    """Return the most words of a row, or lines if a row has more of them."""
+    """Return the most words of a row, or lines if a row may have more of them: bytes of white space and one."""
     most = 0
     for number in range(len(rows)):
         row, words = rows[number], 0
-        lines = 1
+        lines = part.end[row] - part.begin[row] + 1
         for chunk in range(part.first[row], part.last[row]):
-            words += table.chunks[part.entry[chunk], WORDS]
-        for at in range(part.begin[row], part.end[row]):
-            lines += part.data[at] == _NEW_LINE
+            entry = part.entry[chunk]
+            words += table.chunks[entry, WORDS]
+            lines -= table.chunks[entry, BYTES]
         most = max(most, words, lines)
     return most
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tokenmill.stages.curation.byte_strings import PADDING, polynomial
 from tokenmill.stages.curation.english_rules import EnglishRules, english_rules, special_sequences
 from tokenmill.stages.curation.irregular import find_runs
-from tokenmill.stages.curation.learning import look_up
+from tokenmill.stages.curation.learning import AHEAD, look_up
 from tokenmill.stages.curation.part import TextPart, find_chunks
 from tokenmill.stages.curation.punctuation import SYMBOLS
 from tokenmill.stages.curation.word_table import (
@@ -173,11 +173,11 @@ class WordSplit:
         if may_forget and self.table.used[0] > MOST_ENTRIES:
             self.forget()
         entry, unknown = np.empty(count, np.int32), np.empty(count, np.int32)
-        scratch = np.empty((3, longest + 1), np.int32)
+        scratch, ahead = np.empty((3, longest + 1), np.int32), np.empty((3, AHEAD), np.uint64)
         done = 0
         while True:
             table = self.table
-            done, left = look_up(table, self.rules, data, chunk_begin, chunk_end, done, entry, unknown, scratch)
+            done, left = look_up(table, self.rules, data, chunk_begin, chunk_end, done, entry, unknown, scratch, ahead)
             self._ask_spacy(unknown[:left].tolist())
             if done == count:
                 break

@@ -73,23 +73,15 @@ def usual_end(engine: Engine) -> int:
     return number
 
 
-def usual_padding(tokenizer: TokenizerFile, engine: Engine) -> int:
+def usual_padding(tokenizer: TokenizerFile, engine: Engine) -> int | None:
     """Return the id that the ``tokenizer.json`` pads with, else the first of `USUAL_PADDING`; 0 for raw bytes.
 
-    Raises:
-        SettingsError: there is neither.
-
+    None where there is neither.
     """
     if tokenizer.content is None:
         return END_OF_DOCUMENT
     own = (json.loads(tokenizer.content).get("padding") or {}).get("pad_id")
-    number = own if isinstance(own, int) and own < engine.vocabulary_size else _first_of(engine, USUAL_PADDING)
-    if number is None:
-        raise SettingsError(
-            "no token ends a document, and the tokenizer has none to pad with, which a flush needs: set padding to the "
-            "name or id of the one to use, or allow_flush = false"
-        )
-    return number
+    return own if isinstance(own, int) and own < engine.vocabulary_size else _first_of(engine, USUAL_PADDING)
 
 
 def _first_of(engine: Engine, names: tuple[str, ...]) -> int | None:

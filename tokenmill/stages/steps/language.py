@@ -35,6 +35,16 @@ FIRST_LOOK: Final = 200
 SURE: Final = 0.8
 """Score of the first look that decides. Of 7,940 texts in 46 languages, 98.2 % are told by 200 characters alone, 99.8 %
 by these two looks, and 99.9 % by 1,000 characters."""
+_CODES: Final = (
+    "af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs cv cy "
+    "da de diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he hi hif hr hsb ht hu hy "
+    "ia id ie ilo io is it ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez li lmo lo lrc lt lv mai mg mhr min "
+    "mk ml mn mr mrj ms mt mwl my myv mzn nah nap nds ne new nl nn no oc or os pa pam pfl pl pms pnb ps pt qu rm "
+    "ro ru rue sa sah sc scn sco sd sh si sk sl so sq sr su sv sw ta te tg th tk tl tr tt tyv ug uk ur uz vec vep "
+    "vi vls vo wa war wuu xal xmf yi yo yue zh"
+)
+CODES: Final = frozenset(_CODES.split())
+"""The languages that the model knows; here, so that settings are checked without it."""
 _DIGITS: Final = 3
 """Decimal places of a score, so that the last bits of a library's arithmetic decide nothing."""
 _PREFIX: Final = len("__label__")
@@ -65,8 +75,9 @@ class LanguageStep:
         if not 1 <= self.beginning <= MAX_BEGINNING:
             raise ValueError(f"beginning = {self.beginning}: it must be from 1 to {MAX_BEGINNING:,}")
         for code in self.languages:
-            if not (code.isascii() and code.islower() and code.isalpha() and 2 <= len(code) <= 3):  # noqa: PLR2004 - ISO
-                raise ValueError(f'languages: "{code}" is no code of two or three small letters, as en')
+            if code not in CODES:
+                known = ", ".join(sorted(CODES))
+                raise ValueError(f'languages: the model knows no "{code}"; it knows {known}')
 
     @property
     def name(self) -> str:

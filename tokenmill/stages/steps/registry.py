@@ -17,7 +17,7 @@ from tokenmill.stages.steps.regex import RegexStep
 from tokenmill.stages.steps.replace_pii import ReplacePii
 from tokenmill.stages.steps.sample import SampleStep
 from tokenmill.stages.steps.url import UrlStep
-from tokenmill.stages.steps.words import WordsStep
+from tokenmill.stages.steps.words import WordsStep, list_of_words
 
 
 def _lines(content: bytes, _values: Mapping[str, Any]) -> bytes:
@@ -42,7 +42,7 @@ STEPS: Final[Mapping[str, RegisteredStep]] = {
     "c4_quality": RegisteredStep(C4Quality),
     "c4_paragraph": RegisteredStep(C4Paragraph),
     "fineweb_quality": RegisteredStep(FinewebQuality),
-    "words": RegisteredStep(WordsStep),
+    "words": RegisteredStep(WordsStep, list_of_words),
     "regex": RegisteredStep(RegexStep),
     "length": RegisteredStep(LengthStep),
     "decontaminate": RegisteredStep(Decontaminate, runs_of_texts),

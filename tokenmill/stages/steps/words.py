@@ -5,14 +5,14 @@ own, and the answer depends on the document alone.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tokenmill.documents import Document
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.description import describe_step
-from tokenmill.stages.steps.list_file import ListFile, list_entries
+from tokenmill.stages.steps.list_file import ListFile, canonical_lines, list_entries
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 REMOVED: Final = "document_removed_with_badwords"
@@ -39,11 +39,10 @@ class WordsStep:
         """Look up phrases by their first word."""
         if not 0 <= self.max_share < 1:
             raise ValueError(f"max_share = {self.max_share}: a share is from 0 to below 1")
-        phrases = frozenset(tuple(_split(entry)) for entry in list_entries(self.words)) - {()}
-        longest = max(phrases, key=len, default=())
-        if not phrases or len(longest) > MAX_PHRASE:
-            said = f"{' '.join(longest)!r} has more than {MAX_PHRASE} words" if phrases else "it has no word"
-            raise ValueError(f"words: {said}: correct the list")
+        try:
+            phrases = _phrases(list_entries(self.words))
+        except ValueError as error:
+            raise ValueError(f"words: {error}") from error
         lengths: dict[str, set[int]] = {}
         for phrase in phrases:
             lengths.setdefault(phrase[0], set()).add(len(phrase))
@@ -86,6 +85,28 @@ class WordsStep:
         """Return the number of words of the longest phrase that stands there; 0 for none."""
         sizes = self._lengths.get(words[at], ())
         return next((size for size in sizes if tuple(words[at : at + size]) in self._phrases), 0)
+
+
+def list_of_words(content: bytes, _values: Mapping[str, Any]) -> bytes:
+    """Return the canonical form of a list of words.
+
+    Raises:
+        ValueError: it is no UTF-8, has no word, or an entry of too many words.
+
+    """
+    canonical = canonical_lines(content)
+    _phrases(ListFile.of(canonical).lines())
+    return canonical
+
+
+def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
+    phrases = frozenset(tuple(_split(entry)) for entry in entries) - {()}
+    longest = max(phrases, key=len, default=())
+    if not phrases:
+        raise ValueError("it has no word: put one on each line")
+    if len(longest) > MAX_PHRASE:
+        raise ValueError(f"{' '.join(longest)!r} has more than {MAX_PHRASE} words: correct the list")
+    return phrases
 
 
 def _split(text: str) -> list[str]:

@@ -76,8 +76,8 @@ def _open(ipc: Any, stream: "BufferedReader[Any]") -> tuple[Any, Iterator[Any]]:
     return reader.schema, (reader.get_batch(number) for number in range(reader.num_record_batches))
 
 
-def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
-    """Yield the rows, numbered from 1; whole row groups before ``start`` are not read."""
+def read_parquet(file: File, needs: Needs, start: Place, groups: range | None = None) -> Iterator[Entry]:
+    """Yield the rows, numbered from 1; whole row groups before ``start`` are not read, nor those not in ``groups``."""
     arrow = library("pyarrow", "produce", "reading parquet")
     parquet = library("pyarrow.parquet", "produce", "reading parquet")
     number = start.entry
@@ -88,7 +88,7 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
                 yield 0, 0, bad
                 return
             columns = names if needs.columns is None else [name for name in names if name in needs.columns]
-            for batch in _batches(opened, columns, start.entry):
+            for batch in _batches(opened, columns, start.entry, groups or range(opened.metadata.num_row_groups)):
                 for row in rows_of(batch):
                     number += 1
                     yield number, 0, row
@@ -97,7 +97,19 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         yield number + 1, 0, Bad(f"no parquet, or damaged: {error}", broken=True)
 
 
-def _batches(opened: Any, columns: list[str], skip: int) -> Iterator[Any]:
+def row_groups(path: str) -> list[tuple[int, int]]:
+    """Return the rows of each row group of a parquet file, and their bytes, decompressed.
+
+    Raises:
+        ArrowException, OSError: it is no parquet file, or cannot be read.
+
+    """
+    with library("pyarrow.parquet", "produce", "reading parquet").ParquetFile(path) as opened:
+        found = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
+        return [(group.num_rows, group.total_byte_size) for group in found]
+
+
+def _batches(opened: Any, columns: list[str], skip: int, groups: range) -> Iterator[Any]:
     """Yield the rows behind the first ``skip`` as record batches, each of as many as may be in memory at once."""
     needed = frozenset(columns)
     for number in range(opened.metadata.num_row_groups):
@@ -105,6 +117,8 @@ def _batches(opened: Any, columns: list[str], skip: int) -> Iterator[Any]:
         if skip >= group.num_rows:
             skip -= group.num_rows
             continue
+        if number not in groups:
+            return
         rows = rows_within(_size(group, needed), group.num_rows)
         for batch in opened.iter_batches(rows, row_groups=[number], columns=columns):
             yield batch.slice(min(skip, batch.num_rows))

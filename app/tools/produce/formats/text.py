@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterator
 from functools import partial
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from ..compressed import UTF_8, why_not
 from ..items import Bad, Entry, File, Format, Needs, Place, Text
@@ -14,8 +14,21 @@ _OTHERS: Final = (";", "\t", "|", ",")
 """Delimiters that tables have. None is guessed: where a text has one by chance, a table would be read as another."""
 
 
-def read_lines(stream: BinaryIO, limit: int, start: Place | None = None) -> Iterator[tuple[int, int, bytes | None]]:
-    r"""Yield number (from 1), end in the file, and content of the lines behind ``start`` that are not blank.
+class Line(NamedTuple):
+    """A line that is not blank."""
+
+    number: int
+    """From 1."""
+    begin: int
+    """Where it begins in the file."""
+    end: int
+    """Where the next one begins."""
+    body: bytes | None
+    """Its content."""
+
+
+def read_lines(stream: BinaryIO, limit: int, start: Place | None = None) -> Iterator[Line]:
+    r"""Yield the lines behind ``start`` that are not blank.
 
     The content is without the line's end (``\n`` or ``\r\n``). A line of more than ``limit`` bytes is passed over in
     pieces, and its content is None.
@@ -26,6 +39,7 @@ def read_lines(stream: BinaryIO, limit: int, start: Place | None = None) -> Iter
     readline = stream.readline
     while data := readline(limit + 2):
         number += 1
+        begin = at
         at += len(data)
         body = data.rstrip(b"\r\n")
         long = len(body) > limit
@@ -34,15 +48,15 @@ def read_lines(stream: BinaryIO, limit: int, start: Place | None = None) -> Iter
             at += len(data)
             long = long or bool(data.strip(b"\r\n"))
         if long:
-            yield number, at, None
+            yield Line(number, begin, at, None)
         elif body and not body.isspace():
-            yield number, at, body
+            yield Line(number, begin, at, body)
 
 
 def read_jsonl(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield every line that is not blank."""
     too_long = needs.too_long
-    for number, at, line in read_lines(file.stream, needs.limit, start):
+    for number, _, at, line in read_lines(file.stream, needs.limit, start):
         yield number, at, too_long if line is None else line
 
 
@@ -60,7 +74,7 @@ def read_text(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
 
 def read_text_lines(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield each line that is not blank as a text."""
-    for number, at, line in read_lines(file.stream, needs.limit, start):
+    for number, _, at, line in read_lines(file.stream, needs.limit, start):
         yield number, at, needs.too_long if line is None else _text(file, line)
 
 

@@ -10,14 +10,17 @@ from ..items import Bad, Content, Entry, File, Needs, Place, library
 PAGES: Final = ("conversion", "resource", "response")
 """Types of the records that hold a page; the others are about pages, or about the archive."""
 TEXT: Final = "text/plain"
+HTML: Final = ("text/html", "application/xhtml+xml")
+EXTRACT: Final = "extract"
+"""The extra that extracting needs."""
 _CHARSET: Final = "charset="
 
 
 def read_warc(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield the records that hold a page; an entry's number counts all records.
 
-    A row has ``id`` (WARC-Record-ID), ``text``, ``url`` and ``date``. A page of another type than plain text is `Bad`:
-    its text would have to be extracted first.
+    A row has ``id`` (WARC-Record-ID), ``text``, ``url`` and ``date``. Of an HTML page it is the main text, where that
+    is wanted (`Needs.extract`). A page of any other type than plain text is `Bad`.
     """
     records = library("warcio.archiveiterator", "produce", "reading WARC and WET").ArchiveIterator
     failed = library("warcio.exceptions", "produce", "reading WARC and WET").ArchiveLoadFailed
@@ -53,15 +56,18 @@ class _Pieces:
 def _content(record: Any, needs: Needs) -> Content:
     headers = record.rec_headers if record.http_headers is None else record.http_headers
     kind = str(headers.get_header("Content-Type") or "unknown").lower()
-    if not kind.startswith(TEXT):
-        return Bad(f"a page of type {kind[:60]}, no plain text: extract its text first, or take the WET file")
+    html = kind.startswith(HTML)
+    if html and not needs.extract:
+        return Bad(f"a page of type {kind[:60]}, no plain text: --extract takes its text, or take the WET file")
+    if not html and not kind.startswith(TEXT):
+        return Bad(f"a page of type {kind[:60]}, which has no text that could be taken")
     data = record.content_stream().read(needs.limit + 1)
     if len(data) > needs.limit:
         return needs.too_long
     if record.raw_stream.limit:
         return Bad("the record is cut off", broken=True)
     try:
-        text = data.decode(kind.partition(_CHARSET)[2].strip("\"' ") or "utf-8")
+        text = _extracted(data, kind) if html else data.decode(kind.partition(_CHARSET)[2].strip("\"' ") or "utf-8")
     except (ValueError, LookupError) as error:  # no such charset, no such text in it, or no name of one
         return Bad(f"not the text that it says it is: {error}", data)
     about = record.rec_headers.get_header
@@ -71,3 +77,12 @@ def _content(record: Any, needs: Needs) -> Content:
         "url": about("WARC-Target-URI"),
         "date": about("WARC-Date"),
     }
+
+
+def _extracted(page: bytes, kind: str) -> str:
+    """Return the main text of an HTML page; its encoding is what it says, or else what its bytes look like."""
+    encodings = library("resiliparse.parse.encoding", EXTRACT, "--extract")
+    html = library("resiliparse.parse.html", EXTRACT, "--extract")
+    extract = library("resiliparse.extract.html2text", EXTRACT, "--extract").extract_plain_text
+    encoding = kind.partition(_CHARSET)[2].strip("\"' ") or encodings.detect_encoding(page)
+    return str(extract(html.HTMLTree.parse_from_bytes(page, encoding), main_content=True, alt_texts=False))

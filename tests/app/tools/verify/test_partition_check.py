@@ -16,6 +16,7 @@ from tests.app.tools.verify.published import Published, settled
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.tools import side_processes
 from tokenmill.app.tools.verify import partition_check
 from tokenmill.app.tools.verify.chain_check import ChainTask
 from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partition, check_partitions
@@ -221,13 +222,13 @@ def test_advances_are_added_up_between_two_reports(monkeypatch: pytest.MonkeyPat
 def test_processes_that_are_started_never_see_ctrl_c() -> None:
     """They inherit the mask; this process has its own again."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with partition_check._shielded():
+    with side_processes._shielded():
         assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 def test_no_process_is_waited_for_in_the_middle_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever leaves kills them all, and then waits for their ends; each has its share of the cores."""
+    """Whoever leaves kills them all, and then waits for their ends."""
     done: list[str] = []
 
     class Process:
@@ -239,9 +240,9 @@ def test_no_process_is_waited_for_in_the_middle_of_a_partition(monkeypatch: pyte
 
     context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
-    with partition_check._workers(2) as workers:
+    with side_processes.side_processes(2, "verify", print) as workers:
         assert len(workers) == 2
         assert done == ["start verify 0", "start verify 1"]
         done.clear()
-    assert done == ["kill verify 0", "join verify 0", "kill verify 1", "join verify 1"]
+    assert done == ["kill verify 0", "kill verify 1", "join verify 0", "join verify 1"]
     assert all(pipe.closed for pipe in workers)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer import BadParameter
 
 from tests.app.tools.produce.reading import found_in, reading_of, refusals, values
-from tokenmill.app.cli.produce import parse_delimiter
+from tokenmill.app.cli.reading_options import parse_delimiter
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce import Item, Reading
 from tokenmill.app.tools.produce.formats.text import read_lines
@@ -33,7 +33,7 @@ def test_lines_are_found_whatever_their_length(lines: list[bytes], limit: int) -
         if body.strip() or len(body) > limit
     ]
 
-    found = [(number, data) for number, _, data in read_lines(io.BytesIO(whole), limit)]
+    found = [(number, data) for number, _, _, data in read_lines(io.BytesIO(whole), limit)]
 
     assert found == expected
 
@@ -44,7 +44,7 @@ def test_lines_are_found_again_from_any_place(lines: list[bytes], limit: int) ->
     whole = b"\n".join(lines)
     found = list(read_lines(io.BytesIO(whole), limit))
 
-    for place, (number, at, _) in enumerate(found, 1):
+    for place, (number, _, at, _) in enumerate(found, 1):
         assert list(read_lines(io.BytesIO(whole), limit, Place(number, at))) == found[place:]
 
 
@@ -63,7 +63,7 @@ def test_a_long_line_is_never_in_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
 
-    assert [content for _, _, content in found] == [None, b"short"]
+    assert [content for _, _, _, content in found] == [None, b"short"]
     assert peak < 5 << 20
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tests.app.tools.produce.files import warc_record
@@ -80,3 +81,33 @@ def test_an_archive_that_warcio_cannot_read_is_named(tmp_path: Path) -> None:
     assert where == "a.warc:2"
     assert why.startswith("warcio cannot read this record: AttributeError")
     assert [item.broken for item in found if isinstance(item, Refused)] == [True]
+
+
+def test_pages_of_html_are_extracted_where_that_is_wanted(tmp_path: Path) -> None:
+    """Their main text, in the encoding that header or bytes say; other types are named as before."""
+    page = (
+        "<html><head><title>t</title></head><body><nav>menu</nav><main><h1>Mühle</h1><p>Korn wird in der Mühle zu Mehl,"
+        " und aus Mehl wird Brot gebacken.</p></main><footer>imprint</footer></body></html>"
+    )
+    records = []
+    for charset in ("utf-8", "latin-1"):
+        body = f"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset={charset}\r\n\r\n".encode() + page.encode(charset)
+        records.append(warc_bytes(charset, body))
+    records.append(warc_bytes("guessed", b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + page.encode()))
+    records.append(warc_bytes("image", b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG"))
+    records.append(warc_bytes("odd", b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=no-such\r\n\r\n<p>x"))
+    (tmp_path / "a.warc").write_bytes(b"".join(records))
+    reading = replace(reading_of(), extract=True)
+    found = found_in(reading, tmp_path / "a.warc")
+    texts = {json.loads(value)["id"]: json.loads(value)["text"] for value in values(found)}
+    for name in ("utf-8", "latin-1", "guessed"):
+        assert "Korn wird in der Mühle zu Mehl" in texts[name]
+        assert "menu" not in texts[name]
+    assert "a page of type image/png, which has no text that could be taken" in [why for _, why in refusals(found)]
+
+
+def warc_bytes(name: str, block: bytes) -> bytes:
+    """Return a response record."""
+    head = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Record-ID: <{name}>\r\nWARC-Target-URI: https://example.org/{name}"
+    more = f"\r\nWARC-Date: 2026-01-01T00:00:00Z\r\nContent-Type: {HTTP}\r\nContent-Length: {len(block)}\r\n\r\n"
+    return (head + more).encode() + block + b"\r\n\r\n"

@@ -1,0 +1,284 @@
+"""``tokenmill pack``: files into a store, without Kafka."""
+
+import os
+import secrets
+import signal
+import sys
+from typing import Annotated, Any, get_args
+
+import typer
+from rich.table import Table
+
+from tokenmill.errors import InputError, TokenMillError
+
+from ..settings import Settings
+from ..tools.pack.pack_verification import verify_pack
+from ..tools.pack.packing_run import PackPlan, PackSummary, pack
+from ..tools.produce.producing import require_flush_allowed
+from ..tools.produce.summary import OnError
+from ..tools.verify.reference_sample import ReferenceSample
+from .options import examples, with_settings
+from .output import AsJson, count, say, show, show_json, show_table, size
+from .produce_output import ProduceProgress, say_refusals, say_unmet
+from .progress import until_interrupted
+from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
+
+HOW_PACKED = "How it is packed"
+PARTITIONS = 4
+
+RawTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        metavar="NAME",
+        help="Raw topic whose streams are filled, of raw_topics. Default: the first.",
+        rich_help_panel=HOW_PACKED,
+    ),
+]
+Partitions = Annotated[
+    int,
+    typer.Option(
+        "--partitions",
+        min=1,
+        metavar="P",
+        help="Partitions of each stream; documents are spread over them, and each has segments of its own.",
+        rich_help_panel=HOW_PACKED,
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        metavar="N",
+        help="Processes that mill, each some of the partitions. Default: as many as cores.",
+        rich_help_panel=HOW_PACKED,
+    ),
+]
+OnErrorOption = Annotated[
+    OnError,
+    typer.Option(
+        metavar="NAME",
+        help=f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.",
+        rich_help_panel=HOW_PACKED,
+    ),
+]
+Flush = Annotated[
+    bool, typer.Option("--flush", help="Then fill the open blocks with padding.", rich_help_panel=HOW_PACKED)
+]
+End = Annotated[
+    bool,
+    typer.Option(
+        "--end", help="Then close the streams: trainers end there, and do not wait.", rich_help_panel=HOW_PACKED
+    ),
+]
+
+
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Write nothing: make everything again, and compare the store with it; 1 on a difference.",
+        rich_help_panel=HOW_PACKED,
+    ),
+]
+Reference = Annotated[
+    bool,
+    typer.Option(
+        "--reference", help="With --verify: let the reference compute everything.", rich_help_panel=HOW_PACKED
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option("--sample-seed", help="With --verify: chooses the sample.", rich_help_panel=HOW_PACKED),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "pack",
+        epilog=examples(
+            "tokenmill pack corpus.jsonl notes/ --store store --tokenizer tokenizer.json",
+            "tokenmill pack 'data/*.parquet' --field code --id-field path --partitions 8",
+            "tokenmill pack docs --flush --end",
+            "tokenmill pack docs --verify",
+        ),
+    )(with_settings(with_reading(pack_command), "store", "tokenizer", "sequence_length", "raw_topics"))
+
+
+def pack_command(
+    settings: Settings,
+    paths: Paths,
+    *,
+    choice: SourceChoice,
+    raw_topic: RawTopic = None,
+    partitions: Partitions = PARTITIONS,
+    processes: Processes = None,
+    on_error: OnErrorOption = "skip",
+    then_flush: Flush = False,
+    end: End = False,
+    verified: Verify = False,
+    reference: Reference = False,
+    sample_seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fill the streams of a store from files, without Kafka: segments and eras, ready to be trained on.
+
+    The blocks are, byte for byte, those that `produce` into an empty topic of as many partitions, a mill and a segment
+    worker make. Interrupted or killed, the same command goes on where it was. What cannot be a document is in files
+    beside the streams, in the store's folder pack/.
+    """
+    topic = raw_topic or settings.raw_topics[0]
+    if then_flush:
+        require_flush_allowed(settings, topic)
+    with choice.opened(settings, topic, paths) as (reading, sources):
+        plan = PackPlan(
+            raw_topic=topic,
+            partitions=partitions,
+            processes=processes or len(os.sched_getaffinity(0)),
+            limit=choice.limit,
+            on_error=on_error,
+            shuffle=choice.shuffle,
+            seed=choice.seed,
+            identity=choice.identity(topic, paths, reading),
+            flush=then_flush,
+            end=end,
+        )
+        if verified:
+            _verify(settings, OpenedSources(reading, sources), plan, _sample(sample_seed, reference), as_json=as_json)
+            return
+        with ProduceProgress() as report:
+            summary, interrupted = until_interrupted(pack(settings, sources, reading, plan, report))
+    if summary is None or interrupted is not None:
+        then = "the same command goes on there" if plan.identity else "what is piped in cannot be continued"
+        say(f"interrupted: what was committed is in {settings.store}; {then}")
+        sys.exit(128 + (interrupted or signal.SIGINT))
+    _finish(settings, paths, summary, as_json=as_json)
+
+
+def _sample(seed: int | None, reference: bool) -> ReferenceSample:  # noqa: FBT001 - beside the seed
+    return ReferenceSample(secrets.randbits(32) if seed is None else seed, reference)
+
+
+def _verify(
+    settings: Settings, opened: OpenedSources, plan: PackPlan, sample: ReferenceSample, *, as_json: bool
+) -> None:
+    """Compare, and say what was found.
+
+    Raises:
+        typer.Exit: something is wrong.
+
+    """
+    with ProduceProgress() as report:
+        work = verify_pack(settings, opened.sources, opened.reading, plan, sample=sample, progress=report)
+        found, interrupted = until_interrupted(work)
+    if found is None or interrupted is not None:
+        sys.exit(128 + (interrupted or signal.SIGINT))
+    if as_json:
+        show_json(found.to_dict())
+    elif found.ok:
+        sampled = sum(chain.sampled_blocks for chain in found.chains)
+        parts = [f"{count(found.blocks, 'block')} as packed again, {sampled:,} of them equal to the reference"]
+        parts += [f"{count(sum(found.eras.values()), 'era')}"]
+        parts += [f"{count(found.behind, 'block')} to be packed"] if found.behind > 0 else []
+        show(f"equal: {', '.join(parts)} ({found.seconds:.1f} s)")
+        say(f"--sample-seed {found.sample_seed} chooses the sample again")
+    else:
+        show(f"DIFFERENT: {count(len(found.differences), 'difference')}, the first: {found.differences[0]}")
+    if not found.ok:
+        for difference in found.differences:
+            say(str(difference))
+        raise typer.Exit(TokenMillError.exit_code)
+
+
+def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_json: bool) -> None:
+    say_refusals(summary)
+    say_unmet(summary)
+    if not summary.documents and not summary.before:
+        raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
+    if summary.before:
+        say(f"{count(summary.before, 'document')} of this run were in {settings.store} already")
+    if as_json:
+        show_json(pack_json(summary))
+    else:
+        show_table(streams_table(summary))
+        show(pack_line(summary, str(settings.store)))
+        waiting = sum(stream.open_tokens for stream in summary.streams.values())
+        if waiting:
+            say(f"{count(waiting, 'token')} wait in open blocks; to fill these with padding: the same command, --flush")
+    if summary.broken:
+        raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see above")
+
+
+def streams_table(summary: PackSummary) -> Table:
+    """Return one row for each stream: what became of all documents."""
+    columns = (
+        "stream",
+        "documents",
+        "kept",
+        "filtered",
+        "dead",
+        "other split",
+        "tokens",
+        "blocks",
+        "eras",
+        "open tokens",
+    )
+    table = Table(*columns, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, stream in summary.streams.items():
+        totals = stream.totals
+        numbers = (
+            totals.records - totals.flushes,
+            totals.kept,
+            totals.filtered.total(),
+            totals.dead_lettered.total(),
+            totals.other_split,
+            totals.tokens,
+            stream.blocks,
+            stream.eras,
+            stream.open_tokens,
+        )
+        table.add_row(name, *(f"{number:,}" for number in numbers))
+    return table
+
+
+def pack_line(summary: PackSummary, store: str) -> str:
+    """Return one line: what this call did, and how fast."""
+    rate = summary.bytes / summary.seconds if summary.seconds else 0.0
+    return (
+        f"{count(summary.documents, 'document')}, {size(summary.bytes)} into {store} in {summary.seconds:.1f} s "
+        f"({size(rate)}/s)"
+    )
+
+
+def pack_json(summary: PackSummary) -> dict[str, Any]:
+    """Return the summary as JSON types."""
+    streams = {
+        name: {
+            "totals": stream.totals.to_dict(),
+            "blocks": stream.blocks,
+            "eras": stream.eras,
+            "open_tokens": stream.open_tokens,
+        }
+        for name, stream in summary.streams.items()
+    }
+    partitions = [
+        {"partition": number, "documents": dealt.documents, "bytes": dealt.bytes}
+        for number, dealt in summary.partitions.items()
+    ]
+    return {
+        "topic": summary.topic,
+        "documents": summary.documents,
+        "bytes": summary.bytes,
+        "seconds": round(summary.seconds, 3),
+        "before": summary.before,
+        "refused": summary.refused,
+        "broken": summary.broken,
+        "unmet": summary.unmet,
+        "without_field": summary.without_field,
+        "partitions": partitions,
+        "streams": streams,
+    }

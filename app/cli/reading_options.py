@@ -1,0 +1,302 @@
+"""The options of commands that read files: which, how, which fields, which documents; the same for all of them."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Annotated, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar, get_args
+
+import typer
+
+from tokenmill.errors import SettingsError
+from tokenmill.stages.decoding import FORMATS
+
+from ..settings import Settings
+from ..tools.produce import (
+    DocumentSource,
+    FolderWalk,
+    Reading,
+    RunIdentity,
+    ShapeOptions,
+    find_sources,
+    is_piped,
+    shape_for,
+)
+from ..tools.produce.compressed import known_encoding
+from ..tools.produce.conditions import Condition
+from ..tools.produce.formats import Choice
+from ..tools.produce.mapping import CALL_SECONDS, Mapping
+from ..tools.produce.run_notes import deciding_options
+from ..tools.produce.sql import sql_sources
+from .produce_output import say_not_read
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HOW_READ: Final = "How files are read"
+WHAT_SENT: Final = "What is sent"
+HOW_SENT: Final = "How it is sent"
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH",
+        help="Files, folders, patterns, s3:// gs:// https:// hf://, or - for standard input.",
+        show_default=False,
+    ),
+]
+FormatName = Annotated[
+    Choice,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help=f"{', '.join(get_args(Choice))}. auto: by the suffix; a file of no known suffix is a text.",
+        rich_help_panel=HOW_READ,
+    ),
+]
+Lines = Annotated[
+    bool, typer.Option("--lines", help="Each line of a text is a document: --format lines.", rich_help_panel=HOW_READ)
+]
+
+
+class OpenedSources(NamedTuple):
+    """What is to be read, and how."""
+
+    reading: Reading
+    sources: list[DocumentSource]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChoice:
+    """What a person said of the files of a command, and of the order of their documents."""
+
+    format_name: Choice
+    delimiter: str | None
+    encoding: str | None
+    follow_links: bool
+    split: str | None
+    extract: bool
+    sql: str | None
+    shape: ShapeOptions
+    mapping: Callable[[], Mapping | None]
+    limit: int | None
+    shuffle: int
+    seed: int
+
+    @contextmanager
+    def opened(self, settings: Settings, topic: str, paths: Sequence[str]) -> Iterator[OpenedSources]:
+        """Yield the sources of documents for a raw topic; says what in folders is not read.
+
+        Raises:
+            SettingsError: the topic takes no documents of files.
+            InputError: a path or an option cannot be used.
+
+        """
+        _refuse_framed(settings, topic)
+        mapping = self.mapping()
+        try:
+            encoding = None if self.encoding is None else known_encoding(self.encoding)
+            shape = shape_for(settings, topic, self.shape)
+            reading = Reading(
+                shape, self.format_name, mapping, parse_delimiter(self.delimiter), encoding, extract=self.extract
+            )
+            walk = FolderWalk(self.follow_links)
+            try:
+                if self.sql is None:
+                    sources = find_sources(paths, reading, self.split, walk)
+                else:
+                    sources = sql_sources(paths, self.sql, reading)
+            finally:
+                say_not_read(walk)
+            yield OpenedSources(reading, sources)
+        finally:
+            if mapping is not None:
+                mapping.close()
+
+    def identity(self, topic: str, paths: Sequence[str], reading: Reading) -> RunIdentity | None:
+        """Return the identity of a run over the paths; None for a run that cannot be continued.
+
+        Links that are followed are no part of it: as with any other file of a folder, a new one is noticed.
+        """
+        if any(map(is_piped, paths)):
+            return None
+        return RunIdentity.of(topic, self.options(reading), paths)
+
+    def options(self, reading: Reading) -> dict[str, object]:
+        """Return what decides which documents are sent, and in which order."""
+        return deciding_options(reading, self.split, self.shuffle, self.seed, self.sql)
+
+
+def with_reading(command: Callable[Concatenate[Settings, P], R]) -> Callable[..., R]:
+    """Return the command with the options of reading instead of its parameter ``choice``, a `SourceChoice`."""
+    signature = inspect.signature(command, eval_str=True)
+    options = inspect.signature(_source_choice, eval_str=True).parameters
+
+    @wraps(command)
+    def run(settings: Settings, **arguments: Any) -> R:
+        said = {name: arguments.pop(name) for name in options}
+        choice = _source_choice(**said)
+        return command(settings, **arguments, choice=choice)  # type: ignore[call-arg, arg-type]
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        parameters += options.values() if name == "choice" else [parameter]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _source_choice(
+    *,
+    format_name: FormatName = "auto",
+    lines: Lines = False,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHARACTER", help="Between the fields of csv and tsv: ';' or '\\t'.", rich_help_panel=HOW_READ
+        ),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of csv, tsv and texts: utf-16, latin-1, cp1252.", rich_help_panel=HOW_READ),
+    ] = None,
+    follow_links: Annotated[
+        bool,
+        typer.Option("--follow-links", help="Also links that lead out of a folder.", rich_help_panel=HOW_READ),
+    ] = False,
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Split of a Hugging Face data set.", rich_help_panel=HOW_READ)
+    ] = None,
+    extract: Annotated[
+        bool,
+        typer.Option("--extract", help="Extract the main text of HTML pages in WARC files.", rich_help_panel=HOW_READ),
+    ] = False,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY", help="A SELECT with an ORDER BY; PATH is the database's URL.", rich_help_panel=HOW_READ
+        ),
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Field with the text, or a dotted path; again: the next one to try. Default: text_fields.",
+            rich_help_panel=WHAT_SENT,
+        ),
+    ] = None,
+    id_field: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Field with the id; it is sent as the topic's.", rich_help_panel=WHAT_SENT),
+    ] = None,
+    metadata_fields: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Fields that go with the text: label,lang. No others do.", rich_help_panel=WHAT_SENT
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Only documents that meet it: lang=en, score>=0.5, lang in en,de. Again: that meet all.",
+            rich_help_panel=WHAT_SENT,
+        ),
+    ] = None,
+    map_name: Annotated[
+        str | None,
+        typer.Option(
+            "--map",
+            metavar="MODULE:FUNCTION",
+            help="A function of your own on every row, in parallel: dict to dict, text, or None.",
+            rich_help_panel=WHAT_SENT,
+        ),
+    ] = None,
+    map_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="The function gets a list of N rows at most, and returns a list of as many.",
+            rich_help_panel=WHAT_SENT,
+        ),
+    ] = None,
+    map_processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Processes that run it. Default: physical cores.", rich_help_panel=WHAT_SENT
+        ),
+    ] = None,
+    map_timeout: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="How long a call of it may take.", rich_help_panel=WHAT_SENT),
+    ] = CALL_SECONDS,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Send the text alone, no JSON object with an id.", rich_help_panel=WHAT_SENT),
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after so many documents.", rich_help_panel=WHAT_SENT)
+    ] = None,
+    shuffle_buffer: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Shuffle with so many documents in memory.", rich_help_panel=WHAT_SENT),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Decides the shuffled order.", rich_help_panel=WHAT_SENT)] = 0,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Equal values share a partition; without it documents are spread evenly.",
+            rich_help_panel=WHAT_SENT,
+        ),
+    ] = None,
+) -> SourceChoice:
+    shape_options = ShapeOptions(
+        fields=tuple(field or ()),
+        id_field=id_field,
+        metadata_fields=None
+        if metadata_fields is None
+        else tuple(name.strip() for name in metadata_fields.split(",") if name.strip()),
+        where=tuple(map(Condition.parse, where or ())),
+        key=key,
+        plain=plain,
+    )
+    return SourceChoice(
+        "lines" if lines else format_name,
+        delimiter,
+        encoding,
+        follow_links,
+        split,
+        extract,
+        sql,
+        shape_options,
+        lambda: None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout),
+        limit,
+        shuffle_buffer,
+        seed,
+    )
+
+
+def _refuse_framed(settings: Settings, topic: str) -> None:
+    decode = settings.for_topic(topic).decode
+    if decode in FORMATS:
+        raise SettingsError(
+            f'decode = "{decode}": the mill takes records of {topic} that name a schema, as serializers of your own '
+            "producers write them, and files are sent as JSON or text: give them a raw topic of their own"
+        )
+
+
+def parse_delimiter(delimiter: str | None) -> str | None:
+    r"""Return the delimiter; a tab may be written as ``\t``.
+
+    Raises:
+        typer.BadParameter: it cannot be between the fields of a table.
+
+    """
+    found = "\t" if delimiter in ("\\t", "tab") else delimiter
+    if found is not None and (len(found) != 1 or found in '"\r\n\0'):
+        raise typer.BadParameter(
+            f"{delimiter!r} cannot stand between fields: give one character, for example ';'", param_hint="--delimiter"
+        )
+    return found

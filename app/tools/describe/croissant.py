@@ -1,0 +1,116 @@
+"""A stream as Croissant 1.1 (ML Commons): JSON-LD that says what the files are and where they came from."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import tokenmill
+
+from .facts import DataSetFacts, SegmentFacts
+
+CONFORMS_TO: Final = "http://mlcommons.org/croissant/1.1"
+VERSION: Final = "1.0.0"
+"""Of the data set: appending does not change it, and whatever would is another stream."""
+CONTEXT: Final[dict[str, Any]] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileObject": "cr:fileObject",
+    "fileProperty": "cr:fileProperty",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "prov": "http://www.w3.org/ns/prov#",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+"""The specification's own, and the vocabulary of provenance."""
+
+
+def croissant(facts: DataSetFacts) -> dict[str, Any]:
+    """Return the JSON-LD of a stream whose segments have SHA-256s.
+
+    The format has no words for rows of raw integers, so the files stand there without a record set, and their
+    descriptions say how they are read. What is not known is left out, and named in the description.
+    """
+    told: dict[str, Any] = {
+        "@context": CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": CONFORMS_TO,
+        "name": facts.info.name,
+        "description": _description(facts),
+        "version": VERSION,
+        "isLiveDataset": facts.live,
+        "prov:wasDerivedFrom": [
+            {"@id": f"kafka:{one['topic']}/{one['partition']}", "sc:description": _offsets(one)}
+            for one in facts.partitions
+        ],
+        "prov:wasGeneratedBy": {
+            "@type": "prov:Activity",
+            "prov:label": f"tokenmill {facts.genesis.get('versions', {}).get('tokenmill', tokenmill.__version__)}",
+            "sc:identifier": facts.info.fingerprint.hex(),
+        },
+        "distribution": [_file(segment, facts) for segment in facts.segments],
+    }
+    if facts.eras["first_closed"] is not None:
+        told["dateCreated"] = day(facts.eras["first_closed"])
+        told["dateModified"] = day(facts.eras["last_closed"])
+    if facts.languages is not None:
+        told["inLanguage"] = list(facts.languages)
+    return told
+
+
+def day(milliseconds: int) -> str:
+    """Return a day as ISO 8601 has it, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).date().isoformat()
+
+
+def _offsets(one: dict[str, Any]) -> str:
+    return f"offsets {one['first_offset']} to {one['last_offset']} of partition {one['partition']} of {one['topic']}"
+
+
+def _description(facts: DataSetFacts) -> str:
+    unknown = "; ".join(f"{name} ({why})" for name, why in facts.unknown.items())
+    return (
+        f"Token blocks of the split {facts.recipe.get('split')!r} of the Kafka topic {facts.info.values['raw_topic']}: "
+        f"{facts.blocks:,} blocks of {facts.info.block_tokens} tokens, {facts.info.dtype.name}, made by TokenMill with "
+        f"the recipe {facts.info.fingerprint.hex()}. Not known: {unknown or 'nothing that this format asks for'}."
+    )
+
+
+def _file(segment: SegmentFacts, facts: DataSetFacts) -> dict[str, Any]:
+    manifest = segment.manifest
+    return {
+        "@type": "cr:FileObject",
+        "@id": segment.name,
+        "name": segment.name,
+        "description": f"blocks {manifest.first} to {manifest.first + manifest.blocks - 1} of partition "
+        f"{manifest.partition}: numpy.memmap(file, '{facts.info.dtype.str}').reshape(-1, {manifest.block_tokens})",
+        "contentUrl": segment.name,
+        "contentSize": f"{manifest.bin_bytes} B",
+        "encodingFormat": "application/octet-stream",
+        "sha256": segment.sha256,
+    }

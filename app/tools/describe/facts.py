@@ -1,0 +1,268 @@
+"""What a stream is, from facts alone: those of its store, and those that its brokers tell."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from tokenmill.errors import BrokerError, MissingTopicError, StoreError, TopicError
+from tokenmill.store import StreamInfo, open_eras, open_partition, partitions_in, read_stream, streams_in
+from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
+from tokenmill.store.manifest import Manifest
+from tokenmill.store.sealed import sealed_segments
+from tokenmill.untrusted import regular_file
+from tokenmill.wire.pieces import PADDING
+
+from ...settings import Settings
+from ..inspect.record_ledger import ChainLedger, read_ledger
+from ..produce.run_notes import RunStart, produced_runs
+
+FORMAT: Final = 1
+"""Version of `DataSetFacts.to_dict`."""
+ANSWER_SECONDS: Final = 10.0
+"""How long brokers may take to tell what they know."""
+PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """A sealed segment, whose files never change again."""
+
+    name: str
+    """Path of its tokens in the stream's folder."""
+    manifest: Manifest
+    sha256: str | None
+    """Of the tokens; None where nobody asked for it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        names = ("partition", "first", "blocks", "bin_bytes", "bin_crc32", "docs_crc32", "index_crc32", "chain_after")
+        told = {name: getattr(self.manifest, name) for name in names}
+        return {"name": self.name, **told, "sha256": self.sha256}
+
+
+@dataclass(slots=True)
+class DataSetFacts:
+    """All that is known of a stream; what is not known is in `unknown`, with the reason."""
+
+    info: StreamInfo
+    live: bool
+    """Whether it may still grow: its eras have no end marker."""
+    partitions: list[dict[str, Any]]
+    """Of each partition: blocks, and the offsets of the raw records that they came from."""
+    splits: dict[str, dict[str, Any]]
+    """Of each stream in the store that has another share of the same raw topic, this one too: its split and blocks."""
+    eras: dict[str, Any]
+    segments: list[SegmentFacts]
+    tokenizer: dict[str, Any]
+    counts: dict[str, Any] | None = None
+    """What became of all records, by the last messages of the token topics; None where no broker tells."""
+    languages: dict[str, dict[str, int]] | None = None
+    files: list[dict[str, Any]] | None = None
+    """What `tokenmill produce` sent into the raw topic: each run, and the files or data sets that it read."""
+    unknown: dict[str, str] = field(default_factory=dict)
+    """What is not known, and why."""
+
+    @property
+    def genesis(self) -> dict[str, Any]:
+        """What settled the stream; empty in a store of an early version."""
+        return dict(self.info.values.get("genesis", {}))
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that decides the tokens."""
+        return dict(self.genesis.get("recipe", {}))
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the store holds."""
+        return sum(one["blocks"] - one["first_block"] for one in self.partitions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return {
+            "format": FORMAT,
+            "stream": self.info.name,
+            "fingerprint": self.info.fingerprint.hex(),
+            "isLiveDataset": self.live,
+            "raw_topic": self.info.values["raw_topic"],
+            "split": self.recipe.get("split"),
+            "blocks": self.blocks,
+            "tokens": self.blocks * self.info.block_tokens,
+            "block_tokens": self.info.block_tokens,
+            "dtype": self.info.dtype.name,
+            "segment_blocks": self.info.segment_blocks,
+            "sources": self.partitions,
+            "splits": self.splits,
+            "eras": self.eras,
+            "recipe": self.recipe,
+            "versions": self.genesis.get("versions", {}),
+            "tokenizer": self.tokenizer,
+            "counts": self.counts,
+            "languages": self.languages,
+            "produced": self.files,
+            "segments": [segment.to_dict() for segment in self.segments],
+            "unknown": [{"name": name, "why": why} for name, why in self.unknown.items()],
+        }
+
+
+def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
+    """Return what a store tells of a stream; ``with_sha256`` reads all tokens of sealed segments.
+
+    Raises:
+        StoreError: it holds no such stream.
+        DamagedError: a manifest, a document table or an index was changed.
+
+    """
+    info = read_stream(store, stream)
+    numbers = partitions_in(store, stream)
+    eras, live = _eras(store, stream)
+    facts = DataSetFacts(
+        info=info,
+        live=live,
+        partitions=[_partition(store, info, number) for number in numbers],
+        splits=_splits(store, info),
+        eras=eras,
+        segments=[one for number in numbers for one in _segments(store, info, number, with_sha256=with_sha256)],
+        tokenizer=_tokenizer(store, info),
+    )
+    facts.unknown |= {
+        "license": "a stream does not say under which licence its documents are",
+        "creator": "a stream does not say who wrote its documents",
+        "citeAs": "a stream does not say how it is cited",
+        "datePublished": "a store does not say whether and when it was published",
+        "url": "a store does not say where it is published",
+    }
+    if not facts.recipe:
+        facts.unknown["recipe"] = "the store is of a version that did not keep it"
+    return facts
+
+
+def _partition(store: Path, info: StreamInfo, number: int) -> dict[str, Any]:
+    """Return blocks and offsets of one partition; offsets never fall along a chain whose packing keeps the order."""
+    reader = open_partition(store, info.name, number)
+    starts = info.values.get("genesis", {}).get("starts", [])
+    ends: dict[str, int | None] = {"first_offset": None, "last_offset": None}
+    if reader.blocks > reader.first_block:
+        pieces = [reader.pieces(block) for block in (reader.first_block, reader.blocks - 1)]
+        offsets = [rows["offset"][rows["position"] != PADDING].tolist() for rows in pieces]
+        ends = {"first_offset": min(offsets[0], default=None), "last_offset": max(offsets[1], default=None)}
+    return {
+        "topic": info.values["raw_topic"],
+        "partition": number,
+        "start_offset": starts[number] if number < len(starts) else 0,
+        **ends,
+        "first_block": reader.first_block,
+        "blocks": reader.blocks,
+        "counted_to_offset": None,
+        "last_record_time": None,
+    }
+
+
+def _eras(store: Path, stream: str) -> tuple[dict[str, Any], bool]:
+    try:
+        reader = open_eras(store, stream)
+    except StoreError:
+        return {"eras": 0, "blocks": 0, "first_closed": None, "last_closed": None}, True
+    count = reader.eras
+    rows = [reader.row(number) for number in ((0, count - 1) if count else ())]
+    times = {"first_closed": rows[0].closed, "last_closed": rows[1].closed} if rows else {}
+    told = {"eras": count, "blocks": reader.blocks, "first_closed": None, "last_closed": None, **times}
+    return told, not reader.ended
+
+
+def _segments(store: Path, info: StreamInfo, number: int, *, with_sha256: bool) -> list[SegmentFacts]:
+    directory = partition_directory(store, info.name, number)
+    found = []
+    for manifest in sealed_segments(directory, info, number):
+        path = SegmentPaths(directory, manifest.first).tokens
+        digest = _sha256(path) if with_sha256 else None
+        found.append(SegmentFacts(f"{number}/{path.name}", manifest, digest))
+    return found
+
+
+def _splits(store: Path, info: StreamInfo) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name in streams_in(store):
+        other = read_stream(store, name)
+        if other.values["raw_topic"] != info.values["raw_topic"]:
+            continue
+        readers = [open_partition(store, name, number) for number in partitions_in(store, name)]
+        blocks = sum(reader.blocks - reader.first_block for reader in readers)
+        split = other.values.get("genesis", {}).get("recipe", {}).get("split")
+        found[name] = {"split": split, "blocks": blocks, "tokens": blocks * other.block_tokens}
+    return found
+
+
+def _tokenizer(store: Path, info: StreamInfo) -> dict[str, Any]:
+    recipe = info.values.get("genesis", {}).get("recipe", {})
+    there = (stream_directory(store, info.name) / TOKENIZER_FILE).exists()
+    names = ("tokenizer_sha256", "vocabulary_size", "end_of_document", "dtype")
+    return {"file": TOKENIZER_FILE if there else None, **{name: recipe.get(name) for name in names}}
+
+
+def _sha256(path: Path) -> str:
+    digest = sha256()
+    with regular_file(path) as file:
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+async def add_broker_facts(facts: DataSetFacts, settings: Settings | None) -> None:
+    """Add what the brokers tell: counts, retention, languages, times of records; None asks no broker.
+
+    What they do not tell is unknown, with the reason; so is all of it where none answers.
+    """
+    told = ("counts", "retention", "languages", "last_record_time", "produced")
+    if settings is None:
+        facts.unknown |= dict.fromkeys(told, "no broker was asked; the totals are on the token topics alone")
+        return
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            ledger = await read_ledger(settings, [facts.info.name])
+            runs = await produced_runs(settings, str(facts.info.values["raw_topic"]))
+    except (BrokerError, TimeoutError):
+        why = f"no broker answers at {settings.bootstrap_servers}; the totals are on the token topics alone"
+        facts.unknown |= dict.fromkeys(told, why)
+    except (MissingTopicError, TopicError) as error:
+        facts.unknown |= dict.fromkeys(told, str(error))
+    else:
+        _add(facts, ledger.chains, ledger.streams[0])
+        if runs:
+            facts.files = [_run(name, run) for name, run in sorted(runs.items())]
+        else:
+            facts.unknown["produced"] = "`tokenmill produce` noted no run: other clients wrote the raw topic"
+
+
+def _add(facts: DataSetFacts, chains: Sequence[ChainLedger], whole: ChainLedger) -> None:
+    by_partition = {chain.partition: chain for chain in chains}
+    for one in facts.partitions:
+        chain = by_partition.get(one["partition"])
+        if chain is not None:
+            one |= {
+                "counted_to_offset": chain.offset,
+                "last_record_time": chain.last_record_ms,
+                "counts": chain.totals.to_dict(),
+            }
+    facts.counts = whole.to_dict()
+    figures = whole.totals.figures
+    if figures.languages:
+        facts.languages = {
+            name: {"documents": amount[0], "tokens": amount[1]} for name, amount in sorted(figures.languages.items())
+        }
+    else:
+        facts.unknown["languages"] = "the recipe has no step `language`"
+
+
+def _run(name: str, run: RunStart) -> dict[str, Any]:
+    ends = run.run_end.ends if run.run_end is not None else None
+    return {
+        "run": name,
+        "begun": run.started_ms,
+        "offsets": list(run.offsets.values()),
+        "ends": None if ends is None else list(ends.values()),
+        "sources": [{"name": seen.name, "bytes": seen.size, "digest": seen.digest} for seen in run.sources],
+    }

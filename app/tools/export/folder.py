@@ -1,0 +1,199 @@
+"""The folder of an export: what it is of, which files it has, and writing them whole or not at all.
+
+Beside the files of the format there is a folder ``_tokenmill``, whose name readers of data sets pass over:
+``export.json`` says what is exported and how, and ``<partition>-<first block>.json`` lists the files of a segment. It
+is written when these files are durable, so a segment that is listed is there.
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
+
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import DiskError, InputError
+from tokenmill.store.durable import put_file, sync_directory, sync_way_to
+from tokenmill.store.layout import TEMPORARY
+from tokenmill.store.lock import PartitionLock
+from tokenmill.untrusted import read_json_file
+
+STATE_FOLDER: Final = "_tokenmill"
+EXPORT_FILE: Final = "export.json"
+FORMAT: Final = 1
+"""Version of the files in `STATE_FOLDER`, and of the files that a segment becomes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """One file of an export; its name is a function of the segment."""
+
+    name: str
+    """Relative to the folder."""
+    rows: int
+    tokens: int
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSegment:
+    """The files of one segment."""
+
+    partition: int
+    first: int
+    """Number of its first block."""
+    chain_after: str
+    """Chain hash after its last block: with the same one, two stores hold the same blocks up to there."""
+    files: tuple[ExportedFile, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the segment in an export; its files begin with it."""
+        return f"{self.partition}-{self.first:012d}"
+
+
+class ExportFolder:
+    """A folder that this process may add files to, until `close`."""
+
+    def __init__(self, path: Path, made_of: Mapping[str, Any]) -> None:
+        """Open the folder of an export, or begin one in a folder that is new or empty.
+
+        Args:
+            path: the folder.
+            made_of: stream and options, which decide the files; JSON types.
+
+        Raises:
+            InputError: the folder holds something else, or an export of another stream or with other options.
+            LockedError: another process exports into it.
+            DiskError: it cannot be written to.
+
+        """
+        self.path = path.absolute()
+        self._state = self.path / STATE_FOLDER
+        with blaming_export(self.path), ExitStack() as locks:
+            self._require_ours(made_of)
+            self._state.mkdir(parents=True, exist_ok=True)
+            locks.enter_context(PartitionLock(self._state))
+            if not (self._state / EXPORT_FILE).exists():
+                put_file(self._state / EXPORT_FILE, canonical_json({"format": FORMAT, **made_of}) + b"\n")
+            sync_way_to(self._state)
+            self._require_ours(made_of)  # another process may have been quicker
+            for left in (*self.path.rglob(f".*{TEMPORARY}"), *self._state.glob(f"*{TEMPORARY}")):
+                left.unlink()  # of a run that was killed
+            self._locks = locks.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._locks.close()
+
+    def segments(self) -> dict[tuple[int, int], ExportedSegment]:
+        """Return the segments whose files are all there, by partition and first block, in this order.
+
+        Raises:
+            InputError: a list of files was changed, or a file that it names is missing or has another length.
+
+        """
+        found = {}
+        for file in self._state.glob("*-*.json"):
+            segment = self._read(file)
+            found[segment.partition, segment.first] = segment
+        return dict(sorted(found.items()))
+
+    def add(self, segment: ExportedSegment) -> None:
+        """Note that all files of a segment are in their places; on return this is durable."""
+        for folder in {(self.path / file.name).parent for file in segment.files}:
+            sync_directory(folder)
+        put_file(self._state / f"{segment.name}.json", canonical_json(asdict(segment)) + b"\n")
+
+    def _require_ours(self, made_of: Mapping[str, Any]) -> None:
+        file = self._state / EXPORT_FILE
+        try:
+            known = read_json_file(file)
+        except FileNotFoundError:
+            if self.path.is_dir() and any(name != STATE_FOLDER for name in os.listdir(self.path)):  # noqa: PTH208
+                raise InputError(
+                    f"{self.path} is not empty, and holds no export ({STATE_FOLDER}/{EXPORT_FILE} is missing): name a "
+                    "new folder with --out"
+                ) from None
+            return
+        except ValueError as error:
+            raise InputError(f"{file} is not JSON ({error}): name a new folder with --out") from error
+        wanted = {"format": FORMAT, **made_of}
+        if known != wanted:
+            have = known if isinstance(known, dict) else {}
+            names = [name for name in wanted if have.get(name) != wanted[name]]
+            there, here = (", ".join(f"{n} {values.get(n)!r}" for n in names) for values in (have, wanted))
+            raise InputError(
+                f"{self.path} holds another export: {there} there, {here} asked for. Name another folder with --out, "
+                "or give the options that it was made with"
+            )
+
+    def _read(self, file: Path) -> ExportedSegment:
+        advice = f"remove {file}, and the same command writes the segment again"
+        try:
+            values = read_json_file(file)
+            files = tuple(ExportedFile(**one) for one in values.pop("files"))
+            segment = ExportedSegment(**values, files=files)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise InputError(f"{file} is no list of files ({error}): {advice}") from error
+        for one in segment.files:
+            path = self.path / one.name
+            size = path.stat().st_size if path.exists() else None
+            if size != one.size:
+                what = "is missing" if size is None else f"has {size} bytes, and was written with {one.size}"
+                raise InputError(f"{path} {what}: {advice}")
+        return segment
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file beside its place; afterwards its content is durable, and it has its name. Else nothing is there.
+
+    A crash leaves a name that readers of data sets pass over.
+    """
+    temporary = hidden(path)
+    path.parent.mkdir(exist_ok=True)
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def hidden(path: Path) -> Path:
+    """Return where a file is written before it has its name."""
+    return path.with_name(f".{path.name}{TEMPORARY}")
+
+
+def put_index(path: Path, data: bytes) -> None:
+    """Replace an index file; readers see the old one or the new one, whole."""
+    with new_file(path) as file:
+        file.write(data)
+    sync_directory(path.parent)
+
+
+@contextmanager
+def blaming_export(folder: Path) -> Iterator[None]:
+    """Turn the system's errors inside into a `DiskError` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        advice = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "let this user write there"
+        raise DiskError(
+            f"{folder} cannot be written to ({why}): {advice}, and give the same command again; the segments that are "
+            "there stay, and it goes on behind them"
+        ) from error

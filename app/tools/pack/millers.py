@@ -1,0 +1,380 @@
+"""The processes that mill, and scan parts of files: what they are asked, and what they answer.
+
+Each has some of the partitions. It does what it is asked in order, but scans first: others wait for what is in a part.
+"""
+
+import asyncio
+import itertools
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.bounds import divide
+from tokenmill.errors import TokenMillError
+from tokenmill.milling.outcomes import Stages
+from tokenmill.recipe_stages import reopen_stages
+from tokenmill.records import FLUSH_HEADER, Record
+from tokenmill.stages.engines import EngineName, TokenizerFile
+from tokenmill.store import Store
+from tokenmill.wire.genesis import Genesis
+
+from ...process import allow_more_files, collect_seldom, keep_loaded
+from ..produce.items import Item
+from ..produce.sources import Reading
+from ..side_processes import end_with_parent, side_processes
+from ..verify.reference_sample import ReferenceSample
+from .pack_state import PackFiles
+from .parted_sources import FileSlice, Part, ScannedPart, SliceReader, scan
+from .partition_packer import ChainEnd, PartitionPacker, PartitionWork
+
+WAITING_BYTES: Final = 16 << 20
+"""Bytes of documents that wait at a process."""
+NO_TIME: Final = -1
+"""A document in a file has no time."""
+_NO_SLICE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MillTask:
+    """What all processes need to know."""
+
+    store: Path
+    geneses: Sequence[Genesis]
+    tokenizer: TokenizerFile
+    lists: Mapping[str, bytes]
+    engine: EngineName
+    reading: Reading
+    files: PackFiles
+    threads: int
+    """Of a process's tokenizer."""
+    rejects: bool
+    """Whether what is filtered out is listed."""
+    open_partition: "Callable[[MillTask, Stages, int], PartitionWork]"
+    sample: ReferenceSample | None = None
+    """What the reference computes as well, where the store is verified."""
+    """Opens a partition: to pack it, or to verify it."""
+
+
+def open_for_packing(task: MillTask, stages: Stages, partition: int) -> PartitionWork:
+    """Open a partition for writing."""
+    store = Store.open(task.store)
+    return PartitionPacker.open((store, task.files), task.geneses, stages, partition, rejects=task.rejects)
+
+
+class DocumentBatch(NamedTuple):
+    """Consecutive documents of a partition."""
+
+    partition: int
+    first_offset: int
+    paths: Sequence[str]
+    slices: npt.NDArray[np.int64]
+    """Shape ``[documents, 3]``: number of the path, begin and length; -1 where the value is among ``values``."""
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None]
+    """None at all where no document has one."""
+
+
+class FlushRecord(NamedTuple):
+    """A record that fills the open blocks of a partition."""
+
+    partition: int
+    offset: int
+
+
+class CommitRequest(NamedTuple):
+    """Make all durable."""
+
+
+Request: TypeAlias = Part | DocumentBatch | FlushRecord | CommitRequest
+Ends: TypeAlias = dict[int, dict[str, ChainEnd]]
+"""By partition and split."""
+
+
+def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> DocumentBatch:
+    """Return a batch of documents, whose values may be `FileSlice`."""
+    paths: dict[str, int] = {}
+    values: list[bytes] = []
+    rows: list[tuple[int, int, int]] = []
+    for item in items:
+        value: bytes | FileSlice = item.value
+        if isinstance(value, FileSlice):
+            rows.append((paths.setdefault(value.path, len(paths)), value.begin, value.length))
+        else:
+            rows.append((_NO_SLICE, 0, 0))
+            values.append(value)
+    keys = [item.key for item in items]
+    return DocumentBatch(
+        partition,
+        first_offset,
+        list(paths),
+        np.array(rows, np.int64).reshape(-1, 3),
+        values,
+        keys if any(key is not None for key in keys) else (),
+    )
+
+
+def records_of(batch: DocumentBatch, reader: SliceReader) -> list[Record]:
+    """Return the batch's records.
+
+    Raises:
+        SourceError: a file is shorter than it was.
+
+    """
+    found: list[bytes] = []
+    values = iter(batch.values)
+    begins, lengths = batch.slices[:, 1].tolist(), batch.slices[:, 2].tolist()
+    for number, run in itertools.groupby(enumerate(batch.slices[:, 0].tolist()), key=lambda one: one[1]):
+        places = [at for at, _ in run]
+        low, high = places[0], places[-1] + 1
+        if number == _NO_SLICE:
+            found += itertools.islice(values, high - low)
+        else:
+            found += reader.read(batch.paths[number], begins[low:high], lengths[low:high])
+    keys: Sequence[bytes | None] = batch.keys or [None] * len(found)
+    offsets = itertools.count(batch.first_offset)
+    return [Record(offset, NO_TIME, key, value) for offset, key, value in zip(offsets, keys, found, strict=False)]
+
+
+class _Miller:
+    """The work of one process."""
+
+    def __init__(self, task: MillTask, partitions: Sequence[int]) -> None:
+        self._task = task
+        recipe = task.geneses[0].recipe
+        stages = reopen_stages(recipe, task.tokenizer, task.engine, None, task.lists)
+        self._packers = {number: task.open_partition(task, stages, number) for number in partitions}
+        self._slices = SliceReader()
+        keep_loaded()
+
+    def ends(self) -> Ends:
+        return {number: packer.ends() for number, packer in self._packers.items()}
+
+    def next_offsets(self) -> dict[int, int]:
+        return {number: packer.mill.next_offset for number, packer in self._packers.items()}
+
+    def answer(self, request: Request) -> Any:
+        if isinstance(request, DocumentBatch):
+            self._packers[request.partition].take(records_of(request, self._slices))
+            return None
+        if isinstance(request, FlushRecord):
+            record = Record(request.offset, NO_TIME, None, None, (FLUSH_HEADER,))
+            self._packers[request.partition].take([record])
+            return None
+        if isinstance(request, CommitRequest):
+            for packer in self._packers.values():
+                packer.commit(self._task.files)
+            return self.ends()
+        return scan(request, self._task.reading)
+
+
+class _Requests:
+    """The requests of a process, read by a thread as they come, so that who sends them never waits for long."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._scans: deque[tuple[int, Request]] = deque()
+        self._others: deque[tuple[int, Request]] = deque()
+        self._ended = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __iter__(self) -> Iterator[tuple[int, Request]]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._scans or self._others or self._ended)
+                waiting = self._scans or self._others
+                if not waiting:
+                    return
+                number, request = waiting.popleft()
+            yield number, request
+
+    def _read(self) -> None:
+        try:
+            while True:
+                number, request = self._connection.recv()
+                with self._changed:
+                    is_scan = not isinstance(request, DocumentBatch | FlushRecord | CommitRequest)
+                    (self._scans if is_scan else self._others).append((number, request))
+                    self._changed.notify()
+        except (EOFError, OSError):
+            with self._changed:
+                self._ended = True
+                self._changed.notify()
+
+
+def _work(connection: Connection, assigned: Sequence[Sequence[int]], task: MillTask) -> None:
+    """Do what comes through the pipe, until it closes; the first message says which process this is."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process that started this one ends it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    collect_seldom()
+    allow_more_files()
+    end_with_parent()
+    os.environ["RAYON_NUM_THREADS"] = str(task.threads)  # read by tokenizers when it first encodes
+    try:
+        mine = assigned[connection.recv()]
+        try:
+            miller = _Miller(task, mine)
+            connection.send((-1, miller.next_offsets()))
+            for number, request in _Requests(connection):
+                connection.send((number, miller.answer(request)))
+        except TokenMillError as error:
+            connection.send((-1, error))
+            connection.recv()  # nothing more is done; the pipe closes
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the process that started this one is gone
+
+
+@dataclass(slots=True)
+class _Process:
+    """One of the processes, as it is seen from here."""
+
+    connection: Connection
+    process: SpawnProcess
+    partitions: Sequence[int]
+    scans: int = 0
+    opened: "Future[dict[int, int]]" = field(default_factory=Future)
+    asked: dict[int, "Future[Any]"] = field(default_factory=dict)
+    batches: deque[tuple["Future[Any]", int]] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    error: BaseException | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ask(self, number: int, request: Request) -> "Future[Any]":
+        found: Future[Any] = Future()
+        with self.lock:
+            if self.error is not None:
+                found.set_exception(self.error)
+                return found
+            self.asked[number] = found
+            with suppress(OSError):  # it has ended, and the thread that reads says so
+                self.connection.send((number, request))
+        return found
+
+    def read(self) -> None:
+        """Take the answers as they come; in a thread of its own."""
+        try:
+            while True:
+                number, answer = self.connection.recv()
+                if isinstance(answer, TokenMillError):
+                    return self.fail(answer)
+                found = self.opened if number < 0 else self.asked.pop(number)
+                if not found.cancelled():
+                    found.set_result(answer)
+        except (EOFError, OSError):
+            self.process.join()
+            self.fail(
+                TokenMillError(
+                    f"the process that packed partitions {', '.join(map(str, self.partitions))} ended with code "
+                    f"{self.process.exitcode} (-9: killed, perhaps for its memory; else see above): the same command "
+                    "goes on; with fewer --processes it takes less memory"
+                )
+            )
+
+    def fail(self, error: BaseException) -> None:
+        with self.lock:
+            self.error = self.error or error
+            waiting = [self.opened, *self.asked.values()]
+            self.asked.clear()
+        for one in waiting:
+            if not one.done():
+                one.set_exception(error)
+
+
+class Millers:
+    """The processes; a context manager that starts and ends them."""
+
+    def __init__(self, task: MillTask, partitions: int, processes: int) -> None:
+        """Divide ``partitions`` among ``processes``, which are at most as many."""
+        count = max(1, min(processes, partitions))
+        self._assigned = [list(range(number, partitions, count)) for number in range(count)]
+        self._task = task
+        self._numbers = itertools.count()
+        self._processes: list[_Process] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        started = side_processes(len(self._assigned), "pack", _work, self._assigned, self._task)
+        for number, (connection, process) in enumerate(self._stack.enter_context(started).items()):
+            one = _Process(connection, process, self._assigned[number])
+            connection.send(number)
+            threading.Thread(target=one.read, name=f"pack answers {number}", daemon=True).start()
+            self._processes.append(one)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    async def opened(self) -> dict[int, int]:
+        """Return, when all partitions are open, the offset that each wants next.
+
+        Raises:
+            TokenMillError: one cannot be opened.
+
+        """
+        offsets: dict[int, int] = {}
+        for one in self._processes:
+            found: dict[int, int] = await asyncio.wrap_future(one.opened)
+            offsets |= found
+        return offsets
+
+    def scan(self, part: Part) -> "Future[ScannedPart]":
+        """Have a part scanned by the process that has least of that to do."""
+        one = min(self._processes, key=lambda process: process.scans)
+        one.scans += 1
+        found = one.ask(next(self._numbers), part)
+
+        def done(_: object) -> None:
+            one.scans -= 1
+
+        found.add_done_callback(done)
+        return found
+
+    async def mill(self, batch: DocumentBatch, size: int) -> None:
+        """Give a partition's process its next documents, of ``size`` bytes; waits while it has enough.
+
+        Raises:
+            TokenMillError: what the process met.
+
+        """
+        one = self._of(batch.partition)
+        while one.waiting_bytes and one.waiting_bytes + size > WAITING_BYTES:
+            await self._milled(one)
+        while one.batches and one.batches[0][0].done():
+            await self._milled(one)
+        one.batches.append((one.ask(next(self._numbers), batch), size))
+        one.waiting_bytes += size
+
+    async def _milled(self, one: _Process) -> None:
+        found, size = one.batches.popleft()
+        await asyncio.wrap_future(found)
+        one.waiting_bytes -= size
+
+    async def flush(self, partition: int, offset: int) -> None:
+        """Fill the open blocks of a partition. Raises as `mill`."""
+        await asyncio.wrap_future(self._of(partition).ask(next(self._numbers), FlushRecord(partition, offset)))
+
+    def commit(self) -> "list[Future[Ends]]":
+        """Have all that was given made durable; each process answers with how far its partitions are then."""
+        return [one.ask(next(self._numbers), CommitRequest()) for one in self._processes]
+
+    def _of(self, partition: int) -> _Process:
+        return self._processes[partition % len(self._processes)]
+
+
+def divided(items: Sequence[Item], room: int) -> Iterator[Sequence[Item]]:
+    """Divide documents into runs of about ``room`` bytes."""
+    sizes = np.fromiter((len(item.value) for item in items), np.int64, len(items))
+    for low, high in divide(sizes, items=len(items), room=room):
+        yield items[low:high]

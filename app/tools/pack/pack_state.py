@@ -1,0 +1,196 @@
+"""What a pack keeps beside the streams of its store, so that the same command goes on where it was.
+
+::
+
+    <store>/pack/<name>/run.json         which command it is, and its sources; once
+    <store>/pack/<name>/position.json    a place between two chunks of the reading order
+    <store>/pack/<name>/<partition>.json where the chains of a partition continue
+    <store>/pack/<name>/*.jsonl          what became no document (`letters`)
+
+A partition's file is written after the blocks of its chains are committed, and ``position.json`` after the files of all
+partitions: each is at the position, or further. Documents are a function of the sources, so what is between the
+two is made again, and a chain passes over what it has.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import DamagedError, StoreError
+from tokenmill.store.durable import blaming, put_file, sync_way_to
+from tokenmill.untrusted import read_json_file
+from tokenmill.wire.message import Message, decode_message, encode_header
+
+from ...settings import TopicSettings
+from ..produce.items import Place
+from ..produce.reading_order import LaneState, OrderState
+from ..produce.run_notes import ORDER
+from ..produce.source_changes import KnownSource
+
+DIRECTORY: Final = "pack"
+"""In a store; no stream has this name, for theirs hold a dot."""
+RUN_FILE: Final = "run.json"
+POSITION_FILE: Final = "position.json"
+MOST_BYTES: Final = 1 << 30
+"""Of a file here: of a million sources, ``run.json`` has a hundred megabytes."""
+_ADVICE: Final = "pack into another store, or verify this one (--verify) and keep it as it is"
+
+
+def pack_directory(store: Path, raw_topic: str, own: TopicSettings) -> Path:
+    """Return where the state of the pack of a raw topic's streams is."""
+    return store / DIRECTORY / f"{raw_topic}{own.stream_suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class PackRun:
+    """Which command fills the streams."""
+
+    run: str
+    """The identity of the command (`RunIdentity`); empty where no other call can continue it."""
+    partitions: int
+    first_offset: int
+    """Of the first document of each partition."""
+    closed: int
+    """Milliseconds that eras have as the time when they were closed: the time of the newest source."""
+    sources: tuple[KnownSource, ...]
+    """As they were at the beginning; without digests until they are known."""
+    order: str = ORDER
+
+
+@dataclass(frozen=True, slots=True)
+class PackPosition:
+    """A place between two chunks: all documents before it are milled, in all partitions, and durable."""
+
+    number: int
+    """Of the next document."""
+    state: OrderState
+    offsets: tuple[int, ...]
+    """By partition: the offset of its next document."""
+    refused: int = 0
+    broken: int = 0
+    unmet: int = 0
+    without_field: int = 0
+    letters: int = 0
+    """Bytes of the file of the sources' dead letters."""
+    flushed: bool = False
+    """Whether the open blocks were filled after the last document."""
+
+    @classmethod
+    def start(cls, sources: int, run: PackRun) -> Self:
+        """Return the beginning."""
+        return cls(0, OrderState.start(sources), (run.first_offset,) * run.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Where the chains of a partition continue."""
+
+    carries: Mapping[str, Message] = field(default_factory=dict)
+    """By split."""
+    letters: Mapping[str, int] = field(default_factory=dict)
+    """By name: bytes of the partition's files of letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackFiles:
+    """The files of a pack. What is written is durable when the call returns."""
+
+    directory: Path
+
+    def make(self) -> None:
+        """Make the directory."""
+        with blaming(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            sync_way_to(self.directory)
+
+    def read_run(self) -> PackRun | None:
+        """Return the run; None where there is none.
+
+        Raises:
+            StoreError: another version wrote it.
+            DamagedError: it was changed.
+
+        """
+        values = self._read(RUN_FILE)
+        if values is None:
+            return None
+        try:
+            values["sources"] = tuple(KnownSource(*seen) for seen in values["sources"])
+            run = PackRun(**values)
+        except (TypeError, KeyError) as error:
+            raise self._damaged(RUN_FILE, error) from error
+        if run.order != ORDER:
+            raise StoreError(f"{self.directory}: this version reads files in another order than the one that began it")
+        return run
+
+    def write_run(self, run: PackRun) -> None:
+        """Write the run."""
+        values = asdict(run) | {"sources": [[_utf8(seen.name), *seen[1:]] for seen in run.sources]}
+        self._write(RUN_FILE, values)
+
+    def read_position(self) -> PackPosition | None:
+        """Return the position; None where there is none yet. Raises as `read_run`."""
+        values = self._read(POSITION_FILE)
+        if values is None:
+            return None
+        try:
+            turn, lanes = values.pop("state")
+            state = OrderState(turn, tuple(LaneState(file, Place(entry, byte)) for file, entry, byte in lanes))
+            return PackPosition(state=state, offsets=tuple(values.pop("offsets")), **values)
+        except (TypeError, KeyError, ValueError) as error:
+            raise self._damaged(POSITION_FILE, error) from error
+
+    def write_position(self, position: PackPosition) -> None:
+        """Write the position."""
+        turn, lanes = position.state
+        state = [turn, [[lane.file, *lane.place] for lane in lanes]]
+        self._write(POSITION_FILE, asdict(position) | {"state": state, "offsets": list(position.offsets)})
+
+    def read_partition(self, partition: int) -> PartitionState:
+        """Return a partition's state. Raises as `read_run`."""
+        name = f"{partition}.json"
+        values = self._read(name)
+        if values is None:
+            return PartitionState()
+        try:
+            carries = {split: decode_message(b64decode(header), None) for split, header in values["carries"].items()}
+            return PartitionState(carries, values["letters"])
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise self._damaged(name, error) from error
+
+    def write_partition(self, partition: int, state: PartitionState) -> None:
+        """Write a partition's state."""
+        carries = {split: b64encode(encode_header(carry)).decode() for split, carry in state.carries.items()}
+        self._write(f"{partition}.json", {"carries": carries, "letters": dict(state.letters)})
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.directory / name
+        with blaming(self.directory):
+            try:
+                values = read_json_file(path, most=MOST_BYTES)
+            except FileNotFoundError:
+                return None
+            except ValueError as error:
+                raise self._damaged(name, error) from error
+        if not isinstance(values, dict):
+            raise self._damaged(name, TypeError(values))
+        return values
+
+    def _write(self, name: str, values: Mapping[str, Any]) -> None:
+        with blaming(self.directory):
+            put_file(self.directory / name, canonical_json(values) + b"\n")
+
+    def _damaged(self, name: str, error: Exception) -> DamagedError:
+        return DamagedError(f"{self.directory / name} is not what was written there ({error!r})", _ADVICE)
+
+
+def _utf8(name: str) -> str:
+    return name.encode("utf-8", "replace").decode()
+
+
+def missing_blocks(directory: Path, held: int, wanted: int) -> DamagedError:
+    """Return the error for a partition that has lost blocks that were packed."""
+    return DamagedError(f"{directory} holds {held} blocks, and {wanted} were packed", _ADVICE)

@@ -1,0 +1,329 @@
+"""Large files, read in parts by several processes: the items, and the chunks, are those that one reader makes.
+
+A file of JSON lines is divided by bytes, a parquet file by row groups. A part is scanned by any process, in any order:
+`scan` says which documents are in it. What a chunk is depends on all that comes before it in the file; so the parts'
+documents go through the file's one `Chunker`, in order. It sees sizes alone: a document that is a line of the file
+stays there (`FileSlice`), until the process reads it that mills it. Everything else comes with its bytes.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from io import BufferedReader, FileIO
+from typing import Final, NamedTuple, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.errors import SourceError
+
+from ..produce.compressed import BUFFER_BYTES, DAMAGE, suffixes_of
+from ..produce.formats.columnar import read_parquet, row_groups
+from ..produce.formats.text import read_lines
+from ..produce.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet
+from ..produce.sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
+
+PART_BYTES: Final = 4 << 20
+"""Bytes of a part of a file of lines: far more than a message between processes costs, and small beside a file."""
+LOOK_BYTES: Final = 64 << 10
+"""Bytes that are read at once to find a line's end."""
+LEAST_BYTES: Final = 64 << 10
+"""Smaller files are read where they are asked for."""
+GROUP_BYTES: Final = 64 << 20
+"""Largest row group that is a part: its rows are in memory at once."""
+SPAN_BYTES: Final = 1 << 20
+"""Bytes that are read at once to take slices out of them."""
+SPARSE: Final = 8
+"""Slices are read one by one where there is that many times as much between them ..."""
+LONG_BYTES: Final = 1 << 10
+"""... and where they are this long on average: a call of the system takes no longer than to copy as much."""
+_ELSEWHERE: Final = -1
+"""Instead of a length: the outcome is among those with their bytes."""
+
+
+class FileSlice:
+    """Stands for the bytes of a value that is in a file; it is as long as they are."""
+
+    __slots__ = ("begin", "length", "path")
+
+    def __init__(self, path: str, begin: int, length: int) -> None:
+        self.path = path
+        self.begin = begin
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class LinesPart(NamedTuple):
+    """The lines of a file that begin at the bytes ``[begin, end)``."""
+
+    path: str
+    begin: int
+    end: int
+
+
+class RowsPart(NamedTuple):
+    """One row group of a parquet file."""
+
+    path: str
+    group: int
+    before: int
+    """Rows of the groups before it."""
+    passed: int
+    """Rows of the file that are passed over."""
+
+
+Part: TypeAlias = LinesPart | RowsPart
+Outcome: TypeAlias = Item | Refused | Unmet
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedPart:
+    """What is in a part."""
+
+    numbers: int
+    """How far the numbers of entries go on in it: its lines, or its rows."""
+    entries: npt.NDArray[np.int64]
+    """Shape ``[entries, 4]``: each one's number in the part (from 1), its end in the file, and of a document that is
+    the bytes of its line, where these begin and how many they are."""
+    others: Sequence[Outcome]
+    """What the entries of length -1 are, in order."""
+    keys: Sequence[bytes | None] = ()
+    """Of the documents that are lines; none where the shape has no key."""
+    damage: str = ""
+    """Why it cannot be read to its end."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing after it can be used."""
+        last = self.others[-1] if self.others else None
+        return isinstance(last, Refused) and last.broken
+
+
+Scan: TypeAlias = Callable[[Part], "Future[ScannedPart]"]
+"""Has a part scanned, some time, in some process."""
+
+
+def scan(part: Part, reading: Reading) -> ScannedPart:
+    """Return what is in a part; raises nothing for what is in the file."""
+    try:
+        return _scanned_lines(part, reading) if isinstance(part, LinesPart) else _scanned_rows(part, reading)
+    except OSError as error:
+        return ScannedPart(0, np.empty((0, 4), np.int64), (), damage=error.strerror or str(error))
+
+
+def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
+    shape, needs = reading.shape, reading.needs
+    entries: list[tuple[int, int, int, int]] = []
+    others: list[Outcome] = []
+    keys: list[bytes | None] = []
+    with FileIO(part.path) as file:
+        start, stop = (_line_start(file.fileno(), at) for at in (part.begin, part.end))
+        stream = BufferedReader(BoundedFile(file, stop), BUFFER_BYTES)
+        quick, keyed = shape.quick, shape.key is not None
+        for number, begin, end, line in read_lines(stream, needs.limit, Place(0, start)):
+            outcome = shape.too_long("") if line is None else quick(line) or shape.of_json("", line)
+            if type(outcome) is Item and outcome.value is line:
+                entries.append((number, end, begin, len(line)))
+                if keyed:
+                    keys.append(outcome.key)
+            else:
+                entries.append((number, end, 0, _ELSEWHERE))
+                others.append(outcome._replace(text="") if isinstance(outcome, Item) else outcome)
+        last, behind = (entries[-1][0], entries[-1][1]) if entries else (0, start)
+        numbers = last + _lines(file.fileno(), behind, stop)  # blank ones follow the last entry
+    return ScannedPart(numbers, np.array(entries, np.int64).reshape(-1, 4), others, keys)
+
+
+def _line_start(descriptor: int, at: int) -> int:
+    """Return where the first line begins at or after a byte; the end of the file where none does."""
+    if not at:
+        return 0
+    at -= 1
+    while piece := os.pread(descriptor, LOOK_BYTES, at):
+        found = piece.find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        at += len(piece)
+    return at
+
+
+def _lines(descriptor: int, start: int, stop: int) -> int:
+    """Return how many lines there are between two of their beginnings."""
+    count, last = 0, b"\n"
+    while start < stop and (piece := os.pread(descriptor, min(BUFFER_BYTES, stop - start), start)):
+        count += piece.count(b"\n")
+        last, start = piece[-1:], start + len(piece)
+    return count + (last != b"\n")
+
+
+def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
+    file = File(part.path, BufferedReader(FileIO(part.path)), part.path)
+    chunker = Chunker(reading.shape, os.fsencode(part.path).decode("utf-8", "replace"), Place())
+    entries: list[tuple[int, int, int, int]] = []
+    others: list[Outcome] = []
+    last = begin = max(part.before, part.passed)
+    with file.stream:
+        for number, _, content in read_parquet(file, reading.needs, Place(begin), range(part.group, part.group + 1)):
+            outcome = chunker.outcome(number, content)
+            last = number
+            if outcome is not None:
+                entries.append((number - begin, 0, 0, _ELSEWHERE))
+                others.append(outcome._replace(text="") if isinstance(outcome, Item) else outcome)
+    return ScannedPart(last - begin, np.array(entries, np.int64).reshape(-1, 4), others)
+
+
+@dataclass(slots=True)
+class PartedSource:
+    """A file that is scanned in parts, some of them ahead."""
+
+    source: FileSource
+    scan: Scan
+    ahead: int
+    """Parts that are scanned before they are needed."""
+    groups: Sequence[tuple[int, int]] = field(default=())
+    """Rows and bytes of the row groups of a parquet file."""
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return self.source.name
+
+    @property
+    def size(self) -> int:
+        """The file's."""
+        return self.source.size
+
+    def signature(self) -> bytes:
+        """Return the file's."""
+        return self.source.signature()
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the file's items, as `FileSource.chunks` does; values that are in the file are `FileSlice`."""
+        chunker = Chunker(self.source.reading.shape, self.name, start)
+        try:
+            for items in chunker.chunks(self._entries(start)):
+                yield chunker.chunk(items, self._read(chunker.place))
+            yield chunker.chunk(chunker.rest, self.size, last=True)
+        except DAMAGE as error:
+            yield broken_chunk(chunker, error)
+
+    def _read(self, place: Place) -> int:
+        if not self.groups:
+            return place.byte
+        return self.size * place.entry // max(1, sum(rows for rows, _ in self.groups))
+
+    def _parts(self, start: Place) -> Iterator[Part]:
+        path = self.source.path
+        if not self.groups:
+            for begin in range(start.byte, self.size, PART_BYTES):
+                yield LinesPart(path, begin, min(begin + PART_BYTES, self.size))
+            return
+        before = 0
+        for number, (rows, _) in enumerate(self.groups):
+            if before + rows > start.entry:
+                yield RowsPart(path, number, before, start.entry)
+            before += rows
+
+    def _entries(self, start: Place) -> Iterator[Entry]:
+        waiting: deque[Future[ScannedPart]] = deque()
+        parts = self._parts(start)
+        number = start.entry
+        try:
+            while True:
+                while len(waiting) < self.ahead and (part := next(parts, None)) is not None:
+                    waiting.append(self.scan(part))
+                if not waiting:
+                    return
+                scanned = waiting.popleft().result()
+                yield from self._of_part(scanned, number)
+                if scanned.damage:
+                    raise OSError(scanned.damage)
+                if scanned.is_broken:
+                    return
+                number += scanned.numbers
+        finally:
+            for one in waiting:
+                one.cancel()
+
+    def _of_part(self, scanned: ScannedPart, before: int) -> Iterator[Entry]:
+        path, others, keys = self.source.path, iter(scanned.others), iter(scanned.keys)
+        for number, end, begin, length in scanned.entries.tolist():
+            if length == _ELSEWHERE:
+                yield before + number, end, next(others)
+            else:
+                value = cast("bytes", FileSlice(path, begin, length))  # nobody looks into it who deals it out
+                yield before + number, end, Item(value, "", next(keys, None))
+
+
+def parted(sources: Sequence[DocumentSource], scan_part: Scan, ahead: int) -> list[DocumentSource]:
+    """Return the sources, those divided that can be; `scan` scans their parts."""
+    return [_parted(source, scan_part, ahead) for source in sources]
+
+
+def _parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSource:
+    if not isinstance(source, FileSource) or source.reading.mapping is not None or suffixes_of(source.path)[1]:
+        return source
+    if source.size < LEAST_BYTES or not os.path.isfile(source.path):  # noqa: PTH113 - raises nothing
+        return source
+    if source.kind == "jsonl":
+        return PartedSource(source, scan_part, ahead)
+    if source.kind == "parquet":
+        try:
+            groups = row_groups(source.path)
+        except Exception:  # noqa: BLE001 - no parquet, or damaged: who reads it says so
+            return source
+        if len(groups) > 1 and max(size for _, size in groups) <= GROUP_BYTES:
+            return PartedSource(source, scan_part, ahead, groups)
+    return source
+
+
+class SliceReader:
+    """Reads slices of files; keeps the file open that it read last."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._descriptor = -1
+
+    def read(self, path: str, begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        """Return the slices' bytes, which are in the file in this order.
+
+        Raises:
+            SourceError: the file is shorter than it was, or cannot be read any more.
+
+        """
+        try:
+            return self._read(path, begins, lengths)
+        except OSError as error:
+            raise SourceError(
+                f"{path} cannot be read any more ({error.strerror}): put it back, and the same command goes on"
+            ) from error
+
+    def _read(self, path: str, begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        if path != self._path:
+            self.close()
+            self._descriptor, self._path = os.open(path, os.O_RDONLY), path
+        descriptor, found = self._descriptor, []
+        total = sum(lengths)
+        dense = total < LONG_BYTES * len(lengths) and begins[-1] + lengths[-1] - begins[0] <= SPARSE * total
+        data, at = b"", 0
+        for begin, length in zip(begins, lengths, strict=True):
+            if begin + length > at + len(data):
+                data, at = os.pread(descriptor, max(length, SPAN_BYTES if dense else 0), begin), begin
+            value = data[begin - at : begin - at + length]
+            if len(value) != length:
+                raise SourceError(
+                    f"{path} is shorter than it was when it was read a moment ago: put it back, and the same command "
+                    "goes on"
+                )
+            found.append(value)
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._path = -1, ""

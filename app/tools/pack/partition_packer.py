@@ -1,0 +1,288 @@
+"""One partition, in the process that mills it: documents go in, blocks go into the store, letters into files."""
+
+import os
+import time
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import orjson
+
+from tokenmill.errors import DifferenceError, LockedError
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.outcomes import Outcome, Stages
+from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
+from tokenmill.records import SourceRecord
+from tokenmill.store import PartitionWriter, Store
+from tokenmill.store.commit_log import UNKNOWN
+from tokenmill.store.durable import blaming, sync_directory, write_at
+from tokenmill.untrusted import open_regular
+from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.dead_letters import DeadLetter, RecordPlace, SourcePlace
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.message import Message
+from tokenmill.wire.totals import Totals
+
+from ..verify.verify_result import ChainResult
+from .pack_state import PackFiles, PartitionState, missing_blocks
+
+MESSAGE_BYTES: Final = 4 << 20
+"""Blocks that are hashed and appended at once: no message leaves the process, so this is for speed alone."""
+LOCK_SECONDS: Final = 10.0
+"""How long the processes of a killed call may take to end: they see it at once, but finish what they are at."""
+LOCK_PAUSE: Final = 0.05
+DEAD: Final = "dead-letters"
+REJECTED: Final = "rejected"
+"""Names of a partition's files of letters; its number and a suffix follow."""
+
+
+class LetterFile:
+    """A file of letters, one on a line, as JSON of what Kafka would have; it is made with the first one."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Go on after ``size`` bytes: what a killed process wrote behind them was never noted, and comes again."""
+        self.size = size
+        self._path = path
+        self._descriptor = -1
+        if path.exists():
+            with blaming(path.parent):
+                os.truncate(path, size)
+
+    def add(self, letters: Iterable[DeadLetter]) -> None:
+        """Append letters; `sync` makes them durable."""
+        data = b"".join([_line(letter) for letter in letters])
+        if not data:
+            return
+        with blaming(self._path.parent):
+            if self._descriptor < 0:
+                self._descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
+                sync_directory(self._path.parent)
+            write_at(self._descriptor, data, self.size)
+        self.size += len(data)
+
+    def sync(self) -> None:
+        """Make durable what was added."""
+        if self._descriptor >= 0:
+            with blaming(self._path.parent):
+                os.fdatasync(self._descriptor)
+
+
+def _line(letter: DeadLetter) -> bytes:
+    """Return a letter as `tokenmill dead-letters show --json` shows one."""
+    values: dict[str, Any] = {
+        "place": str(letter.place),
+        **letter.place._asdict(),
+        "timestamp": letter.timestamp,
+        "reason": letter.reason,
+        "exception": letter.exception,
+        "detail": letter.detail,
+        "key": None if letter.key is None else b64encode(letter.key).decode(),
+        "headers": [],
+        "value": None if letter.value is None else b64encode(letter.value).decode(),
+        "value_bytes": len(letter.value or b""),
+    }
+    return orjson.dumps({name: _plain(value) for name, value in values.items()}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _plain(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def letter_of(outcome: Outcome, topic: str, partition: int) -> DeadLetter:
+    """Return the letter of a record that is no document, or was filtered out."""
+    record = outcome.record
+    place = RecordPlace(topic, partition, record.offset)
+    return DeadLetter(
+        place, record.timestamp, outcome.reason, outcome.exception, outcome.detail, record.key, record.value, ()
+    )
+
+
+def source_letter(topic: str, run: str, where: str, why: str, data: bytes) -> DeadLetter:
+    """Return the letter of something in a source that never became a record."""
+    return DeadLetter(SourcePlace(topic, run, where), -1, "not_produced", "", why, None, data, ())
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEnd:
+    """How far a chain is."""
+
+    blocks: int
+    """Committed."""
+    totals: Totals
+    open_tokens: int
+    verified: ChainResult | None = None
+    """What was found, where it was verified."""
+
+
+class PartitionWork(Protocol):
+    """What is done with the documents of one partition."""
+
+    @property
+    def mill(self) -> PartitionMill:
+        """What mills them."""
+
+    def take(self, records: Sequence[SourceRecord]) -> None:
+        """Take consecutive records."""
+
+    def commit(self, files: PackFiles) -> None:
+        """Make durable what was taken, or conclude."""
+
+    def ends(self) -> dict[str, ChainEnd]:
+        """Return how far each chain is, by split."""
+
+
+class StoreSink:
+    """Appends the blocks that the store does not have yet."""
+
+    def __init__(self, writer: PartitionWriter) -> None:
+        self.writer = writer
+
+    def take(self, message: Message) -> None:
+        """Append what is new.
+
+        Raises:
+            DifferenceError: the blocks are not those that the store goes on from.
+
+        """
+        writer = self.writer
+        known = min(writer.next_block - message.first, message.count)
+        block = message.first + known
+        if (message.chains[known - 1] if known else message.before) != writer.chain_before(block):
+            raise DifferenceError(
+                f"the documents now make other blocks before block {block} than those that were packed: a source has "
+                "changed, or a function of yours answers differently. Put back what it was, or pack into another "
+                "store; --verify finds the first block that differs"
+            )
+        if known == message.count:
+            return
+        block_bytes = len(message.tokens) // message.count
+        blocks = Blocks(
+            first=writer.next_block,
+            tokens=memoryview(message.tokens)[known * block_bytes :],
+            entries=message.entries[known:],
+            chains=message.chains[known:],
+        )
+        writer.append(blocks, token_offset=UNKNOWN)
+
+    def commit(self) -> None:
+        """Make the blocks durable."""
+        self.writer.commit()
+
+
+@dataclass(slots=True)
+class PartitionPacker:
+    """Mills one partition into sinks."""
+
+    partition: int
+    mill: PartitionMill
+    sinks: Mapping[str, StoreSink]
+    """By split."""
+    topic: str
+    letters: Mapping[str, LetterFile] = field(default_factory=dict)
+    """By name; none where nothing is written."""
+    documents: int = 0
+
+    @classmethod
+    def open(
+        cls,
+        place: tuple[Store, PackFiles],
+        geneses: Sequence[Genesis],
+        stages: Stages,
+        partition: int,
+        *,
+        rejects: bool,
+    ) -> "PartitionPacker":
+        """Lock the partition of all streams, recover it, and go on where it was.
+
+        Raises:
+            LockedError, DamagedError, DiskError, StoreError: as `PartitionWriter.open`, and where the state is damaged,
+                or the store has lost blocks.
+
+        """
+        store, files = place
+        state = files.read_partition(partition)
+        chains, sinks = [], {}
+        for genesis in geneses:
+            split = genesis.recipe.split
+            carry = state.carries.get(split)
+            point = genesis_start(genesis, partition) if carry is None else resume_point(carry)
+            writer = _open_writer(store, genesis.stream, partition)
+            if writer.next_block < point.cursor.block:
+                raise missing_blocks(
+                    store.path / genesis.stream / str(partition), writer.next_block, point.cursor.block
+                )
+            chains.append(ChainMill(genesis.recipe, point, message_bytes=MESSAGE_BYTES))
+            sinks[split] = StoreSink(writer)
+        names = (DEAD, REJECTED) if rejects else (DEAD,)
+        letters = {
+            name: LetterFile(files.directory / f"{name}-{partition}.jsonl", state.letters.get(name, 0))
+            for name in names
+        }
+        mill = PartitionMill(stages, chains, list_rejected=rejects)
+        return cls(partition, mill, sinks, geneses[0].recipe.raw_topic, letters)
+
+    def take(self, records: Sequence[SourceRecord]) -> None:
+        """Mill consecutive records; those that all chains have passed are left out.
+
+        Raises:
+            EngineError, PanicError, SourceError: as `PartitionMill.feed`.
+            DifferenceError, DiskError: as the sinks.
+
+        """
+        milled = self.mill.feed(records)
+        self.documents += len(records)
+        for name, outcomes in ((DEAD, milled.dead_letters), (REJECTED, milled.rejected)):
+            if outcomes and name in self.letters:
+                self.letters[name].add(letter_of(outcome, self.topic, self.partition) for outcome in outcomes)
+        for split, messages in milled.messages.items():
+            for message in messages:
+                self.sinks[split].take(message)
+
+    def commit(self, files: PackFiles) -> None:
+        """Make durable all that was taken, and then note where it continues."""
+        for letters in self.letters.values():
+            letters.sync()
+        for sink in self.sinks.values():
+            sink.commit()
+        carries = {split: carry_of(chain) for split, chain in self.mill.chains.items()}
+        sizes = {name: letters.size for name, letters in self.letters.items()}
+        files.write_partition(self.partition, PartitionState(carries, sizes))
+
+    def ends(self) -> dict[str, ChainEnd]:
+        """Return how far each chain is, by split."""
+        return {
+            split: ChainEnd(chain.next_block, chain.totals.copy(), chain.open_tokens)
+            for split, chain in self.mill.chains.items()
+        }
+
+
+def _open_writer(store: Store, stream: str, partition: int) -> PartitionWriter:
+    """Lock and recover a partition; waits for what is left of a call that was killed a moment ago.
+
+    No other process can have the lock: this call has the store's.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return PartitionWriter.open(store, stream, partition)
+        except LockedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOCK_PAUSE)
+
+
+def genesis_start(genesis: Genesis, partition: int) -> ResumePoint:
+    """Return where a chain begins."""
+    return genesis_point(genesis.start(partition), genesis_hash(genesis.recipe.fingerprint, partition))
+
+
+def carry_of(chain: ChainMill) -> Message:
+    """Return where a chain continues, between two feeds."""
+    carry = chain.carry(chain.next_offset)
+    if carry is None:
+        raise ValueError("a chain is in the middle of a document after a feed")
+    return carry

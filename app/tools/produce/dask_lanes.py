@@ -1,0 +1,168 @@
+"""A run of produce on a Dask cluster: its files in lanes, each lane a task, and each task a run of produce by itself.
+
+The lane of a file is a hash of its name, and a lane's run has an identity of its own. So a lane is sent once, whoever
+sends it and how often it is begun: a second attempt fences the first one off, and goes on behind what is acknowledged
+(`tokenmill.app.tools.produce.resuming`). All workers must reach the brokers, and the files by the same paths.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+import xxhash
+
+from tokenmill.errors import InputError, TokenMillError
+
+from ...settings import Settings
+from .items import DocumentSource, library
+from .paths import is_piped
+from .producing import RunPlan, produce
+from .run_notes import RunIdentity
+from .sender import Acknowledged
+from .summary import Progress, Summary
+
+EXTRA: Final = "dask"
+LANES: Final = 64
+"""Lanes of every run: the tasks that a cluster can work on at once. Another number would be another run."""
+ANSWER_SECONDS: Final = 10
+"""How long the cluster's scheduler may take to answer."""
+RETRIES: Final = 3
+"""How often a lane is tried again that ended because a broker did not answer."""
+
+
+class Opened(Protocol):
+    """What is to be read, as the options of a command open it."""
+
+    @property
+    def sources(self) -> Sequence[DocumentSource]:
+        """All sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTask:
+    """One lane, as it is sent to a worker."""
+
+    lane: int
+    settings: Settings
+    topic: str
+    paths: tuple[str, ...]
+    opened: Callable[[], AbstractContextManager[Opened]]
+    """Opens the sources, in any process: the same ones, with the same content."""
+    options: Mapping[str, object]
+    """Those that decide what is sent, of the whole run."""
+    plan: RunPlan = field(default_factory=RunPlan)
+
+    def run(self) -> Summary:
+        """Send the lane's documents from this process; what was sent before is not sent again. Raises as `produce`."""
+        with self.opened() as found:
+            sources = [source for source in found.sources if lane_of(source) == self.lane]
+            identity = RunIdentity.of(self.topic, {**self.options, "lane": [self.lane, LANES]}, self.paths)
+            return asyncio.run(produce(self.settings, self.topic, sources, replace(self.plan, identity=identity)))
+
+
+def lane_of(source: DocumentSource) -> int:
+    """Return the lane of a source, which depends on its name alone."""
+    return xxhash.xxh3_64_intdigest(source.name.encode("utf-8", "surrogateescape")) % LANES
+
+
+def produce_on_dask(
+    address: str, task: LaneTask, sources: Sequence[DocumentSource], progress: Progress | None = None
+) -> Summary:
+    """Send the documents of all sources into the raw topic from a cluster's workers, each once.
+
+    A worker that dies is replaced by another one, which goes on where it was. Within a lane the order is that of
+    `produce`; lanes come in any order.
+
+    Args:
+        address: of the cluster's scheduler.
+        task: of any lane; the others differ in their number alone.
+        sources: all of them, to know which lanes there are.
+        progress: called with the sum of what the lanes have sent, when one of them ends.
+
+    Raises:
+        InputError: the cluster does not answer, or is gone; a lane's workers died again and again; or as `produce`.
+            Says what was sent: the same command goes on.
+
+    """
+    distributed = library("distributed", EXTRA, "--dask")
+    lanes = sorted({lane_of(source) for source in sources})
+    total = Summary(task.topic, {})
+    total.bytes_total = sum(source.size for source in sources)
+    try:
+        client = distributed.Client(address, timeout=ANSWER_SECONDS)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise InputError(f"no Dask scheduler answers at {address}: {_line(error)}; nothing was sent") from error
+    with client:
+        submitted = {
+            client.submit(LaneTask.run, replace(task, lane=lane), pure=False, retries=RETRIES): lane for lane in lanes
+        }
+        done: list[int] = []
+        try:
+            for future in distributed.as_completed(submitted):
+                _add(total, _result(future))
+                done.append(submitted[future])
+                if progress is not None:
+                    progress(total)
+        except TokenMillError as error:
+            raise type(error)(f"{error}. {_so_far(total, done, lanes)}") from error
+        except Exception as error:
+            raise InputError(f"{_why(error, address)}. {_so_far(total, done, lanes)}") from error
+    return total
+
+
+def _result(future: Any) -> Summary:
+    """Return what a lane did; asking for it raises what its task raised, or why there is no answer."""
+    found: Summary = future.result()
+    return found
+
+
+def _why(error: BaseException, address: str) -> str:
+    if type(error).__name__ == "KilledWorker":
+        return f"workers of {address} died again and again over one lane ({_line(error)}): see their logs"
+    return f"the Dask cluster at {address} is gone, or lost a lane: {type(error).__name__}: {_line(error)}"
+
+
+def _so_far(total: Summary, done: Sequence[int], lanes: Sequence[int]) -> str:
+    return (
+        f"{len(done)} of {len(lanes)} lanes are sent completely, with {total.documents + total.before:,} documents; "
+        "of the others a first part. The same command, on this cluster or another one, sends the rest"
+    )
+
+
+def _line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _add(total: Summary, lane: Summary) -> None:
+    """Add what a lane did."""
+    for number, sent in lane.partitions.items():
+        mine = total.partitions.setdefault(number, Acknowledged())
+        mine.documents += sent.documents
+        mine.bytes += sent.bytes
+    total.before += lane.before
+    total.refused += lane.refused
+    total.broken += lane.broken
+    total.broken_before += lane.broken_before
+    total.unmet += lane.unmet
+    total.without_field += lane.without_field
+    total.examples += lane.examples
+    total.left_out += lane.left_out
+    total.bytes_read += lane.bytes_read
+    total.seconds = max(total.seconds, lane.seconds)
+
+
+def require_lanes(paths: Sequence[str], plan: RunPlan) -> None:
+    """Check that a run can be sent in lanes.
+
+    Raises:
+        InputError: it reads standard input or a pipe, or has options that only one process can keep.
+
+    """
+    if any(map(is_piped, paths)) or plan.identity is None:
+        raise InputError("--dask sends what each worker can read, and goes on in it: no pipes, and not --no-resume")
+    whole = {"--rate": plan.rate, "--limit": plan.limit, "--shuffle-buffer": plan.shuffle}
+    given = [name for name, value in whole.items() if value]
+    if given:
+        raise InputError(f"--dask sends in lanes beside each other: leave out {', '.join(given)}")

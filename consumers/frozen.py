@@ -1,0 +1,91 @@
+"""Eras that are all in a store, as one range of blocks of each partition: what things by index are of."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenmill.eras import Era, EraRange
+from tokenmill.errors import InputError
+from tokenmill.samples import Content, SequenceId, TrainableSamples
+from tokenmill.store import EraReader, StreamInfo, open_eras
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenEras:
+    """Some eras, of which nothing changes any more."""
+
+    eras: range
+    merged: Era
+    """All of them as one: each partition's blocks."""
+    content: Content
+    """The last of them, whose hash covers all before it and their blocks."""
+
+
+def freeze_eras(
+    store: Path, info: StreamInfo, eras: range | None, trainable: TrainableSamples, *, from_start: bool
+) -> FrozenEras:
+    """Return the eras that are asked for; None: all that are in the store now.
+
+    Of all, those of which segments were retired are left out, unless ``from_start``: then they are refused.
+
+    Raises:
+        InputError: they are not all there.
+        DifferenceError, DamagedError: the store is not what its eras say, or damaged.
+
+    """
+    index = open_eras(store, info.name)
+    if eras is None:
+        start = 0 if from_start else _first_whole(index, trainable)
+        eras = range(start, _trainable_now(index, trainable, start))
+    if not 0 <= eras.start < eras.stop <= index.eras:
+        raise InputError(
+            f"the eras {eras} of {info.name} are not in {store}, which has {index.eras}: wait for them, or give "
+            "a range of one era or more that are there, such as range(0, 8)"
+        )
+    merged = _merge(index.era(eras.start), index.era(eras.stop - 1))
+    if not trainable.is_trainable(merged):
+        raise InputError(f"not all blocks of the eras {eras} of {info.name} are in {store} yet: wait for them")
+    return FrozenEras(eras, merged, Content(eras.stop - 1, index.hash_of(eras.stop - 1).hex()))
+
+
+def open_trainable(
+    store: Path, info: StreamInfo, sequence_length: int, views: int, *, check: bool = True
+) -> TrainableSamples:
+    """Return what knows which eras of a stream are in a store; samples are in the order of their blocks."""
+    fingerprint = info.fingerprint.hex()
+    sequence = SequenceId(info.name, fingerprint, sequence_length, seed=0, shuffle=False, eras=(0, None), passes=1)
+    return TrainableSamples(store, info, sequence, views, check=check, on_damage="refuse")
+
+
+def _first_whole(index: EraReader, trainable: TrainableSamples) -> int:
+    """Return the first era whose blocks were not retired; blocks are retired from the oldest on."""
+    low, high = 0, index.eras
+    while low < high:
+        middle = (low + high) // 2
+        ranges = index.era(middle).ranges
+        if all(part.first >= trainable.reader(number).first_block for number, part in enumerate(ranges) if part.blocks):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _trainable_now(index: EraReader, trainable: TrainableSamples, start: int) -> int:
+    """Return how many eras are trainable: all before one that is are, too, so halving finds the last."""
+    low, high = start, index.eras
+    while low < high:
+        middle = (low + high + 1) // 2
+        if trainable.is_trainable(_merge(index.era(middle - 1), index.era(middle - 1))):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _merge(first: Era, last: Era) -> Era:
+    """Return two eras and all between as one: each range continues the one before."""
+    begun = len(first.ranges)
+    ranges = [
+        EraRange(first.ranges[number].first if number < begun else 0, part.stop, part.before, part.after)
+        for number, part in enumerate(last.ranges)
+    ]
+    return Era(first.number, first.before, tuple(ranges), last.closed)

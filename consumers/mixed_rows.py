@@ -1,0 +1,311 @@
+"""The tokens of a mixture's next steps: each sample from the stream that the course gives it to, in one gathering."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.samples import Course, Numbers, Ranks, Samples, Source, TrainableSamples
+from tokenmill.store import MapWatch, Pieces, join_pieces
+
+from .era_table import Located
+from .gathering import Gathering
+from .metrics import Head
+from .rows import Chunk, Items, RowReader
+
+_FIRST_SAMPLES: Final = 256
+"""What is looked up first, so that the first batch comes soon; then four times as much each time."""
+_FEW_PLACES: Final = 1 << 16
+"""How far an end is looked for at a time."""
+
+
+class Ended(Enum):
+    """What comes behind a mixture's last step."""
+
+    ENDED = 0
+
+
+class Missing(NamedTuple):
+    """What the next step waits for."""
+
+    stream: str
+    sample: int
+    """The number of the stream's sample that is not there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A stream of a mixture, as it is read."""
+
+    trainable: TrainableSamples
+    reader: RowReader
+    head: Head
+    leaves: bool
+    """Whether it leaves the mixture behind its last sample; else the mixture ends when it wants one more."""
+
+
+class Place(NamedTuple):
+    """Where a mixture stands: what its places count, and the samples that each stream has given."""
+
+    course: Course
+    samples: dict[str, int]
+    """Of each stream, the samples that were taken."""
+
+
+class MixedChunk(Chunk):
+    """Consecutive batches of one rank, of several streams."""
+
+    __slots__ = ("_names", "_parts", "_rows")
+
+    def __init__(
+        self,
+        rows: Sequence[tuple[str, Part, Numbers, Items]],
+        gathering: Gathering,
+        *,
+        steps: int,
+        batch_size: int,
+        found: Located,
+    ) -> None:
+        """Take the rows of each stream: its name, what it is read by, which rows these are, and their items."""
+        trainable = rows[0][1].trainable
+        kept, crcs = found.kept, found.crcs
+        super().__init__([], gathering, steps=steps, batch_size=batch_size, trainable=trainable, kept=kept, crcs=crcs)
+        self._rows = rows
+        self._names: npt.NDArray[np.int64] | None = None
+
+    def samples(self) -> Samples:
+        """Return where the samples are in their streams, also those that are not there."""
+        if self._samples is None:
+            size = self.steps * self.batch_size
+            found = Samples(*(np.empty(size, np.int64) for _ in Samples._fields))
+            for _, _, mine, items in self._rows:
+                at = 0
+                for order, part in items:
+                    into = mine[at : at + len(part)]
+                    for column, values in zip(found, order.samples_of(part), strict=True):
+                        column[into] = values
+                    at += len(part)
+            self._samples = found
+        return self._samples
+
+    def streams(self, first: int, stop: int) -> tuple[str, ...]:
+        """Return the name of the stream of each sample in ``[first, stop)`` that is there."""
+        return tuple(self._rows[index][0] for index in self._parts_of(first, stop).tolist())
+
+    def sources(self, start: int, length: int) -> list[list[Source]]:
+        """Return, for each row of a batch, the records that its tokens came from; raises as `Chunk.sources`."""
+        stop = start + self.batch_size
+        places, parts = self.places(start, stop), self._parts_of(start, stop)
+        found: list[list[Source]] = [[] for _ in parts]
+        for index in np.flatnonzero(np.bincount(parts)).tolist():
+            mine = np.flatnonzero(parts == index)
+            told = self._sources_of(self._rows[index][1].trainable, places, mine, length)
+            for row, sources in zip(mine.tolist(), told, strict=True):
+                found[row] = sources
+        return found
+
+    def _read_pieces(self, first: int, stop: int) -> Pieces:
+        places, parts = self.places(first, stop), self._parts_of(first, stop)
+        found = []
+        for index in np.flatnonzero(np.bincount(parts)).tolist():
+            trainable = self._rows[index][1].trainable
+            for partition in np.unique(places.partitions[parts == index]).tolist():
+                mine = np.flatnonzero((parts == index) & (places.partitions == partition))
+                found.append((mine, trainable.reader(partition).pieces_of(places.blocks[mine])))
+        return join_pieces(found, len(places.blocks))
+
+    def refuse(self, at: int) -> NoReturn:
+        """Raise the error for the sample at this place; raises as `Chunk.refuse`."""
+        self.trainable = self._rows[int(self._all_parts()[at])][1].trainable  # whose block it is
+        super().refuse(at)
+
+    def _parts_of(self, first: int, stop: int) -> npt.NDArray[np.int64]:
+        found = self._all_parts()[first:stop]
+        found = found if self.kept is None else found[self.kept[first:stop]]
+        return found if self.split == 1 else np.repeat(found, self.split)
+
+    def _all_parts(self) -> npt.NDArray[np.int64]:
+        if self._names is None:
+            self._names = np.empty(self.steps * self.batch_size, np.int64)
+            for index, (_, _, mine, _) in enumerate(self._rows):
+                self._names[mine] = index
+        return self._names
+
+
+class MixedReader:
+    """Finds the rows of a rank's next steps in a mixture."""
+
+    def __init__(self, ranks: Ranks, length: int, dtype: "np.dtype[np.unsignedinteger]", *, whole_steps: bool) -> None:
+        """Read for a rank; with ``whole_steps``, all samples of a step are of one stream."""
+        self.parts: dict[str, Part] = {}
+        """The streams, by name."""
+        self.missing: Missing | None = None
+        """What the last look did not find."""
+        self.ranks = ranks
+        """Those of the steps that are read next."""
+        self._columns = length + 1
+        self._dtype = dtype
+        self.whole_steps = whole_steps
+        self._watch = MapWatch()
+        self._most_samples = _FIRST_SAMPLES
+
+    def read(self, place: Place, steps: int) -> MixedChunk | Ended | None:
+        """Return the next steps of this process from a place on, ``steps`` at most, and at first fewer.
+
+        None: something is missing that may come.
+
+        Raises:
+            as in `RowReader.read`.
+
+        """
+        ranks = self.ranks
+        steps = min(steps, max(self._most_samples // ranks.batch_size, 1))
+        trial = place.course.copy().go_to(place.course.place + self._places(steps * ranks.workers))
+        steps = min(steps, self._ready(place, trial))
+        if not steps:
+            return Ended.ENDED if self.missing is None else None
+        self._most_samples *= 4
+        return self._chunk(place, steps)
+
+    def advance(self, place: Place, steps: int, samples: int) -> Place:
+        """Return the place so many steps, with so many samples of all ranks, later."""
+        course = place.course.copy()
+        before = dict(zip(course.schedule.names, course.taken, strict=True))
+        course.go_to(course.place + (steps if self.whole_steps else samples))
+        found = dict(place.samples)
+        for name, taken in zip(course.schedule.names, course.taken, strict=True):
+            found[name] = found.get(name, 0) + (taken - before.get(name, 0)) * self._unit
+        return Place(course, found)
+
+    def limit(self, name: str, taken: int, samples: int) -> int | None:
+        """Return at how many places a stream leaves that has been taken at so many, with so many samples."""
+        part = self.parts[name]
+        total = part.head.total() if part.leaves else None
+        if total is None:
+            return None
+        return taken + (total - samples) // self.ranks.global_batch if self.whole_steps else total
+
+    def places_to_end(self, place: Place) -> int | None:
+        """Return how many places come from one on; None where that is not known: a stream's end is not there."""
+        if any(part.trainable.known_total() is None for part in self.parts.values()):
+            return None
+        first = place.course.place
+        while True:
+            later = self.advance(place, _FEW_PLACES, _FEW_PLACES)
+            if self._over(later) or later.course.ended:
+                break
+            place = later
+        course = place.course.copy()
+        streams, numbers = course.draw(np.arange(place.course.place, later.course.place), later.course.place)
+        there = len(streams)
+        for index, name in enumerate(course.schedule.names):
+            mine = np.flatnonzero(streams == index)
+            begun = dict(zip(place.course.schedule.names, place.course.taken, strict=True)).get(name, 0)
+            samples = place.samples.get(name, 0) + (numbers[mine] - begun + 1) * self._unit
+            over = mine[samples > (self.parts[name].trainable.total() or 0)]
+            there = min([there, *over[:1].tolist()])
+        return place.course.place - first + there
+
+    @property
+    def _unit(self) -> int:
+        """Samples of all ranks at a place."""
+        return self.ranks.global_batch if self.whole_steps else 1
+
+    def _places(self, steps: int) -> int:
+        """Return at how many places these steps are."""
+        return steps if self.whole_steps else steps * self.ranks.global_batch
+
+    def _over(self, place: Place) -> bool:
+        totals = {name: part.trainable.total() or 0 for name, part in self.parts.items()}
+        return any(samples > totals[name] for name, samples in place.samples.items())
+
+    def _steps_in(self, places: int) -> int:
+        return self.ranks.steps_in(places * self._unit)
+
+    def _available(self, place: Place, trial: Course, name: str, index: int) -> tuple[int, int]:
+        """Return how many places of a stream are wanted up to where a trial went, and how many can be had."""
+        part = self.parts[name]
+        before = dict(zip(place.course.schedule.names, place.course.taken, strict=True)).get(name, 0)
+        wanted = trial.taken[index] - before
+        if not wanted:
+            return 0, 0
+        samples = wanted * self._unit
+        held = part.leaves and part.trainable.total() is None  # its last sample is given when it is known for one
+        part.reader.reach(place.samples.get(name, 0), samples + held)
+        ready = part.trainable.ready(place.samples.get(name, 0), samples + held)
+        return wanted, min(ready - held if ready else 0, samples) // self._unit
+
+    def _ready(self, place: Place, trial: Course) -> int:
+        """Return how many steps of this process are complete; note what comes next and is missing."""
+        self.missing = None
+        named = list(enumerate(trial.schedule.names))
+        found = {index: self._available(place, trial, name, index) for index, name in named}
+        if all(there == wanted for wanted, there in found.values()):
+            return self._steps_in(trial.place - place.course.place)
+        first = place.course.place
+        streams, _ = place.course.copy().draw(np.arange(first, trial.place), trial.place)
+        reached, missing = trial.place - first, None
+        for index, name in named:
+            wanted, there = found[index]
+            if there < wanted:
+                at = int(np.flatnonzero(streams == index)[there])
+                if at < reached:
+                    reached, missing = at, Missing(name, place.samples.get(name, 0) + there * self._unit)
+        if missing is not None:
+            total = self.parts[missing.stream].trainable.known_total()
+            if total is not None and total < missing.sample + self._unit:
+                missing = None  # the stream is at its end, and so is the mixture
+        self.missing = missing
+        return self._steps_in(reached)
+
+    def _chunk(self, place: Place, steps: int) -> MixedChunk:
+        ranks, course = self.ranks, place.course
+        before = dict(zip(course.schedule.names, course.taken, strict=True))
+        drawn = course.copy()
+        stop = course.place + self._places(steps * ranks.workers)
+        if self.whole_steps:
+            turns = course.place + ranks.worker + ranks.workers * np.arange(steps)
+            streams, numbers = drawn.draw(turns, stop)
+            inside = ranks.rank * ranks.batch_size + np.arange(ranks.batch_size)
+        else:
+            streams, numbers = drawn.draw(ranks.samples(course.place, steps), stop)
+            inside = np.zeros(1, np.int64)
+        names = drawn.schedule.names
+        rows = []
+        whole = np.flatnonzero(np.bincount(streams, minlength=len(names)))
+        for index in whole.tolist():
+            name = names[index]
+            mine = np.flatnonzero(streams == index) if len(whole) > 1 else np.arange(len(streams))
+            wanted = (numbers[mine] - before.get(name, 0)) * self._unit + place.samples.get(name, 0)
+            if self.whole_steps:
+                wanted = (wanted[:, None] + inside).reshape(-1)
+                mine = (mine[:, None] * ranks.batch_size + np.arange(ranks.batch_size)).reshape(-1)
+            part = self.parts[name]
+            rows.append((name, part, mine, part.trainable.items(wanted)))
+        located = _joined(
+            [(mine, part.reader.locate(items)) for _, part, mine, items in rows], steps * ranks.batch_size
+        )
+        gathering = located.gathering(self._columns, self._dtype, self._watch)
+        return MixedChunk(rows, gathering, steps=steps, batch_size=ranks.batch_size, found=located)
+
+
+def _joined(parts: Sequence[tuple[Numbers, Located]], size: int) -> Located:
+    """Return where all rows are, of which each part has some."""
+    if len(parts) == 1:
+        return parts[0][1]
+    addresses = np.empty(size, np.int64)
+    first = parts[0][1]
+    kept = None if first.kept is None else np.empty(size, np.bool_)
+    crcs = None if first.crcs is None else np.empty(size, np.uint32)
+    maps = []
+    for mine, found in parts:
+        addresses[mine] = found.addresses
+        maps += found.maps
+        if kept is not None and found.kept is not None:
+            kept[mine] = found.kept
+        if crcs is not None and found.crcs is not None:
+            crcs[mine] = found.crcs
+    return Located(addresses, maps, kept=kept, crcs=crcs)

@@ -1,0 +1,416 @@
+"""Batches of several streams by weight: one order for any number of ranks, also where the weights change meanwhile."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import repeat
+from typing import Any, Self
+
+from tokenmill.errors import InputError
+from tokenmill.samples import Course, Point, Position, Schedule
+
+from . import arguments
+from .batch import Batch
+from .batches import Batches
+from .metrics import Behind
+from .mixed_rows import Ended, MixedReader, Part, Place
+from .mixture_arguments import at_end_of, points_of, require_alike, streams_of, told, weight_of, weights_of
+from .mixture_state import MixtureLeg, StreamShare, beginning_of, fill_of, read_mixture, shares_of, told_of
+from .phases import Walk, batches_of, told_lengths
+from .reachable import ReachableStreams
+
+
+class Mixture(Batches):
+    """`Batches` of several streams, each of which has its share of the samples, as their weights say.
+
+    Sample n of the mixture is of the stream that is due first (`tokenmill.samples.mixing`), and the next one there. So
+    there is one sequence of samples for all ranks, and each stream's own order in it is the one that it has alone. No
+    stream is ever off by a whole sample of what its weights say, at any place, where these were known beforehand.
+
+    Weights are exact: whole numbers, `Fraction`, `Decimal`, text such as ``"7/10"``, and floats as they are written
+    (0.7 is 7/10). They need not have the sum 1. What iterating, states, ranks and steps are is as in `Batches`.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, Batches],
+        weights: Mapping[str, Any] | list[tuple[int, Mapping[str, Any]]],
+        *,
+        linear: bool = False,
+        unit: str | None = None,
+        at_end: str | Mapping[str, str] = "wait",
+        interleave: str = "sample",
+        by: str = "samples",
+    ) -> None:
+        """Mix streams from the beginning.
+
+        Args:
+            streams: `Batches` of each, by names of your own, opened alike: batch size, sequence length, ranks, device
+                and what else is not the stream's own. They are read by the mixture from now on.
+            weights: of each stream; or a schedule, ``[(0, {...}), (1_000_000, {...})]``, in which each holds from a
+                place on. A stream without a weight gives nothing there.
+            linear: whether weights of a schedule change steadily from place to place, in 256 parts at most.
+            unit: what places of a schedule count, "sample" or "step". A step begins at another sample when ranks or
+                batches become others, so only with "sample" is the order the same for any number of ranks.
+            at_end: what happens behind a stream's last sample, for all or by name: "wait" or "repeat" end the mixture
+                when it wants one more (the passes of "repeat" are the ``passes`` of its `Batches`); "leave" gives its
+                weight to the others from there on, once its end is marked in the store. Where a stream has nothing yet,
+                the mixture waits.
+            interleave: "sample", or "batch": all samples of a step are of one stream, and weights count steps.
+            by: "tokens" divides weights by the part of each stream's tokens that is no padding in its first era.
+
+        Raises:
+            InputError: streams, weights or options do not fit each other; says what to do.
+            DamagedError: with "tokens", the first era is damaged.
+
+        """
+        with told("streams", streams):
+            self._streams = streams_of(streams)
+        require_alike(self._streams)
+        first = next(iter(self._streams.values()))
+        self.__dict__.update(vars(first))  # what is equal for all streams
+        self._reachable = ReachableStreams([batches.opened.reachable for batches in self._streams.values()])  # type: ignore[assignment]
+        self._whole_steps = arguments.choice("interleave", interleave, ("sample", "batch")) == "batch"
+        self._counts_tokens = arguments.choice("by", by, ("samples", "tokens")) == "tokens"
+        with told("at_end", at_end):
+            self._at_end = at_end_of(at_end, self._streams)
+        default = "step" if self._whole_steps else "sample"
+        self._by_step = arguments.choice("unit", default if unit is None else unit, ("sample", "step")) == "step"
+        if self._whole_steps and self._phases.changes_batch:
+            raise InputError(
+                "with interleave='batch' weights count steps of one size: give one batch_size, no schedule"
+            )
+        if self._whole_steps and not self._by_step:
+            raise InputError("unit is 'sample', but with interleave='batch' weights count steps: give 'step', or none")
+        with told("weights", weights):
+            self._given = points_of(weights, self._streams)
+        self._linear = arguments.flag("linear", linear)
+        self._begin = self._phases.plan(beginning_of(self._streams, self._ranks.global_batch))
+        self._position = self._begin
+        self._reader: MixedReader = MixedReader(  # type: ignore[assignment]
+            self._ranks, first.opened.sequence.sequence_length, first.opened.info.dtype, whole_steps=self._whole_steps
+        )
+        self._positions: dict[str, Position] = {}
+        """Of each stream, in its own sequence, where it stood when a state was loaded."""
+        for name in self._streams:
+            self._add_part(name)
+        self._place = self._first_place()
+        self._changed = 0
+        """Counts the changes of weights."""
+
+    @classmethod
+    def open(
+        cls,
+        streams: Mapping[str, Mapping[str, Any]],
+        weights: Mapping[str, Any] | list[tuple[int, Mapping[str, Any]]],
+        *,
+        linear: bool = False,
+        unit: str | None = None,
+        at_end: str | Mapping[str, str] = "wait",
+        interleave: str = "sample",
+        by: str = "samples",
+        **options: Any,
+    ) -> Self:
+        """Open the `Batches` of each stream, and mix them.
+
+        Args:
+            streams: of each name, the arguments of its `Batches`, such as ``{"store": …, "stream": …, "passes": 4}``.
+            weights, linear, unit, at_end, interleave, by: as for `Mixture`.
+            options: arguments of `Batches` for all streams.
+
+        Raises:
+            as `Batches` and `Mixture`.
+
+        """
+        with told("streams", streams):
+            opened = {
+                name: Batches(**(options | arguments.options_of(f"stream {name!r}", own)))
+                for name, own in arguments.options_of("streams", streams).items()
+            }
+        mixed = {"linear": linear, "unit": unit, "at_end": at_end, "interleave": interleave, "by": by}
+        return cls(opened, weights, **mixed)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        weights = ", ".join(f"{name} {float(share.share):.3g}" for name, share in self.shares().items())
+        return f"Mixture({weights}; {self._ranks.global_batch} samples a step, next step {self.step})"
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches from here on; weights that are set meanwhile count from the next step at the earliest.
+
+        Raises:
+            as iterating over `Batches`.
+
+        """
+        idle = self._reader.parts.keys() - set(self._place.course.schedule.names)
+        if idle:
+            raise InputError(f"the stream {min(idle)!r} has no weight at any place: give it one, or leave it out")
+        changed = None
+        while changed != self._changed:
+            changed = self._changed
+            for batch in super().__iter__():
+                yield batch
+                if changed != self._changed:
+                    break
+
+    def set_weights(self, weights: Mapping[str, Any], from_step: int | None = None) -> None:
+        """Let other weights hold from a step on, in place of all that was to hold from there on.
+
+        To be called alike on all ranks, between the same steps; the state knows of it from then on. The sample with
+        which the step begins is reckoned with the batches of now.
+
+        Args:
+            weights: of each stream; of those that it does not name, none.
+            from_step: the number of the step; None: the next one.
+
+        Raises:
+            InputError: a weight is none, or of no stream, or of one that left; or the step was made already.
+
+        """
+        with told("weights", weights):
+            exact = weights_of(weights, self._reader.parts)
+        self._change(exact, from_step)
+
+    def add_stream(self, name: str, batches: Batches, weight: Any, from_step: int | None = None) -> None:
+        """Mix in another stream from a step on; the others keep their weights to each other.
+
+        To be called alike on all ranks, as `set_weights`. Whoever goes on from a later state gives this stream to
+        `Mixture` with the others.
+
+        Args:
+            name: of the stream in the mixture.
+            batches: opened as those of the others.
+            weight: its share of all samples, above 0 and below 1, such as 0.1.
+            from_step: the number of the step; None: the next one.
+
+        Raises:
+            InputError: the stream is in the mixture already, or does not fit; the weight is none, or the step was made.
+
+        """
+        with told("name", name), told("batches", batches):
+            streams = streams_of({name: batches})
+        if name in self._place.course.schedule.names:
+            raise InputError(
+                f"name is {name!r}, a stream that is in the mixture already: give another one, or set_weights"
+            )
+        with told("batches", batches):
+            require_alike({**self._streams, **streams})
+        share = weight_of(f"weight of {name!r}", weight, below_one=True)
+        start = self._start_of(from_step)
+        self._streams = dict(sorted({**self._streams, **streams}.items()))
+        self._at_end.setdefault(name, "wait")
+        self._add_part(name)
+        course = self._place.course
+        held = course.schedule.plan.pieces[course.schedule.plan.piece_at(start)].weights
+        others = {other: part * (1 - share) for other, part in zip(course.schedule.names, held, strict=True) if part}
+        self._change({**others, name: share}, from_step)
+
+    def shares(self) -> dict[str, StreamShare]:
+        """Return, of each stream, what it was to give and gave up to now, and how fresh its latest samples are."""
+        return shares_of(self._now(), self._reader.parts, self._whole_steps)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a state was saved, as `Batches` do; weights that were set, and streams that left, come with it.
+
+        Raises:
+            InputError: it is no state of a mixture, or one of another: other streams, weights, seeds or lengths; or a
+                stream that was added later is not given; or it is one over other content.
+
+        """
+        state = arguments.state_of(state_dict, {"format", "mixture"}, "what state_dict() of Mixture returned")
+        saved = read_mixture(state, self._begin, self._streams, self._told())
+        for name, position in saved.positions.items():
+            self._reader.parts[name].trainable.content.accept(position)
+        self._settle()
+        self._positions = saved.positions
+        self._lengths = self._phases.merged(state.get("lengths"), saved.position.step)
+        self._position = self._phases.plan(saved.position)
+        changed = self._position.ranges != saved.position.ranges
+        schedule, place = saved.schedule, self._number(self._position)
+        taken = [saved.taken.get(name, 0) for name in schedule.names]
+        if changed and self._by_step and not self._whole_steps:  # steps to come begin at other samples now
+            later = [point for point in self._resolved() if point.start > place]
+            if later and not any(change.points for change in schedule.changes):
+                pieces = schedule.plan.pieces
+                held = pieces[schedule.plan.piece_at(place)].weights
+                now = {name: weight for name, weight in zip(schedule.names, held, strict=True) if weight}
+                schedule = schedule.with_points(place, taken, [Point(place, now), *later])
+        self._place = self._open(schedule, place, taken, {n: p.sample for n, p in saved.positions.items()})
+
+    def rewind(self) -> Self:
+        """Go back to the beginning of the mixture, and to the weights that were given then."""
+        super().rewind()
+        self._positions = {n: Position.beginning(p.sequence, 1) for n, p in self._positions.items()}
+        self._position = self._begin
+        self._place = self._first_place()
+        return self
+
+    def behind(self) -> Behind:
+        """Return how much of all streams there is in the stores beyond the next step.
+
+        Raises:
+            as `Batches.behind`.
+
+        """
+        samples = self._now().samples
+        found = []
+        for name, batches in self._streams.items():
+            with self._reachable:
+                found.append(batches.opened.head.behind(samples.get(name, 0)))
+        return Behind(*(sum(column) for column in zip(*found, strict=True)))
+
+    def with_content(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return an earlier state of the same run that names the content that was used up to now."""
+        used = {one["name"]: one["content"] for one in self.state_dict()["streams"]}
+        streams = [one | {"content": used.get(one["name"], one["content"])} for one in state["streams"]]
+        return state | {"streams": streams}
+
+    def __len__(self) -> int:
+        """Return the number of steps of the whole run, where all streams have an end that is in the store.
+
+        Raises:
+            TypeError: one has none.
+
+        """
+        places = self._reader.places_to_end(self._place)
+        if places is None:
+            raise TypeError(
+                "how many batches this mixture has is not known, for not all of its streams have an end that is in "
+                "their store: name eras that are there, close the streams (`tokenmill close`), or leave len() out"
+            )
+        if self._whole_steps:
+            return self._position.step + places
+        return replace(self._position, sample=self._position.sample + places).step
+
+    @property
+    def stream(self) -> str:
+        """The names of the streams, with plus signs."""
+        return "+".join(self._streams)
+
+    @property
+    def skipped(self) -> int:
+        """Number of damaged blocks that this rank left out so far."""
+        return sum(batches.skipped for batches in self._streams.values())
+
+    def _told(self) -> dict[str, Any]:
+        """Return what a state says of the mixture as it was opened: what decides the order beside its streams."""
+        settings = {
+            "interleave": "batch" if self._whole_steps else "sample",
+            "unit": "step" if self._by_step else "sample",
+            "by": "tokens" if self._counts_tokens else "samples",
+            "linear": self._linear,
+            "leave": sorted(name for name, at_end in self._at_end.items() if at_end == "leave"),
+        }
+        return told_of(self._given, settings)
+
+    def _add_part(self, name: str) -> None:
+        batches = self._streams[name]
+        opened = batches.opened
+        part = Part(opened.trainable, opened.reader, opened.head, leaves=self._at_end[name] == "leave")
+        self._reader.parts[name] = part
+        self._positions[name] = Position.beginning(batches.opened.sequence, 1)
+        views = {each.trainable.views for each in self._reader.parts.values()}
+        for each in self._reader.parts.values():
+            each.reader.checks_copies = views == {1}
+
+    def _first_place(self) -> Place:
+        fill = {}
+        if self._counts_tokens:
+            fill = {name: fill_of(part.trainable, name) for name, part in self._reader.parts.items()}
+        schedule = Schedule(self._resolved(), self._linear, (), fill)
+        return self._open(schedule, 0, [0] * len(schedule.names), {})
+
+    def _resolved(self) -> tuple[Point, ...]:
+        """Return the given points by the places at which they begin, with the batches of now."""
+        if not self._by_step or self._whole_steps:
+            return self._given
+        return tuple(Point(self._position.before(start).sample, weights) for start, weights in self._given)
+
+    def _open(self, schedule: Schedule, place: int, taken: list[int], samples: Mapping[str, int]) -> Place:
+        begun = dict(zip(schedule.names, taken, strict=True))
+
+        def limit(name: str, _place: int) -> int | None:
+            return self._reader.limit(name, begun.get(name, 0), samples.get(name, 0))
+
+        return Place(Course(schedule, place, taken, limit), dict(samples))
+
+    def _number(self, position: Position) -> int:
+        """Return the place of a position: the number of its next sample or step."""
+        return position.step if self._whole_steps else position.sample
+
+    def _now(self) -> Place:
+        """Return the place behind what was delivered."""
+        samples = self._position.after(self._made).sample - self._position.sample
+        return self._reader.advance(self._place, self._made, samples) if self._made else self._place
+
+    def _start_of(self, from_step: int | None) -> int:
+        step = self.step if from_step is None else arguments.whole("from_step", from_step, 0, "steps")
+        if step < self.step:
+            raise InputError(
+                f"from_step is {arguments.shown(from_step)}, which was made already: give the next one, {self.step}, "
+                "or a later"
+            )
+        return self._number(self._position.before(step))
+
+    def _change(self, weights: Mapping[str, Any], from_step: int | None) -> None:
+        start = self._start_of(from_step)
+        self._settle()
+        course = self._place.course
+        left = sorted(course.schedule.left.keys() & weights.keys())
+        if left:
+            raise InputError(f"the stream {left[0]!r} left the mixture at its end: give weights to others alone")
+        schedule = course.schedule.with_points(course.place, course.taken, [Point(start, weights)])
+        begun = dict(zip(course.schedule.names, course.taken, strict=True))
+        taken = [begun.get(name, 0) for name in schedule.names]
+        self._place = self._open(schedule, course.place, taken, self._place.samples)
+        self._changed += 1
+
+    def _settle(self) -> None:
+        if self._made:
+            place = self._now()
+            course = place.course
+            self._place = self._open(course.schedule, course.place, course.taken, place.samples)
+        super()._settle()
+
+    def _leg(self) -> MixtureLeg:  # type: ignore[override]
+        contents = {name: part.trainable.content for name, part in self._reader.parts.items()}
+        return MixtureLeg(
+            self._position,
+            self._place,
+            self._reader,
+            contents,
+            dict(self._positions),
+            self._told() | told_lengths(self._lengths),
+        )
+
+    def _produce(self) -> Iterator[Batch | None]:
+        place, parts = self._place, self._reader.parts
+        walk, leg = Walk(self._phases, self._position, self._most_samples), repeat(self._leg())
+        step, sample = walk.step, walk.sample
+        while True:
+            phase, self._reader.ranks, steps = walk.ahead()
+            if walk.step > step:
+                place = self._reader.advance(place, walk.step - step, walk.sample - sample)
+                step, sample = walk.step, walk.sample
+            agrees = all(parts[name].trainable.content.compare(at) for name, at in self._positions.items())
+            chunk = self._reader.read(place, steps) if agrees else None  # a state may be ahead of the stores
+            if chunk is Ended.ENDED:
+                self._require_steps(step)
+                return
+            if chunk is None or isinstance(chunk, Ended):
+                yield None
+                continue
+            yield from batches_of(chunk, phase, self._sent(phase), walk.numbers(), leg)
+            walk.made(chunk.steps)
+
+    def _require_steps(self, step: int) -> None:
+        """Raise InputError where a mixture ends before its first step."""
+        if not step and not len(self):
+            raise InputError(
+                f"a step takes {self._ranks.global_batch} samples, but a stream of the mixture ends before it has its "
+                "part of them: give a smaller batch_size, more eras, or at_end='leave'"
+            )
+
+    def _awaited(self) -> str:
+        missing = self._reader.missing
+        if missing is None:
+            return "the streams of the mixture, whose states are ahead of their stores: bring these up to date"
+        return f"{missing.stream!r} in a mixture: {self._streams[missing.stream].awaited(missing.sample)}"

@@ -1,0 +1,223 @@
+"""Batch sizes and sequence lengths that change with the steps of a run.
+
+Samples have the greatest length of all, so which sample comes when does not depend on lengths. A step of a smaller one
+has each of its samples as several rows, views that overlap by a token: as many tokens, and the same ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count, pairwise, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tokenmill.errors import InputError
+from tokenmill.samples import Position, Ranks
+
+from .arguments import ranks_of, shown, whole
+from .batch import Batch
+from .gathering import Rows
+from .rows import Chunk, DamagedRowError
+from .staging import Sent, Staging, open_staging
+
+
+class Phase(NamedTuple):
+    """Steps that are made alike."""
+
+    first_step: int
+    ranks: Ranks
+    split: int
+    """Rows of each sample."""
+
+
+class Phases:
+    """What the steps of a run are like, from step 0 on."""
+
+    def __init__(self, batch_size: Any, sequence_length: Any, rank: Any, world_size: Any, worker: Any) -> None:
+        """Take numbers, or schedules: pairs of a step and the number from there on.
+
+        Raises:
+            InputError: one of these cannot be, or a length does not divide the greatest.
+
+        """
+        sizes, lengths = _points("batch_size", batch_size), _points("sequence_length", sequence_length)
+        for _, length in lengths:
+            whole("sequence_length", length, 1, "tokens")
+        self.length = max(length for _, length in lengths)
+        """Tokens of a sample."""
+        for _, length in lengths:
+            if self.length % length:
+                raise InputError(
+                    f"sequence_length is {shown(sequence_length)}, and {length} does not divide {self.length}: give "
+                    "lengths that divide the greatest one"
+                )
+        self.lengths = lengths
+        """From which step on which length."""
+        self._phases = []
+        for step in sorted({first for first, _ in (*sizes, *lengths)}):
+            ranks = ranks_of(_at(sizes, step), rank, world_size, worker)
+            self._phases.append(Phase(step, ranks, self.length // _at(lengths, step)))
+        self.first = self._phases[0].ranks
+
+    def at(self, step: int) -> Phase:
+        """Return what a step is like."""
+        return [phase for phase in self._phases if phase.first_step <= step][-1]
+
+    def steps_left(self, step: int) -> int | None:
+        """Return how many steps from this one on are alike; None: all."""
+        later = [phase.first_step for phase in self._phases if phase.first_step > step]
+        return later[0] - step if later else None
+
+    def plan(self, position: Position) -> Position:
+        """Return a position from which on steps take as many samples as here."""
+        return position.with_plan([(phase.first_step, phase.ranks.global_batch) for phase in self._phases])
+
+    def merged(self, saved: Any, step: int) -> list[tuple[int, int]]:
+        """Return from which step on which length was, as a state says, and is, from this step on.
+
+        Raises:
+            InputError: a state says something else.
+
+        """
+        if saved is None:
+            return self.lengths
+        made = [(first, length) for first, length in _points("lengths", saved) if first < step]
+        return [*made, (step, _at(self.lengths, step)), *(point for point in self.lengths if point[0] > step)]
+
+    def require_one(self) -> None:
+        """Raise InputError where steps change: chunks that are read in order need rows that stay."""
+        if len(self._phases) > 1:
+            raise InputError("in_order is True, where rows go on in the next step: give one batch_size and length")
+
+    @property
+    def changes_batch(self) -> bool:
+        """Whether steps take other numbers of samples."""
+        return len({phase.ranks.batch_size for phase in self._phases}) > 1
+
+    @property
+    def largest_batch(self) -> int:
+        """The most samples of this rank in a step."""
+        return max(phase.ranks.batch_size for phase in self._phases)
+
+
+class Walk:
+    """Goes through the steps of one process, from a position on."""
+
+    def __init__(self, phases: Phases, begin: Position, most_samples: int) -> None:
+        """Stand at a position; so many samples of this rank are looked up in one go at most."""
+        self.sample, self.step = begin.sample, begin.step
+        self._phases = phases
+        self._most_samples = most_samples
+        self._turns = 0
+        """Steps in which turns of the workers ended early: the next turn begins with another worker."""
+
+    def ahead(self) -> tuple[Phase, Ranks, int]:
+        """Return what the next steps are like, how they are divided, and how many this process may look up."""
+        while True:
+            phase, ranks, left = self._now()
+            steps = max(self._most_samples // ranks.batch_size, 1)
+            if left is None or left >= ranks.workers:
+                return phase, ranks, steps if left is None else min(steps, left // ranks.workers)
+            if ranks.worker < left:
+                return phase, ranks, 1
+            self._go(left, ranks, ends=True)  # the phase ends with steps of other workers
+
+    def numbers(self) -> Iterator[int]:
+        """Return the numbers of this process's steps, from the next one on."""
+        _, ranks, _ = self._now()
+        return count(self.step + ranks.worker, ranks.workers)
+
+    def made(self, steps: int) -> None:
+        """Go on behind so many steps of this process, and those of the other workers beside them."""
+        _, ranks, left = self._now()
+        ends = left is not None and left < steps * ranks.workers
+        self._go(left if ends and left is not None else steps * ranks.workers, ranks, ends=ends)
+
+    def _now(self) -> tuple[Phase, Ranks, int | None]:
+        phase = self._phases.at(self.step)
+        ranks = phase.ranks
+        ranks = replace(ranks, worker=(ranks.worker - self._turns) % ranks.workers) if self._turns else ranks
+        return phase, ranks, self._phases.steps_left(self.step)
+
+    def _go(self, steps: int, ranks: Ranks, *, ends: bool) -> None:
+        self.step += steps
+        self.sample += steps * ranks.global_batch
+        self._turns += steps if ends else 0
+
+
+class Stagings:
+    """The ways of rows to a device: one for each number of rows that samples are divided into."""
+
+    def __init__(
+        self, phases: Phases, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool, slots: int
+    ) -> None:
+        """Open the way of the first steps; others are opened when they are asked for."""
+        self._phases = phases
+        self._open = partial(open_staging, dtype=dtype, device=device, widen=widen, slots=slots)
+        self._found: dict[int, Staging] = {}
+        self.of(phases.at(0))
+
+    def of(self, phase: Phase) -> Staging:
+        """Return the way of a phase's rows."""
+        if phase.split not in self._found:
+            rows, columns = self._phases.largest_batch * phase.split, self._phases.length // phase.split + 1
+            self._found[phase.split] = self._open(rows, columns)
+        return self._found[phase.split]
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long a device's work waited because a batch was not there yet, as far as that is known."""
+        return sum(staging.stalled_seconds for staging in self._found.values())
+
+
+def batches_of(
+    chunk: Chunk,
+    phase: Phase,
+    sent: Callable[[Iterator[Rows]], Iterator[Sent]],
+    steps: Iterator[int],
+    leg: Iterator[Any],
+) -> Iterator[Batch]:
+    """Yield the batches of a chunk; holds none of them while it makes the next."""
+    stretches = chunk.stretches()
+    if phase.split > 1:
+        chunk.split = phase.split
+        stretches = (split_rows(stretch, phase.split) for stretch in stretches)
+    made = map(Batch, sent(stretches), steps, repeat(chunk), count(0, chunk.batch_size), leg)
+    try:
+        yield from made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+    except DamagedRowError as found:
+        chunk.refuse(found.at)
+
+
+def told_lengths(lengths: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return what a state says of lengths that change."""
+    return {"lengths": [list(point) for point in lengths]} if len(lengths) > 1 else {}
+
+
+def split_rows(stretch: Rows, split: int) -> Rows:
+    """Return batches of samples, ``[batches, samples, length + 1]``, with each as so many rows."""
+    if split == 1:
+        return stretch
+    batches, samples, columns = stretch.shape
+    length = (columns - 1) // split
+    views = np.lib.stride_tricks.sliding_window_view(stretch, length + 1, axis=2)[:, :, ::length]
+    return np.ascontiguousarray(views).reshape(batches, samples * split, length + 1)
+
+
+def _points(name: str, value: Any) -> list[tuple[int, Any]]:
+    """Return a schedule; raises InputError where its steps do not ascend from 0."""
+    if not isinstance(value, list):
+        return [(0, value)]
+    pairs = [one for one in value if isinstance(one, tuple | list) and len(one) == 2]  # noqa: PLR2004 - a pair
+    if not value or len(pairs) < len(value):
+        raise InputError(f"{name} is {shown(value)}: give a number, or pairs of a step and the number from there on")
+    found = [(whole(f"a step of {name}", step, 0, "steps"), number) for step, number in pairs]
+    if found[0][0] or any(before[0] >= after[0] for before, after in pairwise(found)):
+        raise InputError(f"{name} is {shown(value)}: give steps that ascend, the first one 0")
+    return found
+
+
+def _at(points: Sequence[tuple[int, Any]], step: int) -> Any:
+    return [value for first, value in points if first <= step][-1]

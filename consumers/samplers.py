@@ -1,0 +1,254 @@
+"""Samplers over documents: which comes when, in orders that a seed decides and a small state resumes."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from tokenmill.errors import InputError
+from tokenmill.samples import (
+    Numbers,
+    Stratum,
+    bucket_order,
+    describe_strata,
+    era_order,
+    strata_of,
+    stratified_order,
+)
+
+from . import arguments
+from .documents import Documents
+
+STATE_FORMAT: Final = 1
+
+log = logging.getLogger(__name__)
+
+
+class DocumentSampler(ABC):
+    """Numbers of documents, pass after pass; a ``sampler`` of torch's ``DataLoader`` over `Documents`, or of `Padded`.
+
+    The sequence depends on nothing but the documents and the arguments. Iterating goes on where `state_dict` stands,
+    and moves it with each number; `PaddedBatches` keeps a place of its own.
+    """
+
+    kind: ClassVar[str]
+    """Names the order in states."""
+
+    def __init__(self, documents: Documents, *, seed: int, passes: int) -> None:
+        self._documents: Documents = arguments.instance_of("documents", documents, Documents)
+        self._seed = arguments.seed_of(seed)
+        self._passes = arguments.whole("passes", passes, 1, "passes")
+        self._sample = 0
+        self._order: tuple[int, Numbers] | None = None
+        """The last pass that was asked for."""
+
+    @abstractmethod
+    def order(self, passed: int) -> Numbers:
+        """Return the documents of a pass."""
+
+    @property
+    @abstractmethod
+    def in_pass(self) -> int:
+        """How many documents a pass has."""
+
+    @property
+    def documents(self) -> Documents:
+        """What is sampled."""
+        return self._documents
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the sequence, for states: JSON."""
+        return {"format": STATE_FORMAT, "order": self.kind, "seed": self._seed} | self._documents.identity
+
+    @property
+    def total(self) -> int:
+        """How many numbers all passes have together."""
+        return self.in_pass * self._passes
+
+    def __len__(self) -> int:
+        """Return how many numbers all passes have together, those that were given included."""
+        return self.total
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers from here on."""
+        while self._sample < self.total:
+            (number,) = self.between(self._sample, self._sample + 1).tolist()
+            self._sample += 1
+            yield number
+
+    def between(self, first: int, stop: int) -> Numbers:
+        """Return the numbers ``[first, stop)`` of the sequence, as far as there are."""
+        parts = [np.empty(0, np.int64)]
+        stop = min(stop, self.total)
+        while first < stop:
+            passed, at = divmod(first, self.in_pass)
+            if self._order is None or self._order[0] != passed:
+                self._order = (passed, self.order(passed))
+            parts.append(self._order[1][at : at + stop - first])
+            first += len(parts[-1])
+        return np.concatenate(parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the sampler stands: small, JSON."""
+        return self.identity | {"sample": self._sample}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a state of such a sampler, or of `PaddedBatches` over one, was saved.
+
+        Raises:
+            InputError: it is no such state, or one of another sequence: of another order, seed, stream, choice of eras
+                or labels, or over other content.
+
+        """
+        self._sample = self.sample_in(state_dict)
+
+    def sample_in(self, state: Any) -> int:
+        """Return how many numbers a state says were given; raises as `load_state_dict`."""
+        wanted = self.identity
+        taken = "what state_dict() of the same sampler, or of PaddedBatches over it, returned"
+        given = arguments.state_of(state, {"order", "sample"}, taken)
+        others = [name for name, value in wanted.items() if given.get(name) != value]
+        if others:
+            told = ", ".join(f"{name} {arguments.shown(given.get(name))} (here {wanted[name]!r})" for name in others)
+            raise InputError(
+                f"the state is one of another sequence of documents: {told}. Open Documents and the sampler as they "
+                "were when it was saved, over the same store or a copy of it, or begin without the state"
+            )
+        return arguments.whole("sample", given["sample"], 0, "documents")
+
+
+class EraSampler(DocumentSampler):
+    """All documents, in the order of the eras with which they were whole, shuffled inside each."""
+
+    kind = "eras"
+
+    def __init__(self, documents: Documents, *, seed: int = 0, shuffle: bool = True, passes: int = 1) -> None:
+        """Take the documents; without ``shuffle``, those of an era come by partition and place.
+
+        Raises:
+            InputError: an argument cannot be used.
+
+        """
+        super().__init__(documents, seed=seed, passes=passes)
+        self._shuffle = arguments.flag("shuffle", shuffle)
+
+    @property
+    def in_pass(self) -> int:
+        """How many documents a pass has: all."""
+        return len(self._documents)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the sequence, for states: JSON."""
+        return super().identity | {"shuffle": self._shuffle}
+
+    def order(self, passed: int) -> Numbers:
+        """Return the documents of a pass; the eras of all are looked up once."""
+        return era_order(self._eras, seed=self._seed, passed=passed, shuffle=self._shuffle)
+
+    @cached_property
+    def _eras(self) -> Numbers:
+        return self._documents.era_of_each()
+
+
+class BucketSampler(EraSampler):
+    """The same documents, so that those of a batch are about as long, and little is padded.
+
+    Each ``window`` of documents, in the order of the eras, is sorted by length, cut into buckets, and these shuffled.
+    """
+
+    kind = "buckets"
+
+    def __init__(
+        self,
+        documents: Documents,
+        *,
+        bucket_size: int = 64,
+        window: int = 8192,
+        seed: int = 0,
+        passes: int = 1,
+    ) -> None:
+        """Take the documents; ``bucket_size`` is best that of a step, ``world_size * batch_size``.
+
+        Raises:
+            InputError: an argument cannot be used.
+
+        """
+        super().__init__(documents, seed=seed, passes=passes)
+        self._bucket = arguments.whole("bucket_size", bucket_size, 1, "documents")
+        self._window = arguments.whole("window", window, 1, "documents")
+        if self._bucket > self._window:
+            raise InputError(
+                f"bucket_size is {self._bucket}, over the window of {self._window}: give a larger window, or less"
+            )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the sequence, for states: JSON."""
+        return super().identity | {"bucket_size": self._bucket, "window": self._window}
+
+    def order(self, passed: int) -> Numbers:
+        """Return the documents of a pass."""
+        order, lengths = super().order(passed), self._documents.lengths
+        return bucket_order(order, lengths, window=self._window, bucket=self._bucket, seed=self._seed, passed=passed)
+
+
+class StratifiedSampler(DocumentSampler):
+    """An equal share of documents of each length: of strata between percentiles, without replacement, in each pass.
+
+    A stratum that has fewer than its share gives all it has, which the log says; `strata` has the numbers.
+    """
+
+    kind = "strata"
+
+    def __init__(
+        self, documents: Documents, *, num_samples: int, num_strata: int, seed: int = 0, passes: int = 1
+    ) -> None:
+        """Divide the documents into ``num_strata`` by length, and take ``num_samples`` in each pass.
+
+        Raises:
+            InputError: an argument cannot be used.
+
+        """
+        super().__init__(documents, seed=seed, passes=passes)
+        self._samples = arguments.whole("num_samples", num_samples, 1, "documents")
+        self._strata = arguments.whole("num_strata", num_strata, 1, "strata", 1 << 16)
+        self._owners = strata_of(documents.lengths, self._strata)
+        self.strata: list[Stratum] = describe_strata(
+            documents.lengths, self._owners, samples=self._samples, strata=self._strata
+        )
+        """Of each: its shortest and longest, how many documents it has, and its share."""
+        small = [(number, one) for number, one in enumerate(self.strata) if one.documents < one.share]
+        if small:
+            number, one = small[0]
+            log.warning(
+                "%s of %s strata have fewer documents than their share, %s documents are drawn and not %s: stratum %s, "
+                "of %s to %s tokens, has %s, and its share is %s",
+                len(small),
+                self._strata,
+                self.in_pass,
+                self._samples,
+                number,
+                one.shortest,
+                one.longest,
+                one.documents,
+                one.share,
+            )
+
+    @property
+    def in_pass(self) -> int:
+        """How many documents a pass has."""
+        return sum(one.drawn for one in self.strata)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the sequence, for states: JSON."""
+        return super().identity | {"num_samples": self._samples, "num_strata": self._strata}
+
+    def order(self, passed: int) -> Numbers:
+        """Return the documents of a pass."""
+        return stratified_order(self._owners, self.strata, seed=self._seed, passed=passed)

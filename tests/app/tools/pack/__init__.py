@@ -1,0 +1,1 @@
+"""Tests of packing files into a store."""

@@ -1,0 +1,124 @@
+"""What the tests of pack share: packing in this process, and comparing stores file by file."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.app.tools.produce.files import WRITERS
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.pack.packing_run import PackPlan, PackSummary, pack
+from tokenmill.app.tools.produce import DocumentSource, Reading, RunIdentity, ShapeOptions, find_sources, shape_for
+from tokenmill.store import open_partition, partitions_in, streams_in
+from tokenmill.store.layout import partition_directory, segment_firsts
+
+WORDS = ["mill", "stone", "wheel", "grain", "Körner", "flour"]
+
+
+def small_settings(store: Path, **others: Any) -> Settings:
+    """Return settings with which little text has many segments."""
+    small: dict[str, Any] = {"tokenizer": "bytes", "sequence_length": 63, "segment_blocks": 16, "era_blocks": 30}
+    return Settings(**small | {"store": store} | others)
+
+
+def rows(count: int, seed: int = 0, words: int = 40) -> list[dict[str, Any]]:
+    """Return rows with id, text and fields."""
+    rng = random.Random(seed)
+    return [
+        {
+            "id": f"document {seed}-{number}",
+            "text": " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, words))),
+            "lang": rng.choice(["de", "en"]),
+            "score": number % 7,
+        }
+        for number in range(count)
+    ]
+
+
+def every_format(folder: Path, count: int = 25) -> Path:
+    """Write a folder with a file of every format, and some texts; return it."""
+    folder.mkdir()
+    for seed, (name, write) in enumerate(WRITERS.items()):
+        write(folder / name, rows(count, seed))
+    (folder / "text.txt").write_text("a text that is a document " * 20)
+    (folder / "bad.txt").write_bytes(b"\xff\xfe no text")
+    (folder / "notes.md").write_text("# notes\n" * 30)
+    return folder
+
+
+def opened(
+    settings: Settings,
+    paths: Sequence[Path | str],
+    reading: dict[str, Any] | None = None,
+    choice: Any = "auto",
+    topic: str | None = None,
+) -> tuple[Reading, list[DocumentSource]]:
+    """Return how the sources are read, and the sources."""
+    shape = shape_for(settings, topic or settings.raw_topics[0], ShapeOptions(**(reading or {})))
+    how = Reading(shape, choice)
+    return how, find_sources([str(path) for path in paths], how)
+
+
+def plan_of(
+    settings: Settings,
+    paths: Sequence[Path | str],
+    *,
+    resume: bool = True,
+    reading: dict[str, Any] | None = None,
+    choice: Any = "auto",
+    topic: str | None = None,
+    **plan: Any,
+) -> PackPlan:
+    """Return a plan, as the command makes one."""
+    name = topic or settings.raw_topics[0]
+    options = {"shape": repr(sorted((reading or {}).items())), "shuffle": plan.get("shuffle"), "choice": choice}
+    identity = RunIdentity.of(name, options, [str(path) for path in paths]) if resume else None
+    whole: dict[str, Any] = {"raw_topic": name, "partitions": 2, "processes": 1, "identity": identity}
+    return PackPlan(**whole | plan)
+
+
+def pack_into(
+    settings: Settings,
+    paths: Sequence[Path | str],
+    *,
+    reading: dict[str, Any] | None = None,
+    choice: Any = "auto",
+    topic: str | None = None,
+    **plan: Any,
+) -> PackSummary:
+    """Pack in this process, as the command does."""
+    how, sources = opened(settings, paths, reading, choice, topic)
+    wanted = plan_of(settings, paths, reading=reading, choice=choice, topic=topic, **plan)
+    return asyncio.run(pack(settings, sources, how, wanted))
+
+
+def blocks_in(store: Path, stream: str) -> list[int]:
+    """Return the blocks of each partition of a stream."""
+    return [open_partition(store, stream, number).blocks for number in partitions_in(store, stream)]
+
+
+def content(store: Path, *, eras: bool = False) -> dict[str, bytes]:
+    """Return all committed files of a store's streams that stores of the same stream have in common.
+
+    Commit logs differ: they have the messages, and the commits. ``eras``: also those.
+    """
+    found = {}
+    for stream in streams_in(store):
+        directory = store / stream
+        for name in ("stream.json", "tokenizer.json", *(("eras.jsonl", "eras.index") if eras else ())):
+            if (directory / name).exists():
+                found[f"{stream}/{name}"] = (directory / name).read_bytes()
+        for partition in partitions_in(store, stream):
+            place = partition_directory(store, stream, partition)
+            for first in segment_firsts(path.name for path in place.iterdir()):
+                for file in sorted(place.glob(f"{first:012d}.*")):
+                    if file.suffix != ".commits":
+                        found[f"{stream}/{partition}/{file.name}"] = file.read_bytes()
+    return found
+
+
+def require_equal(one: dict[str, bytes], other: dict[str, bytes]) -> None:
+    """Fail, with names alone, unless two contents are equal."""
+    assert sorted(one) == sorted(other)
+    assert [name for name in one if one[name] != other[name]] == []

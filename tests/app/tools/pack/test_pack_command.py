@@ -1,0 +1,88 @@
+"""`tokenmill pack` as a command: what it prints, standard input, interruption, and a process of its own that dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.app.tools.pack.packing import rows
+from tests.app.tools.produce.files import as_lines, write_jsonl
+from tokenmill.errors import InputError
+
+OPTIONS = ("--store", "store", "--tokenizer", "bytes", "--sequence-length", "63", "--partitions", "2")
+
+
+def run(directory: Path, *arguments: str, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    """Run the command in a directory."""
+    command = [sys.executable, "-m", "tokenmill.app.cli", "pack", *arguments, *OPTIONS]
+    return subprocess.run(command, cwd=directory, input=data, capture_output=True, check=False, timeout=60)
+
+
+def test_documents_are_packed_told_and_verified(tmp_path: Path) -> None:
+    """A row for each stream accounts for all documents; the verification says how many blocks are equal."""
+    write_jsonl(tmp_path / "a.jsonl", rows(100))
+
+    packed = run(tmp_path, "a.jsonl", "--processes", "2", "--json")
+    verified = run(tmp_path, "a.jsonl", "--verify")
+
+    assert packed.returncode == 0, packed.stderr
+    said: dict[str, Any] = json.loads(packed.stdout)
+    assert (said["documents"], said["before"], said["refused"]) == (100, 0, 0)
+    totals = [stream["totals"] for stream in said["streams"].values()]
+    assert [one["records"] for one in totals] == [100, 100]
+    assert sum(one["kept"] for one in totals) == 100
+    assert sum(one["documents"] for one in said["partitions"]) == 100
+    assert b"wait in open blocks" not in packed.stdout
+    blocks = sum(stream["blocks"] for stream in said["streams"].values())
+    assert verified.stdout.startswith(f"equal: {blocks} blocks as packed again, ".encode()), verified
+
+
+def test_what_is_piped_in_is_packed_once(tmp_path: Path) -> None:
+    """Nothing can go on with it; a second call says so."""
+    first = run(tmp_path, "-", "--format", "jsonl", "--flush", data=as_lines(rows(50)))
+    second = run(tmp_path, "-", "--format", "jsonl", data=as_lines(rows(50)))
+
+    assert first.returncode == 0, first.stderr
+    assert b"50 documents, " in first.stdout
+    assert second.returncode == InputError.exit_code
+    assert b"what is piped in cannot be continued" in second.stderr
+
+
+@pytest.mark.needs("minutes")
+def test_an_interrupted_pack_and_one_that_lost_a_process_go_on(tmp_path: Path) -> None:
+    """Ctrl-C ends it with 130, and a process that is killed with an error that says so; the same command goes on."""
+    write_jsonl(tmp_path / "a.jsonl", rows(50))
+    command = [sys.executable, "-m", "tokenmill.app.cli", "pack", "a.jsonl", *OPTIONS, "--map", "waiting:wait"]
+    (tmp_path / "waiting.py").write_text("import time\n\ndef wait(row):\n    time.sleep(0.5)\n    return row\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for interrupt, code, words in (
+        (lambda process: process.send_signal(signal.SIGINT), 130, b"interrupted: what was committed is in store"),
+        (lambda process: miller_of(process).kill(), 1, b"ended with code -9"),
+    ):
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
+        miller_of(process)
+        time.sleep(1.0)
+        interrupt(process)
+        _, said = process.communicate(timeout=60)
+        assert (process.returncode, words in said) == (code, True), said
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert b"50 documents" in done.stdout + done.stderr
+
+
+def miller_of(process: "subprocess.Popen[bytes]") -> psutil.Process:
+    """Return a process of the command that mills, once there is one."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for child in psutil.Process(process.pid).children():
+            if "spawn_main" in " ".join(child.cmdline()):
+                return child
+        time.sleep(0.05)
+    pytest.fail("it has no processes")

@@ -1,0 +1,240 @@
+"""Packing in this process: going on, what is refused, what became no document, and what a verification finds."""
+
+import asyncio
+import json
+import os
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.tools.pack.packing import (
+    blocks_in,
+    content,
+    opened,
+    pack_into,
+    plan_of,
+    require_equal,
+    rows,
+    small_settings,
+)
+from tests.app.tools.produce.files import as_lines, write_jsonl
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.pack import packing_run
+from tokenmill.app.tools.pack.pack_verification import PackVerification, verify_pack
+from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.errors import DifferenceError, FingerprintError, InputError, LockedError, SettingsError, StoreError
+from tokenmill.store import Store, open_eras
+from tokenmill.store.lock import StoreLock
+
+STREAMS = ("raw-text.train", "raw-text.validation")
+
+
+def verified(settings: Settings, paths: list[Path], **plan: Any) -> PackVerification:
+    """Verify in this process, as the command does."""
+    reading, sources = opened(settings, paths)
+    found = plan_of(settings, paths, **plan)
+    return asyncio.run(verify_pack(settings, sources, reading, found, sample=ReferenceSample(1)))
+
+
+def test_a_source_that_ends_in_the_middle_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the run with file and line, if that is wanted; what came before it is kept, and the next call goes on."""
+    monkeypatch.setattr(packing_run, "COMMIT_SECONDS", 0.0)
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    write_jsonl(first, rows(80))
+    second.write_bytes(as_lines(rows(80, 1)) + b'{"id": "x", "text": "cut o')
+    no_document = tmp_path / "c.txt"
+    no_document.write_text('{"a text that begins like JSON')
+    paths = [first, second, no_document]
+    one, other = (small_settings(tmp_path / name / "store") for name in ("one", "other"))
+    plain: dict[str, Any] = {"reading": {"plain": True}}
+
+    with pytest.raises(InputError, match=r"b\.jsonl:81: malformed_json.*goes on from there"):
+        pack_into(one, paths, on_error="fail", **plain)
+    held = {stream: blocks_in(one.store, stream) for stream in STREAMS}
+    summary = pack_into(one, paths, on_error="dead-letter", **plain)
+    whole = pack_into(other, paths, on_error="dead-letter", processes=2, **plain)
+
+    assert sum(map(sum, held.values())) > 0
+    assert (summary.before > 0, summary.documents + summary.before) == (True, 161)
+    assert (summary.refused, whole.refused, whole.documents) == (1, 1, 161)
+    assert summary.streams == whole.streams
+    require_equal(content(one.store, eras=True), content(other.store, eras=True))
+    for store in (one.store, other.store):
+        (letter,) = letters(store, "dead-letters-sources.jsonl")
+        assert (letter["source"], letter["reason"]) == (f"{second}:81", "not_produced")
+        assert b64decode(letter["value"]) == b'{"id": "x", "text": "cut o'
+        (letter,) = [one for name in (0, 1) for one in letters(store, f"dead-letters-{name}.jsonl")]
+        assert letter["reason"] == "malformed_json"
+        assert b64decode(letter["value"]) == no_document.read_bytes()
+    totals = [stream.totals for stream in whole.streams.values()]
+    assert [one.records for one in totals] == [161, 161]
+    assert sum(one.kept for one in totals) == 160
+
+
+def letters(store: Path, name: str) -> list[dict[str, Any]]:
+    """Return the letters in a file; none where there is no file."""
+    path = store / "pack" / "raw-text" / name
+    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, list[Path]]:
+    """Return the settings and the sources of a packed store."""
+    directory = tmp_path_factory.mktemp("packed")
+    settings = small_settings(directory / "store")
+    path = directory / "a.jsonl"
+    write_jsonl(path, rows(200))
+    pack_into(settings, [path], flush=True, end=True)
+    return settings, [path]
+
+
+def test_a_packed_store_is_closed_and_the_same_command_changes_nothing(packed: tuple[Settings, list[Path]]) -> None:
+    """Each block is in an era, the end marker is the last, and a second call says that all was there."""
+    settings, paths = packed
+    before = content(settings.store, eras=True)
+
+    summary = pack_into(settings, paths, flush=True, end=True)
+
+    assert (summary.documents, summary.before) == (0, 200)
+    require_equal(content(settings.store, eras=True), before)
+    for stream in STREAMS:
+        eras = open_eras(settings.store, stream)
+        assert (eras.blocks, eras.ended) == (sum(blocks_in(settings.store, stream)), True)
+    assert [stream.open_tokens for stream in summary.streams.values()] == [0, 0]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
+    "recipe": ({"sequence_length": 31}, {}, FingerprintError, "sequence_length: the stream has 63, here 31"),
+    "segments": ({"segment_blocks": 8}, {}, FingerprintError, "segment_blocks"),
+    "partitions": ({}, {"partitions": 3}, InputError, "--partitions 2"),
+    "options": ({}, {"reading": {"key": "lang"}}, InputError, "another command packed"),
+    "pipe": ({}, {"resume": False}, InputError, "piped in"),
+    "start": ({"start": "2026-01-01T00:00:00Z"}, {}, SettingsError, "no time"),
+    "topic": ({}, {"topic": "other"}, SettingsError, "raw_topics"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_another_command_on_a_packed_store_is_refused(packed: tuple[Settings, list[Path]], case: str) -> None:
+    """With what differs, and what to do."""
+    settings, paths = packed
+    update, options, error, words = REFUSED[case]
+    with pytest.raises(error, match=words):
+        pack_into(settings.model_copy(update=update), paths, **options)
+
+
+def test_a_store_that_others_fill_is_refused(packed: tuple[Settings, list[Path]], tmp_path: Path) -> None:
+    """Segment workers and mirrors hold it; a stream that came from Kafka is not gone on with."""
+    settings, paths = packed
+    lock = StoreLock(settings.store, exclusive=False)
+    with pytest.raises(LockedError, match="fills the store"):
+        pack_into(settings, paths)
+    lock.close()
+    with pytest.raises(StoreError, match="came from Kafka"):
+        pack_into(with_stream_of_kafka(settings, tmp_path / "store"), paths)
+
+
+def with_stream_of_kafka(settings: Settings, store: Path) -> Settings:
+    """Return settings of a store that holds a stream, and nothing that was packed."""
+    Store.open_or_create(store)
+    (store / STREAMS[0]).mkdir()
+    (store / STREAMS[0] / "stream.json").write_bytes((settings.store / STREAMS[0] / "stream.json").read_bytes())
+    return settings.model_copy(update={"store": store})
+
+
+def test_changed_sources_are_named(tmp_path: Path) -> None:
+    """By content, not by time: a file that was touched is the same, and one of the same size and time is not."""
+    settings = small_settings(tmp_path / "store")
+    path, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    write_jsonl(path, rows(50))
+    write_jsonl(other, rows(50, 2))
+    pack_into(settings, [path, other])
+    status = path.stat()
+
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
+    assert pack_into(settings, [path, other]).before == 100
+
+    data = path.read_bytes()
+    path.write_bytes(data + b'{"text": "more"}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl grew"):
+        pack_into(settings, [path, other])
+
+    path.write_bytes(data.replace(b"mill", b"MILL", 1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(InputError, match=r"a\.jsonl has changed"):
+        verified(settings, [path, other])
+
+
+def test_other_documents_behind_a_commit_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the state says nothing of a change, the chain of the blocks does."""
+    monkeypatch.setattr(packing_run, "SourceDigests", NoDigests)
+    settings = small_settings(tmp_path / "store")
+    path = tmp_path / "a.jsonl"
+    write_jsonl(path, rows(100))
+    pack_into(settings, [path])
+    state = settings.store / "pack" / "raw-text"
+    for name in ("0.json", "1.json", "position.json"):  # as if it had been killed before they were written
+        (state / name).unlink()
+    status, data = path.stat(), path.read_bytes()
+    path.write_bytes(data.replace(b"mill", b"MILL", 1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    with pytest.raises(DifferenceError, match="a source has changed"):
+        pack_into(settings, [path])
+
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert pack_into(settings, [path]).documents == 100
+    assert verified(settings, [path]).ok
+
+
+class NoDigests:
+    """Instead of what reads the sources beside the run."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def settle(self) -> None:
+        """Do nothing."""
+
+
+DAMAGE: list[dict[str, float]] = [
+    {
+        f"{STREAMS[0]}/0/000000000000.bin": 0.4,
+        f"{STREAMS[0]}/1/000000000016.docs": 0.7,
+        f"{STREAMS[1]}/1/000000000000.bin": 0.1,
+        f"{STREAMS[0]}/eras.jsonl": 0.6,
+    },
+    {f"{STREAMS[0]}/0/000000000000.index": 0.5, f"{STREAMS[0]}/eras.index": 0.99},
+    {f"{STREAMS[0]}/0/000000000000.idx": 0.9, f"{STREAMS[0]}/1/000000000000.json": 0.5},
+]
+"""Rounds: files, and where in each a bit is flipped."""
+
+
+def test_a_verification_finds_every_flipped_bit(packed: tuple[Settings, list[Path]]) -> None:
+    """In tokens, sealed and not, document tables, indexes, manifests and eras; and nothing without any."""
+    settings, paths = packed
+    assert verified(settings, paths, processes=2).ok
+    for files in DAMAGE:
+        before = {name: (settings.store / name).read_bytes() for name in files}
+        for name, place in files.items():
+            (settings.store / name).write_bytes(flipped(before[name], place))
+        found = verified(settings, paths)
+        for name, data in before.items():
+            (settings.store / name).write_bytes(data)
+        assert {one.side for one in found.differences} == {"store"}
+        places = {(one.stream, -1 if one.partition is None else one.partition) for one in found.differences}
+        assert places >= {place_of(name) for name in files}
+
+
+def flipped(data: bytes, place: float) -> bytes:
+    """Return the data with a bit flipped at this share of it."""
+    at = int(len(data) * place)
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def place_of(name: str) -> tuple[str, int]:
+    """Return stream and partition of a file; -1 for eras."""
+    stream, *rest = name.split("/")
+    return stream, int(rest[0]) if len(rest) > 1 else -1

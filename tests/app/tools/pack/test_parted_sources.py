@@ -1,0 +1,173 @@
+"""Files in parts: the same chunks, items, numbers and places as one reader has, wherever the parts end."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.app.tools.pack.packing import rows
+from tests.app.tools.produce.files import write_parquet
+from tests.app.tools.produce.reading import reading_of
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.pack import parted_sources
+from tokenmill.app.tools.pack.millers import batch_of, records_of
+from tokenmill.app.tools.pack.parted_sources import (
+    FileSlice,
+    Part,
+    PartedSource,
+    ScannedPart,
+    SliceReader,
+    parted,
+    scan,
+)
+from tokenmill.app.tools.produce import Item, Reading
+from tokenmill.app.tools.produce import sources as source_module
+from tokenmill.app.tools.produce.items import ItemChunk, Place
+from tokenmill.app.tools.produce.sources import FileSource
+from tokenmill.errors import SourceError
+
+
+def here(reading: Reading) -> Callable[[Part], "Future[ScannedPart]"]:
+    """Return what scans in this thread."""
+
+    def scanned(part: Part) -> "Future[ScannedPart]":
+        found: Future[ScannedPart] = Future()
+        found.set_result(scan(part, reading))
+        return found
+
+    return scanned
+
+
+def plain(chunk: ItemChunk, reader: SliceReader) -> tuple[Any, ...]:
+    """Return a chunk with the bytes of its values, and without texts."""
+    items = []
+    for item in chunk.items:
+        value: Any = item.value if isinstance(item, Item) else None
+        if isinstance(value, FileSlice):
+            (value,) = reader.read(value.path, [value.begin], [value.length])
+        items.append(item._replace(value=value, text="") if isinstance(item, Item) else item)
+    return items, chunk.after, chunk.size, chunk.last, chunk.unmet, list(chunk.numbers)
+
+
+def require_same(path: Path, reading: Reading) -> int:
+    """Fail unless the parts give the chunks that the whole file gives, from the end of each on; return how many."""
+    whole = FileSource(str(path), reading)
+    (divided,) = parted([whole], here(reading), 2)
+    assert isinstance(divided, PartedSource)
+    reader = SliceReader()
+    chunks = [plain(chunk, reader) for chunk in whole.chunks(Place())]
+    assert [plain(chunk, reader) for chunk in divided.chunks(Place())] == chunks
+    for number, chunk in enumerate(chunks[:-1], 1):
+        assert [plain(one, reader) for one in divided.chunks(chunk[1])] == chunks[number:]
+    reader.close()
+    return len(chunks)
+
+
+LINES = st.one_of(
+    st.sampled_from([b"", b" ", b"\r", b"no JSON", b'{"text": 7}', b'{"id": 1.5, "text": "b"}', b"x" * 80, b"[]"]),
+    st.text("aé\\", max_size=30).map(lambda text: b'{"text": "%s"}' % text.encode().replace(b"\\", b"")),
+    st.tuples(st.integers(0, 9), st.text("ab", max_size=5)).map(
+        lambda pair: b'{"id": %d, "text": "%s", "lang": "%s"}' % (pair[0], pair[1].encode(), pair[1][:1].encode())
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory for all examples."""
+    return tmp_path_factory.mktemp("parts")
+
+
+@given(
+    lines=st.lists(LINES, max_size=30),
+    ends=st.booleans(),
+    part=st.integers(1, 60),
+    chunk=st.integers(1, 120),
+    keyed=st.booleans(),
+)
+@example(lines=[b"x" * 80, b'{"text": "a"}', b"\r"], ends=False, part=1, chunk=1, keyed=False)
+def test_lines_in_parts_are_the_lines_of_the_file(
+    directory: Path, *, lines: list[bytes], ends: bool, part: int, chunk: int, keyed: bool
+) -> None:
+    """Blank, long, broken and unwanted lines, with and without keys; parts that are shorter than a line."""
+    path = directory / "a.jsonl"
+    path.write_bytes(b"\n".join(lines) + (b"\n" if ends else b""))
+    options: dict[str, Any] = {"key": "lang"} if keyed else {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parted_sources, "LEAST_BYTES", 0)
+        patch.setattr(parted_sources, "PART_BYTES", part)
+        patch.setattr(source_module, "CHUNK_BYTES", chunk)
+        require_same(path, reading_of(Settings(max_record_bytes=60), **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"where": ()}, {"metadata_fields": ("lang", "score"), "key": "score"}])
+def test_row_groups_are_the_rows_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Whatever the shape: each row becomes a JSON object with the number of its row as id, if it has none."""
+    monkeypatch.setattr(parted_sources, "LEAST_BYTES", 0)
+    monkeypatch.setattr(source_module, "CHUNK_BYTES", 500)
+    path = tmp_path / "a.parquet"
+    write_parquet(path, [row | {"id": None if number % 3 else row["id"]} for number, row in enumerate(rows(60))])
+
+    assert require_same(path, reading_of(**options)) > 10
+
+
+def test_what_cannot_be_divided_is_read_as_it_is(tmp_path: Path) -> None:
+    """Small files, compressed ones, other formats, and parquet that is damaged or has one row group."""
+    (tmp_path / "small.jsonl").write_bytes(b'{"text": "a"}\n')
+    (tmp_path / "large.jsonl.gz").write_bytes(os.urandom(parted_sources.LEAST_BYTES))
+    (tmp_path / "large.csv").write_bytes(b"text\n" + b"a\n" * parted_sources.LEAST_BYTES)
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1" * parted_sources.LEAST_BYTES)
+    sources = [FileSource(str(path), reading_of()) for path in sorted(tmp_path.iterdir())]
+
+    assert parted(sources, here(reading_of()), 2) == sources
+
+
+def test_a_part_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    """As a file does that goes while it is read."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' * 9000)
+    (divided,) = parted([FileSource(str(path), reading_of())], here(reading_of()), 1)
+    path.unlink()
+
+    (chunk,) = divided.chunks(Place())
+
+    assert chunk.last
+    assert [item.why for item in chunk.items if not isinstance(item, Item)] == [
+        "cannot be read: No such file or directory"
+    ]
+
+
+@given(data=st.data())
+def test_slices_are_read_whether_they_are_dense_or_sparse(directory: Path, data: st.DataObject) -> None:
+    """In one span or one by one, mixed with values that came along."""
+    content = bytes(range(256)) * 40
+    path = directory / "slices"
+    path.write_bytes(content)
+    bounds = sorted(data.draw(st.lists(st.integers(0, len(content)), min_size=2, max_size=20)))
+    wanted, items = [], []
+    for begin, end in zip(bounds[::2], bounds[1::2], strict=False):
+        own: Any = content[begin:end] if data.draw(st.booleans()) else FileSlice(str(path), begin, end - begin)
+        items.append(Item(own, ""))
+        wanted.append(content[begin:end])
+
+    records = records_of(batch_of(3, 7, items), SliceReader())
+
+    assert [(record.offset, record.value) for record in records] == list(enumerate(wanted, 7))
+
+
+def test_a_file_that_became_shorter_is_named(tmp_path: Path) -> None:
+    """It is no end of the process: the same command goes on once the file is back."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"short")
+    with pytest.raises(SourceError, match="shorter than it was"):
+        SliceReader().read(str(path), [3], [10])
+    path.unlink()
+    with pytest.raises(SourceError, match="cannot be read any more"):
+        SliceReader().read(str(path), [3], [10])

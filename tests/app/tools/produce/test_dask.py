@@ -1,0 +1,131 @@
+"""Produce on a Dask cluster: each document once, though workers are killed and the cluster goes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.app.tools.produce.reading import content_of
+from tests.conftest import TopicFactory
+from tests.service import in_own_loop
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+
+WAIT_SECONDS = 60.0
+FILES, LINES = 12, 1500
+CLUSTER = """
+import sys, time
+from distributed import LocalCluster
+
+if __name__ == "__main__":
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50)
+    print(cluster.scheduler_address, *(worker.process.pid for worker in cluster.workers.values()), flush=True)
+    time.sleep(600)
+"""
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[int]]]:
+    """Run a scheduler and two workers in processes of their own; yield the first, the address and the workers' ids."""
+    (directory / "cluster.py").write_text(CLUSTER)
+    process = subprocess.Popen(
+        [sys.executable, str(directory / "cluster.py")], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        address, *workers = process.stdout.readline().split()
+        yield process, address, list(map(int, workers))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def documents(directory: Path) -> list[bytes]:
+    """Write files of lines; return all lines."""
+    directory.mkdir()
+    lines = []
+    for file in range(FILES):
+        own = [json.dumps({"id": f"{file}-{n}", "text": f"text {n} of {file}"}).encode() for n in range(LINES)]
+        (directory / f"{file}.jsonl").write_bytes(b"\n".join(own) + b"\n")
+        lines += own
+    return lines
+
+
+def begin(settings: Settings, raw: str, files: Path, address: str) -> subprocess.Popen[str]:
+    """Start the command."""
+    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", raw, str(files), "--dask", address, "--json"]
+    environment = {**os.environ, "TOKENMILL_BOOTSTRAP_SERVERS": settings.bootstrap_servers}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def sent(settings: Settings, raw: str) -> Counter[bytes]:
+    """Return how often each document is in the topic."""
+    content = in_own_loop(lambda: content_of(settings, raw, 2))
+    return Counter(value or b"" for part in content for _, value in part)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_each_document_is_sent_once_though_a_worker_is_killed(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """In the middle of a lane; and a second call of the command sends nothing."""
+    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    lines = documents(tmp_path / "files")
+    with cluster(tmp_path) as (_, address, workers):
+        run = begin(settings, raw, tmp_path / "files", address)
+        _wait_for(lambda: sum(sent(settings, raw).values()) > 0)
+        os.kill(workers[0], signal.SIGKILL)
+        out, told = run.communicate(timeout=WAIT_SECONDS)
+        assert run.returncode == 0, told
+        assert sent(settings, raw) == Counter(lines)
+        again = begin(settings, raw, tmp_path / "files", address)
+        out, told = again.communicate(timeout=WAIT_SECONDS)
+        assert again.returncode == 0, told
+        assert (json.loads(out)["documents"], sent(settings, raw)) == (0, Counter(lines))
+        assert f"{len(lines):,} documents of this run were in {raw} already" in told
+
+
+@pytest.mark.needs("minutes")
+@pytest.mark.timeout(240)
+def test_a_cluster_that_goes_is_named_and_another_one_sends_the_rest(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """With what was sent; where none answers, nothing was."""
+    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    lines = documents(tmp_path / "files")
+    with cluster(tmp_path) as (process, address, _):
+        run = begin(settings, raw, tmp_path / "files", address)
+        _wait_for(lambda: sum(sent(settings, raw).values()) > 0)
+        os.killpg(process.pid, signal.SIGKILL)
+        _, told = run.communicate(timeout=WAIT_SECONDS)
+    assert run.returncode == 12, told
+    assert f"the Dask cluster at {address} is gone" in told
+    assert "lanes are sent completely" in told
+    assert "sends the rest" in told
+    assert 0 < len(sent(settings, raw)) < len(lines)
+    gone = begin(settings, raw, tmp_path / "files", address)
+    _, told = gone.communicate(timeout=WAIT_SECONDS)
+    assert (gone.returncode, f"no Dask scheduler answers at {address}" in told) == (12, True), told
+    with cluster(tmp_path) as (_, other, _):
+        run = begin(settings, raw, tmp_path / "files", other)
+        _, told = run.communicate(timeout=WAIT_SECONDS)
+        assert run.returncode == 0, told
+    assert sent(settings, raw) == Counter(lines)
+
+
+def _wait_for(condition: object) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

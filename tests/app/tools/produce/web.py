@@ -1,0 +1,77 @@
+"""A web server on loopback, with or without ranges, entity tags and manners."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+
+@dataclass
+class Web:
+    """Files that the server has, and how it answers."""
+
+    files: dict[str, bytes]
+    ranges: bool = True
+    tags: bool = True
+    cut: int | None = None
+    """Bytes after which the next answer ends, and the connection with it."""
+    address: str = ""
+    asked: list[str] = field(default_factory=list)
+    """Each request's method, path and range."""
+
+
+@contextmanager
+def serving(web: Web) -> Iterator[Web]:
+    """Serve until the end of the block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            """Answer without a body."""
+            self._answer(body=False)
+
+        def do_GET(self) -> None:
+            """Answer with a body."""
+            self._answer(body=True)
+
+        def _answer(self, *, body: bool) -> None:
+            web.asked.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+            data = web.files.get(unquote(self.path).lstrip("/"))
+            if data is None:
+                self.send_response(404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")) if web.ranges else None
+            start = int(wanted[1]) if wanted else 0
+            self.send_response(206 if wanted else 200)
+            if wanted:
+                self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            if web.tags:
+                self.send_header("ETag", f'"{hash(data)}"')
+            self.send_header("Last-Modified", "Tue, 24 Nov 2026 00:00:00 GMT")
+            self.send_header("Content-Length", str(len(data) - start))
+            self.end_headers()
+            if body:
+                part, web.cut = data[start:][: web.cut], None
+                self.wfile.write(part)
+                if len(part) < len(data) - start:
+                    self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    web.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield web
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

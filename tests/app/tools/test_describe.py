@@ -1,0 +1,121 @@
+"""A data set described: every figure is that of the store or the ledger, and what is not known is named."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.milled import Milled
+from tests.milled_store import STREAM, MilledStore, milled_store
+from tests.service import in_own_loop
+from tokenmill.app.cli import main
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.describe import add_broker_facts, card, croissant, store_facts
+from tokenmill.app.tools.inspect.record_ledger import read_ledger
+from tokenmill.errors import DamagedError, StoreError
+from tokenmill.store import PartitionReader, open_partition
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> MilledStore:
+    """Return a store that tests only read."""
+    return milled_store(tmp_path_factory.mktemp("store"), dtype="uint16")
+
+
+def described(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what `tokenmill describe` prints."""
+    with pytest.raises(SystemExit) as ended:
+        main(["describe", *arguments])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_a_store_tells_what_it_has_without_a_broker(store: MilledStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """Blocks, offsets, recipe and checksums; the rest is named as unknown."""
+    told = json.loads(described(capsys, STREAM, "--store", str(store.path), "--offline", "--sha256"))
+    assert told["isLiveDataset"] is True
+    assert told["fingerprint"] == store.info.fingerprint.hex()
+    assert told["blocks"] == sum(map(len, store.blocks.values()))
+    assert told["tokens"] == told["blocks"] * 9
+    assert told["recipe"]["raw_topic"] == "raw-text"
+    assert told["counts"] is None
+    assert {one["name"] for one in told["unknown"]} >= {"license", "counts", "languages", "retention"}
+    assert all("no broker was asked" in one["why"] for one in told["unknown"] if one["name"] == "counts")
+    for one in told["sources"]:
+        offsets = [piece.offset for number in (0, one["blocks"] - 1) for piece in pieces(store, one, number)]
+        assert (one["first_offset"], one["last_offset"]) == (min(offsets), max(offsets))
+    sealed = sum(store.sealed(partition) // 16 for partition in store.blocks)
+    assert len(told["segments"]) == sealed > 4
+    for segment in told["segments"]:
+        data = (store.path / STREAM / segment["name"]).read_bytes()
+        assert segment["sha256"] == hashlib.sha256(data).hexdigest()
+        assert segment["bin_bytes"] == len(data)
+
+
+def pieces(store: MilledStore, one: dict[str, Any], number: int) -> Any:
+    """Return the pieces of documents in a block."""
+    reader: PartitionReader = open_partition(store.path, STREAM, one["partition"])
+    return [piece for piece in reader.documents(number) if piece.position >= 0]
+
+
+def test_brokers_tell_counts_retention_and_times(milled: Milled) -> None:
+    """They are the ledger's; the split's sibling is there as well."""
+    facts = store_facts(milled.settings.store, milled.train, with_sha256=False)
+    in_own_loop(lambda: add_broker_facts(facts, milled.settings))
+    (ledger,) = [one for one in in_own_loop(lambda: read_ledger(milled.settings)).streams if one.stream == milled.train]
+    told = facts.to_dict()
+    assert told["counts"] == ledger.to_dict()
+    assert told["counts"]["retention"]["kept"] == ledger.totals.kept > 0
+    assert {name: one["split"] for name, one in told["splits"].items()} == {
+        f"{milled.raw_topic}.train": "train",
+        f"{milled.raw_topic}.validation": "validation",
+    }
+    assert sum(one["counts"]["records"] for one in told["sources"]) == ledger.totals.records
+    assert all(one["last_record_time"] > 0 for one in told["sources"])
+    assert told["eras"]["eras"] > 0
+    assert told["eras"]["first_closed"] < told["eras"]["last_closed"]
+    named = {one["name"]: one["why"] for one in told["unknown"]}
+    assert set(named) == {"license", "creator", "citeAs", "datePublished", "url", "languages", "produced"}
+    assert "noted no run" in named["produced"]
+    text = card(facts)
+    assert f"{ledger.totals.kept:,}" in text
+    assert yaml.safe_load(text.split("---")[1])["pretty_name"] == milled.train
+
+
+def test_brokers_that_do_not_answer_are_named(store: MilledStore) -> None:
+    """All that they would tell is unknown, with their address."""
+    facts = store_facts(store.path, STREAM, with_sha256=False)
+    settings = Settings(bootstrap_servers="127.0.0.1:1")
+    in_own_loop(lambda: add_broker_facts(facts, settings))
+    assert "no broker answers at 127.0.0.1:1" in facts.unknown["counts"]
+
+
+def test_a_card_shows_texts_as_they_are(store: MilledStore) -> None:
+    """Nothing from a recipe becomes markup."""
+    facts = store_facts(store.path, STREAM, with_sha256=False)
+    facts.unknown["produced"] = "a|b\n# [link](x) <b>"
+    assert r"| a\|b \# \[link\](x) \<b\> |" in card(facts)
+
+
+def test_croissant_names_every_sealed_file(store: MilledStore) -> None:
+    """With its SHA-256; tests/peers/formats lets mlcroissant judge it."""
+    facts = store_facts(store.path, STREAM, with_sha256=True)
+    told = croissant(facts)
+    assert told["isLiveDataset"] is True
+    assert [file["sha256"] for file in told["distribution"]] == [segment.sha256 for segment in facts.segments]
+    assert "license (" in told["description"]
+
+
+def test_damage_and_missing_streams_are_refused(tmp_path: Path) -> None:
+    """As everywhere."""
+    milled = milled_store(tmp_path / "store", records=12)
+    with pytest.raises(StoreError, match="holds no stream 'other'"):
+        store_facts(milled.path, "other", with_sha256=False)
+    manifest = milled.path / STREAM / "0" / "000000000000.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"blocks":16', b'"blocks":17'))
+    with pytest.raises(DamagedError, match=r"000000000000\.json"):
+        store_facts(milled.path, STREAM, with_sha256=False)

@@ -1,0 +1,144 @@
+"""Mixtures for tests: stores of several streams that grow, and the slow, plain answer to what comes in which order."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.consumers.scenes import grow
+from tests.store.chains import STREAM, make_chain, make_info, make_store
+from tests.store.eras import make_eras
+from tokenmill.consumers import Batch, Batches, Mixture
+from tokenmill.eras import Era
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.store import Store
+
+INFO = make_info()
+NAMES = ("books", "code", "web")
+ERA = 8
+"""Blocks of an era, in each of two partitions half of them."""
+
+
+@cache
+def chains_of(seed: int, eras: int) -> dict[int, Blocks]:
+    """Return the chains of a stream."""
+    count = ERA // 2 * eras
+    return {part: make_chain(INFO, count, partition=part, seed=1000 * seed + part) for part in range(2)}
+
+
+@cache
+def eras_of(seed: int, eras: int) -> list[Era]:
+    """Return the eras of a stream, and its end marker."""
+    stops = [dict.fromkeys(range(2), ERA // 2 * (era + 1)) for era in range(eras)]
+    return make_eras(INFO, chains_of(seed, eras), stops, end=True)
+
+
+def stream_store(path: Path, seed: int, eras: int, *, there: int | None = None, end: bool = True) -> Store:
+    """Make a store with the eras of a stream, or those that are there."""
+    store = make_store(path, INFO)
+    bring(store, seed, eras, eras if there is None else there, end=end and there is None)
+    return store
+
+
+def bring(store: Store, seed: int, eras: int, there: int, *, end: bool = False) -> None:
+    """Bring so many eras of a stream into a store, and with ``end`` its end marker."""
+    if there + end:
+        grow(store, eras_of(seed, eras)[: there + end], chains_of(seed, eras))
+
+
+def stores_of(path: Path, eras: Mapping[str, int], **options: Any) -> dict[str, Path]:
+    """Make a store for each stream; the n-th name has the seed n."""
+    return {
+        name: stream_store(path / name, seed, count, **options).path for seed, (name, count) in enumerate(eras.items())
+    }
+
+
+def open_streams(stores: Mapping[str, Path], passes: Mapping[str, int] | None = None, **options: Any) -> Any:
+    """Open `Batches` of each store, of 2 samples unless the options say otherwise."""
+    given = {"batch_size": 2, "sequence_length": 4, "seed": 1, "timeout": 0.0} | options
+    return {
+        name: Batches(path, STREAM, **(given | {"passes": (passes or {}).get(name, 1)}))
+        for name, path in stores.items()
+    }
+
+
+def open_mixture(
+    stores: Mapping[str, Path], weights: Any, mixed: Mapping[str, Any] | None = None, **options: Any
+) -> Mixture:
+    """Open a mixture of them."""
+    return Mixture(open_streams(stores, **options), weights, **(mixed or {}))
+
+
+def rows_of(batches: Iterable[Batch]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the stream and the tokens of each sample."""
+    return [
+        (name, (*x, y[-1]))
+        for batch in batches
+        for name, x, y in zip(batch.streams, batch.x.tolist(), batch.y.tolist(), strict=True)
+    ]
+
+
+def alone(stores: Mapping[str, Path], **options: Any) -> dict[str, list[tuple[int, ...]]]:
+    """Return the tokens of all samples of each stream in its own order."""
+    return {
+        name: [row for _, row in rows_of(batches)]
+        for name, batches in open_streams(stores, **({"batch_size": 1} | options)).items()
+    }
+
+
+Change = tuple[int, int, Mapping[str, Fraction]]
+"""From which sample on weights hold, from which on that is known, and the weights."""
+
+
+def drawn(  # noqa: C901 - the whole rule in one place
+    changes: Sequence[Change], count: int, ends: Mapping[str, int] | None = None
+) -> list[str]:
+    """Return the stream of each sample, by the rule as it stands in the page: slowly, with fractions.
+
+    ``ends`` are streams that leave behind so many samples.
+    """
+    held: list[tuple[int, dict[str, Fraction]]] = []
+    taken: dict[str, int] = {}
+    wanted: dict[str, Fraction] = {}
+    found: list[str] = []
+    gone: set[str] = set()
+
+    def weights_at(sample: int) -> dict[str, Fraction]:
+        given = [weights for start, weights in held if start <= sample][-1]
+        kept = {name: weight for name, weight in given.items() if name not in gone}
+        return {name: weight / sum(kept.values()) for name, weight in kept.items()}
+
+    def due(name: str, sample: int) -> Fraction | None:
+        """Return when a stream ought to have had one more than it was taken, looking ahead as far as is known."""
+        starts = sorted({start for start, _ in held if start > sample})
+        have = wanted[name]
+        for begin, stop in zip([sample, *starts], [*starts, None], strict=True):
+            weight = weights_at(begin).get(name, Fraction(0))
+            if stop is None or have + weight * (stop - begin) >= taken[name] + 1:
+                return begin + (taken[name] + 1 - have) / weight if weight else None
+            have += weight * (stop - begin)
+        return None
+
+    for sample in range(count):
+        for start, known, weights in changes:
+            if known == sample:
+                held = [one for one in held if one[0] < start] + [(start, dict(weights))]
+                for name in weights:
+                    taken.setdefault(name, 0)
+                    wanted.setdefault(name, Fraction(0))
+        for name, end in sorted((ends or {}).items()):
+            if taken.get(name) == end and name not in gone:
+                gone.add(name)
+                owed = wanted[name] - end
+                wanted[name] = Fraction(end)
+                for other, weight in weights_at(sample).items():
+                    wanted[other] += weight * owed
+        now = weights_at(sample)
+        may = [name for name in taken if name not in gone and taken[name] < wanted[name] + now.get(name, 0)]
+        chosen = min(may, key=lambda name: (due(name, sample) is None, due(name, sample) or 0, name))
+        found.append(chosen)
+        taken[chosen] += 1
+        for name, weight in now.items():
+            wanted[name] += weight
+    return found

@@ -1,0 +1,192 @@
+"""Stores whose blocks hold documents of known tokens, in each packing, and a plain answer to which are whole."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.mills import RECIPE
+from tests.store.chains import STREAM, fill, make_store
+from tests.store.eras import make_eras, write_eras
+from tokenmill.canonical import canonical_json
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.store import Store, StreamInfo
+from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.pieces import PADDING, Piece, encode_entry
+
+PAD = 0
+AGE = 6
+"""Offsets after which ``fit`` closes an open block: three documents."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A document that goes into a partition."""
+
+    offset: int
+    tokens: list[int]
+    meta: bytes
+    """Canonical JSON, or nothing."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a packing makes."""
+
+    tokens: list[int]
+    pieces: list[Piece]
+
+
+def packed_info(
+    packing: str = "concat", *, block_tokens: int = 5, segment_blocks: int = 4, stream: str = STREAM
+) -> StreamInfo:
+    """Describe a stream of this packing that carries the field ``label``."""
+    recipe = replace(
+        RECIPE,
+        packing=packing,
+        packing_parameters={"max_age_offsets": AGE} if packing == "fit" else {},
+        block_tokens=block_tokens,
+        dtype="uint16",
+        metadata_fields=("label",),
+        max_fields_bytes=99,
+    )
+    return StreamInfo.from_genesis(Genesis(stream, recipe, (0,), segment_blocks), segment_blocks)
+
+
+def given_documents(lengths: Sequence[int], *, labels: Sequence[Any] = (), first: int = 7) -> list[Given]:
+    """Return documents of these lengths at every other offset, each token of which occurs once."""
+    found, token = [], 1
+    for number, length in enumerate(lengths):
+        fields = {"label": labels[number % len(labels)]} if labels else {}
+        meta = canonical_json({"id": f"document {number}"} | ({"fields": fields} if fields else {}))
+        tokens = [(token + at) % 60_000 + 1 for at in range(length)]
+        found.append(Given(first + 2 * number, tokens, meta if number % 5 or labels else b""))
+        token += length
+    return found
+
+
+def pack(documents: Sequence[Given], packing: str, size: int, *, seed: int = 0) -> list[Block]:
+    """Return the blocks, one document after the other; what is open at the end is closed with padding."""
+    return {"concat": _concat, "fit": _fit, "rows": _rows, "chunks": _chunks}[packing](
+        documents, size, random.Random(seed)
+    )
+
+
+def _concat(documents: Sequence[Given], size: int, _: random.Random) -> list[Block]:
+    blocks = [Block([], [])]
+    for document in documents:
+        at = 0
+        while at < len(document.tokens):
+            if len(blocks[-1].tokens) == size:
+                blocks.append(Block([], []))
+            part = document.tokens[at : at + size - len(blocks[-1].tokens)]
+            _put(blocks[-1], document, at, part)
+            at += len(part)
+    return [_closed(block, size) for block in blocks]
+
+
+def _fit(documents: Sequence[Given], size: int, rng: random.Random) -> list[Block]:
+    """Put whole blocks of a document out at once, and its rest into any of three open ones that has room."""
+    done: list[Block] = []
+    opened = [Block([], []) for _ in range(3)]
+    for document in documents:
+        aged = [block for block in opened if block.pieces and block.pieces[0].offset + AGE < document.offset]
+        done += [_closed(block, size) for block in aged]
+        opened = [block for block in opened if block not in aged] + [Block([], []) for _ in aged]
+        whole = len(document.tokens) // size * size
+        for at in range(0, whole, size):
+            done.append(Block([], []))
+            _put(done[-1], document, at, document.tokens[at : at + size])
+        rest = document.tokens[whole:]
+        if not rest:
+            continue
+        rng.shuffle(opened)
+        fitting = [block for block in opened if len(block.tokens) + len(rest) <= size]
+        if not fitting:
+            done.append(_closed(opened.pop(), size))
+            opened.append(Block([], []))
+            fitting = opened[-1:]
+        _put(fitting[0], document, whole, rest)
+    return done + [_closed(block, size) for block in opened if block.tokens]
+
+
+def _rows(documents: Sequence[Given], size: int, _: random.Random) -> list[Block]:
+    blocks = []
+    for document in documents:
+        blocks.append(Block([], []))
+        _put(blocks[-1], document, 0, document.tokens[:size])
+    return [_closed(block, size) for block in blocks]
+
+
+def _chunks(documents: Sequence[Given], size: int, _: random.Random) -> list[Block]:
+    """Cut documents into chunks that overlap by a token, and drop the rest."""
+    blocks = []
+    for document in documents:
+        for at in range(0, len(document.tokens) - size + 1, size - 1):
+            blocks.append(Block([], []))
+            _put(blocks[-1], document, at, document.tokens[at : at + size])
+    return blocks
+
+
+def _put(block: Block, document: Given, at: int, tokens: list[int]) -> None:
+    block.pieces.append(Piece(len(block.tokens), document.offset, at, document.meta))
+    block.tokens.extend(tokens)
+
+
+def _closed(block: Block, size: int) -> Block:
+    if len(block.tokens) < size:
+        block.pieces.append(Piece(len(block.tokens), 0, PADDING, b""))
+        block.tokens.extend([PAD] * (size - len(block.tokens)))
+    return block
+
+
+def packed_store(
+    path: Path, info: StreamInfo, blocks: Mapping[int, Sequence[Block]], stops: Sequence[Mapping[int, int]] = ()
+) -> Store:
+    """Make a store of these blocks of each partition, with eras that reach these; without any, one has all."""
+    chains = {}
+    for partition, found in blocks.items():
+        tokens = np.array([block.tokens for block in found], info.dtype).tobytes()
+        entries = [encode_entry(block.pieces) for block in found]
+        hashes = roll(genesis_hash(info.fingerprint, partition), tokens, entries)
+        chains[partition] = Blocks(0, tokens, entries, hashes)
+    store = make_store(path, info)
+    for partition, found in blocks.items():
+        if found:
+            fill(store, info, chains[partition], [len(found)], partition=partition)
+    reached = stops or [{partition: len(found) for partition, found in blocks.items()}]
+    write_eras(store, make_eras(info, chains, reached, end=True), stream=info.name)
+    return store
+
+
+def whole_documents(
+    documents: Sequence[Given], blocks: Sequence[Block], size: int, first: int, stop: int, *, fit: bool = False
+) -> list[tuple[int, list[int]]]:
+    """Return offset and tokens of the documents that blocks ``[first, stop)`` hold as a whole, by place, one by one."""
+    found: list[tuple[tuple[int, int], int, list[int]]] = []
+    for document in documents:
+        mine = [
+            (number, piece, block)
+            for number, block in enumerate(blocks)
+            for piece in block.pieces
+            if piece.offset == document.offset and piece.position != PADDING
+        ]
+        inside = [(number, piece, block) for number, piece, block in mine if first <= number < stop]
+        if not inside or len(inside) < len(mine):
+            continue
+        tokens: dict[int, int] = {}
+        for _, piece, block in mine:
+            later = [other.start for other in block.pieces if other.start > piece.start]
+            for at in range(piece.start, min([*later, size])):
+                tokens[piece.position + at - piece.start] = block.tokens[at]
+        number, piece, block = max(mine, key=lambda one: one[1].position)
+        ends_inside = any(other.start > piece.start for other in block.pieces)
+        highest = max(other.offset for some in blocks[first:stop] for other in some.pieces)
+        if ends_inside or (document.offset + AGE < highest if fit else number < stop - 1):
+            place = min((number, piece.start) for number, piece, _ in mine)
+            found.append((place, document.offset, [tokens[at] for at in range(len(tokens))]))
+    return [(offset, tokens) for _, offset, tokens in sorted(found)]

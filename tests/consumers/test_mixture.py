@@ -1,0 +1,363 @@
+"""Mixtures: one order whatever happens, shares that are never off by a sample, nothing twice and nothing left out."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.consumers.mixtures import (
+    NAMES,
+    Change,
+    alone,
+    bring,
+    drawn,
+    open_mixture,
+    open_streams,
+    rows_of,
+    stores_of,
+    stream_store,
+)
+from tokenmill.consumers import Batch, Mixture
+from tokenmill.errors import InputError, StoreError
+
+Row = tuple[str, tuple[int, ...]]
+WEIGHTS: dict[str, Any] = {"web": 0.6, "code": "3/10", "books": Fraction(1, 10)}
+EXACT = {name: Fraction(str(weight)) for name, weight in WEIGHTS.items()}
+EXTENTS = {"books": 3, "code": 6, "web": 12}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return stores that tests only read: of 24, 48 and 96 samples."""
+    return stores_of(tmp_path_factory.mktemp("stores"), EXTENTS)
+
+
+def in_order(names: Sequence[str], own: Mapping[str, list[tuple[int, ...]]]) -> list[Row]:
+    """Return samples of these streams, of each in its own order."""
+    left = {name: iter(rows) for name, rows in own.items()}
+    return [(name, next(left[name])) for name in names]
+
+
+def read_into(rows: list[Row], mixture: Mixture) -> None:
+    """Read until there is no more."""
+    for batch in mixture:
+        rows += rows_of([batch])
+
+
+def test_each_sample_is_of_the_stream_that_is_due_first(stores: dict[str, Path]) -> None:
+    """And the next one there; the mixture ends where a stream has none."""
+    mixture = open_mixture(stores, WEIGHTS)
+    assert len(mixture) == 80
+    rows = rows_of(mixture)
+    assert rows == in_order(drawn([(0, 0, EXACT)], 160), alone(stores))
+    shares = mixture.shares()
+    assert {name: share.delivered for name, share in shares.items()} == {"books": 16, "code": 48, "web": 96}
+    assert [shares["web"].share, shares["web"].passes, shares["books"].passes] == [Fraction(3, 5), 1, 0]
+    assert shares["web"].newest == 11  # as the last era of 12 says
+
+
+def test_streams_that_leave_give_their_weight_to_the_others(stores: dict[str, Path]) -> None:
+    """Until all have left, and each sample was given once."""
+    own = alone(stores)
+    ends = {name: len(rows) for name, rows in own.items()}
+    mixture = open_mixture(stores, WEIGHTS, {"at_end": "leave"})
+    assert len(mixture) == 84
+    rows = rows_of(mixture)
+    assert rows == in_order(drawn([(0, 0, EXACT)], 168, ends), own)
+    assert all(share.left and share.share == 0 for share in mixture.shares().values())
+    for step in (70, 79, 82):
+        again = open_mixture(stores, WEIGHTS, {"at_end": "leave"})
+        again.load_state_dict(mixture.state_after(step))
+        assert rows_of(again) == rows[2 * (step + 1) :]
+        assert again.state_dict() == mixture.state_dict()
+
+
+def test_a_stream_that_repeats_is_shuffled_anew(stores: dict[str, Path]) -> None:
+    """The passes of its batches bound it."""
+    streams = open_streams({name: stores[name] for name in ("books", "web")}, passes={"books": 3})
+    mixture = Mixture(streams, {"books": 1, "web": 1}, at_end={"books": "repeat"})
+    given = [row for name, row in rows_of(mixture) if name == "books"]
+    assert len(given) == 72
+    assert Counter(given[:24]) == Counter(given[24:48]) == Counter(given[48:])
+    assert given[:24] != given[24:48]
+    assert mixture.shares()["books"].passes == 3
+
+
+def test_whole_batches_are_of_one_stream(stores: dict[str, Path]) -> None:
+    """Weights count steps; another number of ranks goes on with the next sample of each stream."""
+    mixed = {"interleave": "batch"}
+    mixture = open_mixture(stores, WEIGHTS, mixed)
+    batches = list(islice(mixture, 20))
+    assert [batch.streams[0] for batch in batches] == drawn([(0, 0, EXACT)], 20)
+    assert all(len(set(batch.streams)) == 1 for batch in batches)
+    ranks = [open_mixture(stores, WEIGHTS, mixed, rank=rank, world_size=3) for rank in range(3)]
+    for rank in ranks:
+        rank.load_state_dict(mixture.state_dict())
+    steps = [rows_of(step) for step in zip(*(islice(rank, 10) for rank in ranks), strict=True)]
+    assert [rows[0][0] for rows in steps] == drawn([(0, 0, EXACT)], 30)[20:]
+    rows = rows_of(batches) + [row for step in steps for row in step]
+    assert rows == in_order([name for name, _ in rows], alone(stores))
+    for step in (0, 7, 19, 25):
+        open_mixture(stores, WEIGHTS, mixed).load_state_dict(ranks[0].state_after(step))
+        assert ranks[0].state_after(step)["sample"] == sum(2 if made < 20 else 6 for made in range(step + 1))
+
+
+def test_weights_change_steadily_between_the_points_of_a_linear_schedule(stores: dict[str, Path]) -> None:
+    """As the mean of each part of the way says; exactly the area under the line."""
+    points = [(0, {"web": 1}), (80, {"code": 1})]
+    mixture = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"linear": True})
+    rows = rows_of(islice(mixture, 40))
+    assert mixture.shares()["code"].wanted == 40
+    assert abs(sum(name == "code" for name, _ in rows) - 40) < 1
+    assert [name for name, _ in rows[:10]].count("web") >= 9
+    ours = [(n, 0, {"web": 1 - Fraction(2 * n + 1, 160), "code": Fraction(2 * n + 1, 160)}) for n in range(80)]
+    assert [name for name, _ in rows] == drawn([*ours, (80, 0, {"code": Fraction(1)})], 80)
+
+
+def test_weights_by_step_begin_with_the_step(stores: dict[str, Path]) -> None:
+    """With other ranks, steps that come begin at other samples."""
+    points = [(0, {"web": 1}), (4, {"code": 1})]
+    mixture = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"unit": "step"})
+    assert [name for name, _ in rows_of(islice(mixture, 6))] == ["web"] * 8 + ["code"] * 4
+    larger = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"unit": "step"}, batch_size=6)
+    larger.load_state_dict(mixture.state_after(1))
+    assert [name for name, _ in rows_of(islice(larger, 3))] == ["web"] * 12 + ["code"] * 6
+
+
+def test_weights_by_tokens_count_what_is_no_padding(stores: dict[str, Path]) -> None:
+    """By the padding of the first era of each stream, which is the same on all hosts."""
+    mixture = open_mixture(stores, WEIGHTS, {"by": "tokens"})
+    fill = {name: Fraction(part) for name, part in mixture.state_dict()["schedule"][0]["fill"].items()}
+    assert all(0 < part <= 1 for part in fill.values())
+    assert len(set(fill.values())) > 1
+    weights = {name: weight / fill[name] for name, weight in EXACT.items()}
+    total = sum(weights.values())
+    rows = rows_of(islice(mixture, 30))
+    assert [name for name, _ in rows] == drawn([(0, 0, {n: w / total for n, w in weights.items()})], 60)
+
+
+def test_where_a_stream_has_nothing_yet_the_mixture_waits(tmp_path: Path) -> None:
+    """It takes no other sample instead; it goes on when the stream does."""
+    there = {name: stream_store(tmp_path / name, seed, 6, there=2) for seed, name in enumerate(NAMES)}
+    paths = {name: store.path for name, store in there.items()}
+    mixture = open_mixture(paths, WEIGHTS)
+    rows: list[Row] = []
+    with pytest.raises(StoreError, match=r"waiting for 'web' in a mixture: era 2 of raw-text\.train"):
+        read_into(rows, mixture)
+    assert len(rows) == 26  # 16 of web
+    for seed, name in enumerate(NAMES):
+        bring(there[name], seed, 6, 6, end=True)
+    rows += rows_of(mixture)
+    assert rows == in_order(drawn([(0, 0, EXACT)], len(rows)), alone(paths))
+
+
+def test_a_stream_leaves_only_when_its_end_is_marked(tmp_path: Path) -> None:
+    """Until then its last sample is held back, since nobody can know what comes behind it."""
+    paths = {name: stream_store(tmp_path / name, seed, 6).path for seed, name in enumerate(("code", "web"))}
+    open_end = stream_store(tmp_path / "books", 2, 2, there=2)
+    paths = {"books": open_end.path} | paths
+    weights = {"books": 1, "code": 1, "web": 1}
+    mixture = open_mixture(paths, weights, {"at_end": {"books": "leave"}}, batch_size=1)
+    rows: list[Row] = []
+    with pytest.raises(StoreError, match="waiting for 'books' in a mixture"):
+        read_into(rows, mixture)
+    assert sum(name == "books" for name, _ in rows) == 15
+    bring(open_end, 2, 2, 2, end=True)
+    rows += rows_of(mixture)
+    own = alone(paths)
+    assert rows == in_order(drawn([(0, 0, {n: Fraction(1) for n in weights})], len(rows), {"books": 16}), own)
+    assert len(rows) == 16 + 48 + 48
+
+
+def test_batches_know_the_documents_and_sources_of_all_streams(stores: dict[str, Path]) -> None:
+    """As each stream's own batches do."""
+    mixture = open_mixture(stores, WEIGHTS, batch_size=4)
+    own = {name: iter(batches) for name, batches in open_streams(stores, batch_size=1).items()}
+    for batch in islice(mixture, 8):
+        ones = [next(own[name]) for name in batch.streams]
+        assert batch.sources() == [source for one in ones for source in one.sources()]
+        assert batch.documents().document_ids.tolist() == [
+            row for one in ones for row in one.documents().document_ids.tolist()
+        ]
+        assert [place[row] for row in range(4) for place in batch.samples] == [
+            int(place[0]) for one in ones for place in one.samples
+        ]
+
+
+class Fleet:
+    """Ranks of one mixture, which may be killed and come again in any number."""
+
+    def __init__(self, stores: Mapping[str, Path], weights: Any, names: Sequence[str]) -> None:
+        """Open the first run."""
+        self._stores, self._weights = stores, weights
+        self.names = list(names)
+        self.state: dict[str, Any] | None = None
+        self.ranks: list[Mixture] = []
+        self._loops: list[Iterator[Batch]] = []
+
+    def begin(self, world_size: int, batch_size: int) -> None:
+        """Go on with so many ranks, from the state that was saved last."""
+        self.batch_size = batch_size
+        named = {name: self._stores[name] for name in self.names}
+        self.ranks = [
+            open_mixture(named, self._weights, rank=rank, world_size=world_size, batch_size=batch_size)
+            for rank in range(world_size)
+        ]
+        if self.state is not None:
+            for rank in self.ranks:
+                rank.load_state_dict(json.loads(json.dumps(self.state)))
+        self._loops = [iter(rank) for rank in self.ranks]
+
+    def step(self) -> list[Row]:
+        """Make a step on all ranks; return its rows."""
+        batches = [next(loop) for loop in self._loops]
+        assert all(batch.state == batches[0].state for batch in batches[:: max(len(batches) // 3, 1)])
+        self.state = batches[-1].state
+        return rows_of(batches)
+
+    def add(self, name: str, weight: Any, ahead: int) -> None:
+        """Add a stream on all ranks."""
+        for number, rank in enumerate(self.ranks):
+            options = {"rank": number, "world_size": len(self.ranks), "batch_size": self.batch_size}
+            rank.add_stream(name, open_streams({name: self._stores[name]}, **options)[name], weight, rank.step + ahead)
+        self.names.append(name)
+        self.state = self.ranks[0].state_dict()
+
+
+def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_sequence(  # noqa: C901 - one story
+    tmp_path: Path,
+) -> None:
+    """Five streams that grow, 20 changes, 3 streams that are added, 10 resumes at world sizes 1 to 64, ranks killed."""
+    rng = random.Random(7)
+    first, added = ["a", "b", "c", "d", "e"], ["f", "g", "h"]
+    eras = 90
+    there = {name: stream_store(tmp_path / name, seed, eras, there=4) for seed, name in enumerate([*first, *added])}
+    reached = dict.fromkeys(there, 4)
+    fleet = Fleet({name: store.path for name, store in there.items()}, dict.fromkeys(first, 1), first)
+    changes: list[Change] = [(0, 0, dict.fromkeys(first, Fraction(1)))]
+    worlds = [1, 2, 64, 3, 8, 5, 16, 32, 7, 4]
+    rows: list[Row] = []
+    set_weights = 0
+    for run, world in enumerate(worlds):
+        size = rng.choice([1, 2]) if world < 16 else 1
+        fleet.begin(world, size)
+        for step in range(rng.randint(3, 6) if world > 8 else rng.randint(8, 14)):
+            while True:  # streams grow when they must
+                try:
+                    rows += fleet.step()
+                    break
+                except StoreError:
+                    for seed, name in enumerate(there):
+                        reached[name] = min(reached[name] + 8, eras)
+                        bring(there[name], seed, eras, reached[name])
+                    fleet.begin(world, size)  # as after a crash
+            known = len(rows)
+            if step in {1, 2} and set_weights < 20:
+                ahead = rng.randint(0, 2)
+                weights = {name: Fraction(rng.randint(1, 20), 7) for name in fleet.names}
+                for rank in fleet.ranks:
+                    rank.set_weights(weights, rank.step + ahead)
+                fleet.state = fleet.ranks[-1].state_dict()
+                assert all(rank.state_dict() == fleet.state for rank in fleet.ranks[:2])
+                changes.append((known + ahead * world * size, known, weights))
+                set_weights += 1
+            if step == 2 and run in {2, 5, 8}:
+                name, share = added.pop(0), Fraction(1, rng.randint(4, 9))
+                held = [weights for start, _, weights in effective(changes, known) if start <= known][-1]
+                total = sum(held.values())
+                fleet.add(name, share, 0)
+                changes.append((known, known, {n: w / total * (1 - share) for n, w in held.items()} | {name: share}))
+            if rng.random() < 0.1:  # all are killed behind a step, and come again
+                fleet.begin(world, size)
+    assert set_weights == 20
+    assert not added
+    names = [name for name, _ in rows]
+    assert names == drawn(changes, len(rows))
+    for seed, name in enumerate(there):
+        bring(there[name], seed, eras, eras, end=True)
+    own = alone({name: store.path for name, store in there.items()})
+    assert rows == in_order(names, own)
+    assert worst_share(names, changes) < 1
+    saved = fleet.state
+    assert saved is not None
+    assert len(json.dumps(saved)) < 16 << 10
+
+
+def worst_share(names: Sequence[str], changes: Sequence[Change]) -> Fraction:
+    """Return by how much a stream was off at most of what the weights say, after any sample."""
+    wanted: dict[str, Fraction] = {}
+    taken: Counter[str] = Counter()
+    worst = Fraction(0)
+    for sample, name in enumerate(names):
+        held = [weights for start, known, weights in effective(changes, sample) if start <= sample][-1]
+        total = sum(held.values())
+        for each, weight in held.items():
+            wanted[each] = wanted.get(each, Fraction(0)) + weight / total
+        taken[name] += 1
+        worst = max(worst, *(abs(taken[each] - part) for each, part in wanted.items()))
+    return worst
+
+
+def effective(changes: Sequence[Change], sample: int) -> list[Change]:
+    """Return the changes that are known at a sample, without those that later ones took the place of."""
+    found: list[Change] = []
+    for change in changes:
+        if change[1] <= sample:
+            found = [one for one in found if one[0] < change[0]] + [change]
+    return found
+
+
+def test_a_running_loop_takes_new_weights_at_the_next_step(stores: dict[str, Path]) -> None:
+    """Whatever was read ahead is read again."""
+    mixture = open_mixture(stores, {"web": 1, "code": 0.001, "books": "1/1000"})
+    names: list[str] = []
+    for batch in mixture:
+        names += batch.streams
+        if batch.step == 3:
+            mixture.set_weights({"code": 1})
+        if batch.step == 9:
+            break
+    assert names[:8].count("web") >= 7
+    assert names[10:] == ["code"] * 10
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"weights": {"web": 0.5, "code": 0.4, "books": 0.1}}, "another mixture or schedule: its mixture is"),
+        ({"mixed": {"interleave": "batch"}}, "another mixture or schedule: its settings is"),
+        ({"mixed": {"at_end": "leave"}}, "another mixture or schedule: its settings is"),
+        ({"streams": ("web", "code", "more")}, "a mixture with the stream 'books', which is not given"),
+        ({"options": {"seed": 2}}, "stream 'books': .* another sequence of samples: seed 1"),
+        ({"swapped": True}, "another sequence|other content"),
+    ],
+)
+def test_states_of_other_mixtures_are_refused(stores: dict[str, Path], change: dict[str, Any], told: str) -> None:
+    """Each with what is other."""
+    mixture = open_mixture(stores, WEIGHTS)
+    next(iter(mixture))
+    for batch in islice(mixture, 20):
+        state = batch.state
+    names = change.get("streams", NAMES)
+    paths = {name: stores.get(name, stores["books"]) for name in names}
+    if "swapped" in change:
+        paths = {"books": stores["web"], "code": stores["code"], "web": stores["books"]}
+    weights = change.get("weights", {name: WEIGHTS[name if name in WEIGHTS else "books"] for name in names})
+    other = open_mixture(paths, weights, change.get("mixed"), **change.get("options", {}))
+    with pytest.raises(InputError, match=told):
+        other.load_state_dict(state)
+
+
+def test_a_state_of_batches_is_refused_by_name(stores: dict[str, Path]) -> None:
+    """And the other way round."""
+    mixture, streams = open_mixture(stores, WEIGHTS), open_streams(stores)
+    with pytest.raises(InputError, match="no state of this"):
+        mixture.load_state_dict(streams["web"].state_dict())
+    with pytest.raises(InputError, match="no state of Batches"):
+        streams["web"].load_state_dict(mixture.state_dict())

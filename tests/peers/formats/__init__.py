@@ -1,0 +1,1 @@
+"""Exports, read by the libraries whose formats they are."""

@@ -1,0 +1,88 @@
+"""MDS, litData and Megatron exports, read back by mosaicml-streaming, litdata and Megatron-Core, token for token.
+
+`make test-peers` runs these; tests/app/tools/export reads the other formats.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.exported import assert_blocks, assert_documents, begun
+from tests.milled_store import STREAM, milled_store
+from tokenmill.app.tools.describe import croissant, store_facts
+from tokenmill.app.tools.export import FormatChoice, What, export
+
+pytestmark = pytest.mark.peers
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ROOT / ".venv" / "peers" / "formats"
+
+
+def read(to: FormatChoice, folder: Path, home: Path) -> list[dict[str, Any]]:
+    """Return the rows that the format's own library reads."""
+    return list(json.loads(run_with_peers(["-m", "tests.peers.formats.read_rows", to, str(folder)], home)))
+
+
+def run_with_peers(arguments: list[str], home: Path) -> str:
+    """Run Python in a process that has the libraries; return its last line."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
+        "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]),
+        "CUDA_VISIBLE_DEVICES": "",
+        "HOME": str(home),  # litdata keeps what it read there
+        "TMPDIR": str(home),
+    }
+    ended = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        pytest.fail(ended.stdout + ended.stderr)
+    return ended.stdout.splitlines()[-1]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("to", ["mds", "litdata", "megatron"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("what", ["blocks", "documents"])
+def test_an_export_comes_back_token_for_token(tmp_path: Path, to: FormatChoice, dtype: str, what: What) -> None:
+    """Exported in two calls, as the store grows."""
+    milled = milled_store(tmp_path / "store", dtype=dtype, records=24, stop=50)
+    export(milled.path, STREAM, tmp_path / "out", to=to, what=what)
+    first = read(to, tmp_path / "out", tmp_path)
+    milled.fill()
+    result = export(milled.path, STREAM, tmp_path / "out", to=to, what=what)
+    rows = read(to, tmp_path / "out", tmp_path)
+    assert 0 < len(first) < len(rows) == result.rows
+    if what == "blocks":
+        assert_blocks(rows, milled)
+    else:
+        assert_documents(rows, begun(milled, result.waiting))
+
+
+CHECK = """
+import json, sys
+import mlcroissant
+
+dataset = mlcroissant.Dataset(jsonld=json.loads(open(sys.argv[1]).read()))
+issues = dataset.metadata.ctx.issues
+print(json.dumps({"errors": sorted(issues.errors), "warnings": sorted(issues.warnings),
+                  "files": len(dataset.metadata.distribution), "live": dataset.metadata.ctx.is_live_dataset}))
+"""
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_mlcroissant_finds_no_error_in_a_description(tmp_path: Path, *, live: bool) -> None:
+    """And misses only what is named as unknown."""
+    milled = milled_store(tmp_path / "store", records=12)
+    facts = store_facts(milled.path, STREAM, with_sha256=True)
+    facts.live = live
+    (tmp_path / "croissant.json").write_text(json.dumps(croissant(facts)))
+    told = json.loads(run_with_peers(["-c", CHECK, str(tmp_path / "croissant.json")], tmp_path))
+    assert told["errors"] == []
+    assert (told["files"], bool(told["live"])) == (len(facts.segments), live)
+    missing = {one.rpartition("/")[2].partition('"')[0] for one in told["warnings"]}
+    assert missing <= facts.unknown.keys(), told["warnings"]

@@ -1,0 +1,258 @@
+"""Each packing once more, slow and plain, token by token, from the format's description: parts of the reference."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from struct import calcsize, iter_unpack, unpack, unpack_from
+from typing import Any, Final, NamedTuple, Protocol
+
+from tokenmill.reading.resume import ResumePoint
+from tokenmill.recipe import Recipe
+
+ITEM: Final = {"uint8": "B", "uint16": "H", "uint32": "I"}
+"""The dtypes, as `struct` names them."""
+Pieces = list[tuple[int, int, int, bytes]]
+"""Start, offset, position and meta of each piece of a block."""
+
+
+class LeavingBlock(NamedTuple):
+    """A block that leaves, and where its document is then."""
+
+    tokens: list[int]
+    pieces: Pieces
+    taken: int
+    """Tokens of the document that is being placed which are in blocks that left; 0 where all of it is placed."""
+    finished: bool
+    """Whether all of that document is placed, or all blocks are closed that a flush closes."""
+    figures: Mapping[str, int]
+    """What the totals count of the block (`Totals.packing`)."""
+
+
+@dataclass(slots=True)
+class OpenBlock:
+    """A block that waits for more tokens."""
+
+    tokens: list[int] = field(default_factory=list)
+    pieces: Pieces = field(default_factory=list)
+
+
+class ReferencePacking(Protocol):
+    """What the reference asks of a packing."""
+
+    blocks: list[OpenBlock]
+    """The open ones, in their order."""
+
+    def dropped(self, tokens: Sequence[int]) -> str:
+        """Return why a document of these tokens is filtered out; an empty text if it is not."""
+        ...
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """Return how many tokens a kept document of these tokens gives to blocks, padding not counted."""
+        ...
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:
+        """Place a document whose record has this CRC; yield the blocks that leave, each before it goes on."""
+        ...
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:
+        """Do what a flush record at ``offset`` asks for; yield the blocks that leave."""
+        ...
+
+    def reopen(self, point: ResumePoint) -> None:
+        """Begin with the open blocks of a point."""
+        ...
+
+    def references(self) -> bytes:
+        """Return the open blocks as references, in a packing that has them in every message; else nothing."""
+        ...
+
+
+class ConcatReference:
+    """All documents one after the other, cut where a block ends."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Begin with no open block."""
+        self._recipe = recipe
+        self.blocks: list[OpenBlock] = []
+
+    def dropped(self, tokens: Sequence[int]) -> str:  # noqa: ARG002 - the protocol's
+        """Nothing is."""
+        return ""
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """All of them."""
+        return len(tokens)
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Append the tokens, one after the other."""
+        last = len(tokens) - 1
+        for position, token in enumerate(tokens):
+            if not self.blocks:
+                self.blocks.append(OpenBlock())
+            (block,) = self.blocks
+            if not block.tokens or position == 0:
+                block.pieces.append((len(block.tokens), offset, position, meta))
+            block.tokens.append(token)
+            if len(block.tokens) == self._recipe.block_tokens:
+                self.blocks.clear()
+                taken = 0 if position == last else position + 1
+                yield LeavingBlock(block.tokens, block.pieces, taken, position == last, {})
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:
+        """Fill the open block, if there is one."""
+        while self.blocks:
+            block = self.blocks.pop()
+            missing = self._recipe.block_tokens - len(block.tokens)
+            block.pieces.append((len(block.tokens), offset, -1, b""))
+            yield LeavingBlock(block.tokens + [self._recipe.padding_id] * missing, block.pieces, 0, True, {})
+
+    def reopen(self, point: ResumePoint) -> None:
+        """Begin with the one that a carry holds."""
+        item = ITEM[self._recipe.dtype]
+        tokens = unpack(f"<{len(point.open_tokens) // calcsize(item)}{item}", point.open_tokens)
+        if tokens:
+            self.blocks = [OpenBlock(list(tokens), _pieces_of(point.open_entry))]
+
+    def references(self) -> bytes:
+        """None: carries hold the open block."""
+        return b""
+
+
+class RowsReference:
+    """One document a row, or several rows, each between the ids before and after a text."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Begin; no block is ever open."""
+        self._recipe = recipe
+        self._long = recipe.packing_parameters.get("long", "truncate")
+        self._short = recipe.packing_parameters.get("short", "pad")
+        self._room = recipe.block_tokens - len(recipe.begin_of_document) - len(recipe.after)
+        self.blocks: list[OpenBlock] = []
+
+    def dropped(self, tokens: Sequence[int]) -> str:
+        """Return why no row comes of the document, if none does."""
+        text = len(self._text(tokens))
+        if self._long == "drop" and text > self._room:
+            return "too_long"
+        return "too_short" if self._short == "drop" and text < self._room else ""
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """Return the ids of all rows."""
+        return sum(map(len, self._rows(tokens)))
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield the rows."""
+        rows = self._rows(tokens)
+        left_out = max(0, len(self._text(tokens)) - len(rows) * self._room)
+        pieces = [(0, offset, number * self._room, meta) for number in range(len(rows))]
+        yield from _padded(self._recipe, rows, pieces, left_out)
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield nothing."""
+        return iter(())
+
+    def reopen(self, point: ResumePoint) -> None:
+        """Do nothing: a point has no open block."""
+
+    def references(self) -> bytes:
+        """None."""
+        return b""
+
+    def _text(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens[len(self._recipe.begin_of_document) : len(tokens) - len(self._recipe.after)]
+
+    def _rows(self, tokens: Sequence[int]) -> list[list[int]]:
+        text = self._text(tokens)
+        rows = []
+        while text:
+            part, text = text[: self._room], text[self._room :]
+            if len(part) == self._room or self._short == "pad":
+                rows.append([*self._recipe.begin_of_document, *part, *self._recipe.after])
+            if self._long != "split":
+                break
+        return rows
+
+
+class ChunksReference:
+    """A document in chunks, each with one id more, with which the next one begins."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Begin; no block is ever open."""
+        self._recipe = recipe
+        self._rest = recipe.packing_parameters.get("rest", "drop")
+        self._size = recipe.block_tokens - 1
+        self.blocks: list[OpenBlock] = []
+
+    def dropped(self, tokens: Sequence[int]) -> str:
+        """Return why no chunk comes of the document, if none does."""
+        return "" if self._chunks(tokens) else "too_short"
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """Return the ids of all chunks."""
+        return sum(map(len, self._chunks(tokens)))
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield the chunks."""
+        chunks = self._chunks(tokens)
+        left_out = max(0, len(tokens) - 1 - len(chunks) * self._size)
+        pieces = [(0, offset, number * self._size, meta) for number in range(len(chunks))]
+        yield from _padded(self._recipe, chunks, pieces, left_out)
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield nothing."""
+        return iter(())
+
+    def reopen(self, point: ResumePoint) -> None:
+        """Do nothing: a point has no open block."""
+
+    def references(self) -> bytes:
+        """None."""
+        return b""
+
+    def _chunks(self, tokens: Sequence[int]) -> list[list[int]]:
+        chunks, begin = [], 0
+        while begin == 0 or begin + 1 < len(tokens):
+            chunk = list(tokens[begin : begin + self._size + 1])
+            if len(chunk) == self._size + 1 or self._rest == "pad":
+                chunks.append(chunk)
+            begin += self._size
+        return chunks
+
+
+def _padded(recipe: Recipe, parts: list[list[int]], of_document: Pieces, left_out: int) -> Iterator[LeavingBlock]:
+    """Yield the blocks of a document, one for each part, which is a piece of it."""
+    size = recipe.block_tokens
+    for number, (part, piece) in enumerate(zip(parts, of_document, strict=True)):
+        is_last = number == len(parts) - 1
+        pieces = [piece]
+        if len(part) < size:
+            pieces.append((len(part), piece[1], -1, b""))
+        figures = {
+            "padding": size - len(part),
+            "cut": int(number == 0 and not is_last),
+            "shortened": int(is_last and left_out > 0),
+            "left_out": left_out if is_last else 0,
+        }
+        padded = part + [recipe.padding_id] * (size - len(part))
+        yield LeavingBlock(padded, pieces, 0 if is_last else (number + 1) * size, is_last, figures)
+
+
+REFERENCES: Final[Mapping[str, Any]] = {"concat": ConcatReference, "rows": RowsReference, "chunks": ChunksReference}
+"""By the packing's name, what makes one from a recipe."""
+
+
+def reference_packing(recipe: Recipe) -> ReferencePacking:
+    """Return the recipe's packing without any open block."""
+    packing: ReferencePacking = REFERENCES[recipe.packing](recipe)
+    return packing
+
+
+def _pieces_of(entry: bytes) -> Pieces:
+    """Return start, offset, position and meta of each piece of an entry."""
+    head, row = calcsize("<II"), calcsize("<IIqq")
+    count, _ = unpack_from("<II", entry)
+    at = head + count * row
+    pieces = []
+    for start, size, offset, position in iter_unpack("<IIqq", entry[head:at]):
+        pieces.append((start, offset, position, entry[at : at + size]))
+        at += size
+    return pieces

@@ -1,0 +1,187 @@
+"""The packings that a stream may have, and their parameters: from the setting ``packing`` to a recipe, and back.
+
+What a packing does with documents is in `tokenmill.milling`; who reads a stream needs no more than what is here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from tokenmill.errors import SettingsError
+from tokenmill.spelling import nearest
+from tokenmill.stages.steps.description import plain
+from tokenmill.stages.steps.parameters import checked_values, parameters_of
+
+if TYPE_CHECKING:
+    from tokenmill.recipe import Recipe
+
+CONCAT: Final = "concat"
+_MOST: Final = 1 << 31
+"""Above every number that a parameter may have: sums of such numbers fit everywhere."""
+
+
+class PackingParameters(Protocol):
+    """The parameters of one packing; a ValueError when one is made says which value cannot be used, and why."""
+
+    @property
+    def pads(self) -> bool:
+        """Whether blocks may have padding that no flush asked for."""
+        ...
+
+    def block_tokens(self, sequence_length: int) -> int:
+        """Return the ids in a block, where a model reads ``sequence_length``; a ValueError says why none fits."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Concat:
+    """All documents one after the other, cut where a block ends: no padding but that of flushes."""
+
+    @property
+    def pads(self) -> bool:
+        """No."""
+        return False
+
+    def block_tokens(self, sequence_length: int) -> int:
+        """One more than a model reads: x and y of a sample come from one row."""
+        return sequence_length + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whole documents: what fits a block is never cut. Blocks are closed with padding where nothing fits any more."""
+
+    open_blocks: int = 64
+    """Blocks that wait for documents at a time."""
+    max_age_offsets: int = 65_536
+    """A block whose oldest piece is more than so many offsets behind is closed, so that a resume reads no more."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _require("open_blocks", self.open_blocks, 1, 1 << 16)
+        _require("max_age_offsets", self.max_age_offsets, 1, _MOST)
+
+    @property
+    def pads(self) -> bool:
+        """Yes: where nothing fits any more."""
+        return True
+
+    def block_tokens(self, sequence_length: int) -> int:
+        """One more than a model reads, as for ``concat``."""
+        return sequence_length + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One document a row of ``sequence_length`` ids, template included, as a tokenizer's call with padding gives it."""
+
+    long: Literal["truncate", "split", "drop"] = "truncate"
+    """What becomes of a document that is longer than a row: the rest of its text is left out, or goes into rows of its
+    own, each with the template; or the document is dropped and counted as ``too_long``."""
+    short: Literal["pad", "drop"] = "pad"
+    """What becomes of a row that is not full: it is padded; or dropped, and a document without any other is counted as
+    ``too_short``."""
+
+    @property
+    def pads(self) -> bool:
+        """Whether short rows are padded."""
+        return self.short == "pad"
+
+    def block_tokens(self, sequence_length: int) -> int:
+        """As many as a model reads: a row is what a tokenizer's call gives, and its label is no next token."""
+        return sequence_length
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Long documents in chunks of several segments of ``sequence_length`` tokens, for models that remember."""
+
+    chunk_tokens: int = 5_120
+    """Tokens of a chunk, a multiple of ``sequence_length``."""
+    rest: Literal["drop", "pad"] = "drop"
+    """What becomes of the end of a document, which is no whole chunk: it is dropped, and a document without a chunk is
+    counted as ``too_short``; or it is padded."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _require("chunk_tokens", self.chunk_tokens, 1, _MOST)
+
+    @property
+    def pads(self) -> bool:
+        """Whether the ends of documents are padded."""
+        return self.rest == "pad"
+
+    def block_tokens(self, sequence_length: int) -> int:
+        """One more than the chunk: the last token's label, with which the next chunk of the document begins."""
+        if self.chunk_tokens % sequence_length:
+            near = max(1, self.chunk_tokens // sequence_length) * sequence_length
+            raise ValueError(
+                f"chunk_tokens = {self.chunk_tokens} is no multiple of sequence_length = {sequence_length}, which is "
+                f"the segment that a model reads at a time: set it to {near}, for example"
+            )
+        return self.chunk_tokens + 1
+
+
+PACKINGS: Final[Mapping[str, type[Any]]] = {CONCAT: Concat, "fit": Fit, "rows": Rows, "chunks": Chunks}
+"""By name, in the order in which pages list them."""
+
+
+SEPARATE: Final = frozenset({"rows", "chunks"})
+"""Those in which each document has blocks of its own."""
+
+
+def canonical_packing(value: Any) -> dict[str, Any]:
+    """Return the packing as a table of its ``name`` and the parameters that have not their default, as JSON types.
+
+    Raises:
+        SettingsError: an unknown packing or parameter, or a value that cannot be used.
+
+    """
+    table = {"name": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        raise SettingsError(
+            'it must be a name, as "concat", or a table with a name and parameters, as {name = "rows", long = "drop"}'
+        )
+    name = table["name"]
+    if name not in PACKINGS:
+        raise SettingsError(f"{name!r} is unknown{nearest(name, PACKINGS)}; there are {', '.join(PACKINGS)}")
+    given = {key: one for key, one in table.items() if key != "name"}
+    values = checked_values(PACKINGS[name], given, name)
+    try:
+        PACKINGS[name](**values)
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from error
+    defaults = {parameter.name: parameter.default for parameter in parameters_of(PACKINGS[name])}
+    return {"name": name, **{key: plain(one) for key, one in sorted(values.items()) if one != defaults[key]}}
+
+
+def packing_parameters(name: str, parameters: Mapping[str, Any]) -> PackingParameters:
+    """Return the parameters of a packing, those with their default as well.
+
+    Raises:
+        SettingsError: this version does not know the packing or a parameter of it.
+
+    """
+    if name not in PACKINGS:
+        raise SettingsError(f"packing {name!r} is unknown here: use the version that made the stream")
+    found: PackingParameters = PACKINGS[name](**checked_values(PACKINGS[name], parameters, f"packing {name}"))
+    return found
+
+
+def packing_of(recipe: "Recipe") -> PackingParameters:
+    """Return the parameters of a recipe's packing; raises as `packing_parameters`."""
+    return packing_parameters(recipe.packing, recipe.packing_parameters)
+
+
+def packing_in_words(name: str, parameters: Mapping[str, Any]) -> str:
+    """Return a packing on one line, its defaults spelled out: ``rows (long = truncate, short = pad)``."""
+    if name not in PACKINGS:
+        return name
+    known = {one.name: one.default for one in parameters_of(PACKINGS[name])}
+    values = ", ".join(f"{key} = {value}" for key, value in {**known, **parameters}.items())
+    return f"{name} ({values})" if values else name
+
+
+def _require(name: str, value: int, least: int, below: int) -> None:
+    if not least <= value < below:
+        raise ValueError(f"{name} = {value}: set it to {least} or more, below {below:,}")

@@ -1,0 +1,268 @@
+"""Where the documents of a stream are in its blocks: an index made of pieces alone, 12 bytes a document.
+
+A document is the pieces with its record's offset, in the order of their positions, wherever they are: consecutive
+blocks hold a long one where documents are packed one behind the other, others where they are fitted. It is listed when
+its pieces reach from position 0 to its end. That is seen where a piece ends before its block does. Pieces of whole
+blocks alone do not show whether more follows; then it is the packing that says when all of a document is there
+(`DocumentIndex.of_ranges`).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.packings import CONCAT, Fit, PackingParameters, packing_parameters
+from tokenmill.samples.sequence import Numbers
+from tokenmill.store import PartitionReader, Pieces, StreamInfo
+from tokenmill.wire.pieces import PADDING
+
+_BLOCKS_AT_ONCE: Final = 8192
+"""Whose pieces are looked at together: what has not ended there is kept for the next ones."""
+
+Lengths = npt.NDArray[np.int32]
+
+
+class DocumentPieces(NamedTuple):
+    """The pieces of some documents, in order; an entry for each."""
+
+    slots: Numbers
+    """Which of the documents that were asked for it is of."""
+    partitions: Numbers
+    blocks: Numbers
+    starts: Numbers
+    """Index in the block of its first token."""
+    positions: Numbers
+    """Index of that token in the document."""
+    lengths: Numbers
+
+
+class DocumentIndex:
+    """The documents in ranges of blocks, by partition and the place of their first token."""
+
+    def __init__(self, block_tokens: int, parts: Sequence["_Part"]) -> None:
+        """Join the documents of partitions, which are in order."""
+        self._block_tokens = block_tokens
+        counts = [len(part.places) for part in parts]
+        self._bounds = np.cumsum([0, *counts])
+        """Number of each partition's first document, and how many there are."""
+        self._places = _join([part.places for part in parts], np.int64)
+        self.lengths: Lengths = _join([part.lengths for part in parts], np.int32)
+        """Tokens of each document."""
+        shifted = [part.owners + first for part, first in zip(parts, self._bounds.tolist(), strict=False)]
+        self._owners = _join(shifted, np.int64)
+        """Of each piece of a document of several, that document's number; ascending."""
+        self._owned_places = _join([part.owned_places for part in parts], np.int64)
+        self._owned_lengths = _join([part.owned_lengths for part in parts], np.int32)
+
+    @classmethod
+    def of_ranges(cls, info: StreamInfo, ranges: Iterable[tuple[PartitionReader, int, int]]) -> Self:
+        """Return the documents that are in blocks ``[first, stop)`` of partitions, whole.
+
+        What ends with a block is known to be whole once the partition has a later block, for all packings take
+        documents one after the other, but for ``fit``: there its rest may be in a block that is still open, and is in
+        one that has left as soon as a record over ``max_age_offsets`` later has a piece.
+
+        Raises:
+            InputError: blocks are not in the store (any more).
+            DamagedError: the document table is damaged.
+
+        """
+        packing = packing_in(info)
+        age = packing.max_age_offsets if isinstance(packing, Fit) else None
+        parts = []
+        for reader, first, stop in ranges:
+            found = _PartitionDocuments(info.block_tokens, age)
+            for start in range(first, stop, _BLOCKS_AT_ONCE):
+                numbers = np.arange(start, min(start + _BLOCKS_AT_ONCE, stop))
+                found.add(numbers, reader.pieces_of(numbers))
+            parts.append(found.part())
+        return cls(info.block_tokens, parts)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the index takes."""
+        arrays = (self._places, self.lengths, self._owners, self._owned_places, self._owned_lengths)
+        return sum(array.nbytes for array in arrays)
+
+    def partitions_of(self, documents: Numbers) -> Numbers:
+        """Return the partition of each of these documents."""
+        return np.searchsorted(self._bounds, documents, side="right") - 1
+
+    def in_partition(self, partition: int) -> range:
+        """Return the numbers of a partition's documents."""
+        return range(int(self._bounds[partition]), int(self._bounds[partition + 1]))
+
+    def first_pieces(self, documents: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the block of each document's first token, and its index there."""
+        blocks, starts = np.divmod(self._places[documents], self._block_tokens)
+        return blocks, starts
+
+    def last_blocks(self, documents: Numbers) -> Numbers:
+        """Return for each document the highest number of a block that has a piece of it."""
+        blocks = self._places // self._block_tokens
+        np.maximum.at(blocks, self._owners, self._owned_places // self._block_tokens)
+        found: Numbers = blocks[documents]
+        return found
+
+    def pieces_of(self, documents: Numbers) -> DocumentPieces:
+        """Return where the tokens of these documents are."""
+        first, stop = (np.searchsorted(self._owners, documents, side=side) for side in ("left", "right"))
+        counts = np.maximum(stop - first, 1)
+        slots = np.repeat(np.arange(len(documents)), counts)
+        firsts = np.cumsum(counts) - counts
+        within = np.arange(len(slots)) - firsts[slots]
+        places, lengths = self._places[documents][slots], self.lengths[documents].astype(np.int64)[slots]
+        several = (stop > first)[slots]
+        owned = (first[slots] + within)[several]
+        places[several], lengths[several] = self._owned_places[owned], self._owned_lengths[owned]
+        before = np.cumsum(lengths) - lengths
+        blocks, starts = np.divmod(places, self._block_tokens)
+        partitions = self.partitions_of(documents)[slots]
+        return DocumentPieces(slots, partitions, blocks, starts, before - before[firsts][slots], lengths)
+
+    def without(self, dropped: npt.NDArray[np.bool_]) -> "DocumentIndex":
+        """Return the index of the other documents, numbered again."""
+        parts = []
+        for first, stop in zip(self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True):
+            kept = ~dropped[first:stop]
+            numbers = np.cumsum(kept) - 1
+            owned = (first <= self._owners) & (self._owners < stop)
+            owners = self._owners[owned] - first
+            mine = kept[owners]
+            parts.append(
+                _Part(
+                    self._places[first:stop][kept],
+                    self.lengths[first:stop][kept],
+                    numbers[owners[mine]],
+                    self._owned_places[owned][mine],
+                    self._owned_lengths[owned][mine],
+                )
+            )
+        return DocumentIndex(self._block_tokens, parts)
+
+
+class _Part(NamedTuple):
+    """The documents of a partition."""
+
+    places: Numbers
+    """Of the first token of each: its block's number, times the tokens of a block, and its index there."""
+    lengths: Lengths
+    owners: Numbers
+    """Of each piece of a document of several pieces, the document's number in the partition."""
+    owned_places: Numbers
+    owned_lengths: Lengths
+
+
+class _Columns(NamedTuple):
+    """Pieces of documents, one entry each."""
+
+    offsets: Numbers
+    positions: Numbers
+    places: Numbers
+    lengths: Numbers
+
+
+class _PartitionDocuments:
+    """Puts the documents of a partition together from the pieces of its blocks, which come in order."""
+
+    def __init__(self, block_tokens: int, max_age: int | None) -> None:
+        self._block_tokens = block_tokens
+        self._max_age = max_age
+        self._highest = -1
+        """Highest offset of a piece so far."""
+        self._pending = _Columns(*(np.empty(0, np.int64) for _ in _Columns._fields))
+        """The pieces of documents that are not whole yet."""
+        self._found: list[_Part] = []
+
+    def add(self, blocks: Numbers, pieces: Pieces) -> None:
+        """Take the pieces of blocks."""
+        starts = pieces.rows["start"].astype(np.int64)
+        stops = np.empty_like(starts)
+        stops[:-1] = starts[1:]
+        stops[np.cumsum(pieces.counts) - 1] = self._block_tokens
+        places = np.repeat(blocks * self._block_tokens, pieces.counts) + starts
+        kept = pieces.rows["position"] != PADDING
+        new = (pieces.rows["offset"], pieces.rows["position"], places, stops - starts)
+        self._highest = max(self._highest, int(pieces.rows["offset"].max(initial=-1)))
+        columns = _Columns(*(np.concatenate([old, one[kept]]) for old, one in zip(self._pending, new, strict=True)))
+        self._put_together(columns, int(blocks[-1]))
+
+    def part(self) -> _Part:
+        """Return the documents that are whole, by place."""
+        places = _join([part.places for part in self._found], np.int64)
+        lengths = _join([part.lengths for part in self._found], np.int32)
+        before = np.cumsum([0, *(len(part.places) for part in self._found)]).tolist()
+        owners = _join([part.owners + n for part, n in zip(self._found, before, strict=False)], np.int64)
+        owned_places = _join([part.owned_places for part in self._found], np.int64)
+        owned_lengths = _join([part.owned_lengths for part in self._found], np.int32)
+        if not _rises(places):
+            order = np.argsort(places, kind="stable")
+            ranks = np.empty_like(order)
+            ranks[order] = np.arange(len(order))
+            owners = ranks[owners]
+            again = np.argsort(owners, kind="stable")
+            places, lengths, owners = places[order], lengths[order], owners[again]
+            owned_places, owned_lengths = owned_places[again], owned_lengths[again]
+        return _Part(places, lengths, owners, owned_places, owned_lengths)
+
+    def _put_together(self, columns: _Columns, last_block: int) -> None:
+        """Note the documents that are whole; keep the pieces of the others."""
+        if not len(columns.offsets):
+            return
+        same = columns.offsets[1:] == columns.offsets[:-1]
+        rises = (columns.offsets[1:] > columns.offsets[:-1]) | same & (columns.positions[1:] > columns.positions[:-1])
+        if not rises.all():
+            order = np.lexsort((columns.positions, columns.offsets))
+            columns = _Columns(*(column[order] for column in columns))
+            same = columns.offsets[1:] == columns.offsets[:-1]
+        follows = columns.positions == 0  # what begins a document, and else what continues the piece before it
+        ends = columns.positions + columns.lengths
+        follows[1:] = np.where(same, columns.positions[1:] <= ends[:-1], follows[1:])
+        firsts = np.flatnonzero(np.concatenate([[True], ~same]))
+        lasts = np.append(firsts[1:], len(follows)) - 1
+        inside = (columns.places[lasts] + columns.lengths[lasts]) % self._block_tokens != 0
+        if self._max_age is None:
+            settled = columns.places[lasts] // self._block_tokens < last_block
+        else:
+            settled = columns.offsets[lasts] + self._max_age < self._highest
+        whole = np.logical_and.reduceat(follows, firsts) & (inside | settled)
+        counts = lasts - firsts + 1
+        lengths = columns.lengths.copy()  # chunks overlap by a token: what comes twice is taken where it comes last
+        lengths[:-1] = np.where(same, columns.positions[1:] - columns.positions[:-1], lengths[:-1])
+        owners = np.repeat(np.where(whole & (counts > 1), np.cumsum(whole) - 1, -1), counts)
+        owned = owners >= 0
+        self._found.append(
+            _Part(
+                columns.places[firsts[whole]],
+                ends[lasts[whole]].astype(np.int32),
+                owners[owned],
+                columns.places[owned],
+                lengths[owned].astype(np.int32),
+            )
+        )
+        rest = np.repeat(~whole, counts)
+        self._pending = _Columns(*(column[rest] for column in columns))
+
+
+def packing_in(info: StreamInfo) -> PackingParameters:
+    """Return the packing of a stream, with its parameters; ``concat`` where stream.json has no genesis.
+
+    Raises:
+        SettingsError: a later version made the stream, with a packing that is not known here.
+
+    """
+    recipe = info.values.get("genesis", {}).get("recipe", {})
+    return packing_parameters(recipe.get("packing", CONCAT), recipe.get("packing_parameters") or {})
+
+
+def _rises(values: Numbers) -> bool:
+    return bool((values[1:] > values[:-1]).all())
+
+
+def _join(arrays: Sequence[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    return np.concatenate([np.empty(0, dtype), *arrays])

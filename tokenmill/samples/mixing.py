@@ -1,0 +1,293 @@
+"""Which stream of a mixture each sample is from: arithmetic on sample numbers and weights, no I/O.
+
+Weights are fractions, so no host rounds. Stream i ought to have ``wanted_i(n)`` of the first n samples: the sum of its
+weights up to there. Its j-th sample may be taken as sample n once ``wanted_i(n + 1) > j - 1``, and is due at the time t
+(a fraction) when ``wanted_i(t) = j``. Of the streams whose next one may be taken, the one comes that is due first; of
+several, the one whose name is first. With constant weights that is the earliest ``(taken + 1) / weight`` among those
+with ``taken < weight * n``, where n counts the sample itself.
+
+Where all weights are known beforehand, no stream is ever off by a whole sample: each unit of a stream has the window in
+which an ideal division would make it, these windows can all be kept (the ideal division shows it), and who always
+takes what is due first keeps them (Tijdeman 1980; Pfair scheduling). A change that is made known only when it begins
+can find several streams so far behind that not all can be served at once: they are then late by a part of a sample for
+as long as that takes, and it is never added up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from math import ceil, inf, lcm
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.samples.sequence import Numbers
+
+_LONGEST_PERIOD: Final = 1 << 16
+"""Most samples of a pattern that is kept and repeated: a second's work in 25 milliseconds, and half a megabyte."""
+_TRIALS: Final = 4
+"""Patterns that are looked at for one that repeats itself, in a stretch of the same weights."""
+
+_Due: TypeAlias = int | float | Fraction
+
+
+class Piece(NamedTuple):
+    """From which sample on which weights hold, up to the next piece."""
+
+    start: int
+    weights: tuple[Fraction, ...]
+    """Of each stream, by name; their sum is 1."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Pieces that follow each other, the first one from sample 0 on."""
+
+    names: tuple[str, ...]
+    """Of the streams, ascending."""
+    pieces: tuple[Piece, ...]
+    left: tuple[tuple[int, int, int], ...] = ()
+    """Streams that left: their index, the sample from which on they give none, and how many they gave. A piece begins
+    there. What they are behind, or ahead, goes to the others by their weights."""
+
+    @cached_property
+    def wanted_at_starts(self) -> list[list[Fraction]]:
+        """What each stream ought to have had when each piece begins."""
+        found = [[Fraction(0)] * len(self.names)]
+        for number, piece in enumerate(self.pieces):
+            if number:
+                before = self.pieces[number - 1]
+                steps = zip(found[-1], before.weights, strict=True)
+                found.append([wanted + weight * (piece.start - before.start) for wanted, weight in steps])
+            for index, taken in [(index, taken) for index, start, taken in self.left if start == piece.start]:
+                rest = found[-1][index] - taken
+                found[-1] = [wanted + weight * rest for wanted, weight in zip(found[-1], piece.weights, strict=True)]
+                found[-1][index] = Fraction(taken)
+        return found
+
+    def piece_at(self, sample: int) -> int:
+        """Return the index of the piece in which a sample is."""
+        starts = [piece.start for piece in self.pieces]
+        return int(np.searchsorted(starts, sample, side="right")) - 1
+
+    def wanted(self, sample: int) -> list[Fraction]:
+        """Return what each stream ought to have had of the first ``sample`` samples."""
+        index = self.piece_at(sample)
+        start, weights = self.pieces[index]
+        return [
+            wanted + weight * (sample - start)
+            for wanted, weight in zip(self.wanted_at_starts[index], weights, strict=True)
+        ]
+
+    def due(self, stream: int, number: int, first: int) -> Fraction | None:
+        """Return when a stream ought to have had ``number`` samples, from a piece on; None: never, by this plan."""
+        for index in range(first, len(self.pieces)):
+            start, weights = self.pieces[index]
+            missing = number - self.wanted_at_starts[index][stream]
+            if missing <= 0:
+                return Fraction(start)
+            if not weights[stream]:
+                continue
+            at = start + missing / weights[stream]
+            if index + 1 == len(self.pieces) or at <= self.pieces[index + 1].start:
+                return at
+        return None
+
+
+class _Pattern(NamedTuple):
+    """A stretch of choices that repeats itself from ``start`` on, and may be used up to ``stop``."""
+
+    start: int
+    stop: int | None
+    choices: npt.NDArray[np.int64]
+    offsets: Numbers
+    """Of each choice, how many of its stream's came before it in the pattern."""
+    counts: Numbers
+    """Of each stream, its choices in the pattern."""
+    taken: Numbers
+    """Of each stream, what it gave before ``start``."""
+
+    def at(self, samples: Numbers) -> tuple[npt.NDArray[np.int64], Numbers]:
+        if len(self.choices) == 1:
+            one = int(self.choices[0])
+            return np.full(len(samples), one), samples + (int(self.taken[one]) - self.start)
+        turns, places = np.divmod(samples - self.start, len(self.choices))
+        streams = self.choices[places]
+        return streams, (self.offsets + self.taken[self.choices])[places] + turns * self.counts[streams]
+
+    def taken_at(self, sample: int) -> list[int]:
+        turns, place = divmod(sample - self.start, len(self.choices))
+        begun = np.bincount(self.choices[:place], minlength=len(self.counts))
+        found: list[int] = (self.taken + turns * self.counts + begun).tolist()
+        return found
+
+
+class Mixer:
+    """Goes through the samples of a mixture, from a place where it is known what each stream has given.
+
+    Costs nothing that grows with what came before. Where weights stay the same and are fractions of no more than
+    65,536, a pattern repeats itself, and choices are looked up in it; else each costs about a microsecond.
+    """
+
+    def __init__(self, plan: Plan, sample: int, taken: Sequence[int], limits: Sequence[int | None] = ()) -> None:
+        """Stand before a sample.
+
+        Args:
+            plan: what is known of the weights.
+            sample: the number of the next sample.
+            taken: what each stream has given of those before.
+            limits: of each stream, how many samples it has, if it leaves behind them; None: it does not.
+
+        """
+        self.plan = plan
+        self.sample = sample
+        """The number of the next sample."""
+        self.taken = list(taken)
+        """What each stream has given before it."""
+        self.limits = list(limits) or [None] * len(plan.names)
+        self.gone: int | None = None
+        """The stream that has just given its last sample and leaves; nothing more is chosen with this plan."""
+        self._pattern: _Pattern | None = None
+        self._trials = _TRIALS
+        self._piece = plan.piece_at(sample)
+
+    def copy(self) -> "Mixer":
+        """Return another one that stands here."""
+        other = Mixer(self.plan, self.sample, self.taken, self.limits)
+        other.gone, other._pattern, other._trials = self.gone, self._pattern, self._trials
+        return other
+
+    def draw(self, samples: Numbers, stop: int) -> tuple[npt.NDArray[np.int64], Numbers]:
+        """Go on to ``stop``, or to where a stream leaves; return of these samples the stream, and the number in it.
+
+        The numbers of the samples ascend, from where this stands on; what is not reached is not returned.
+        """
+        parts = []
+        while self.sample < stop and self.gone is None:
+            begin = self.sample
+            pattern = self._advance(stop)
+            first, last = np.searchsorted(samples, (begin, self.sample)).tolist()
+            if first < last:
+                parts.append(pattern.at(samples[first:last]))
+        if len(parts) == 1:
+            return parts[0]
+        streams, numbers = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),),) * 2
+        return np.concatenate(streams), np.concatenate(numbers)
+
+    def go_to(self, stop: int) -> None:
+        """Go on to ``stop``, or to where a stream leaves."""
+        while self.sample < stop and self.gone is None:
+            self._advance(stop)
+
+    def _advance(self, stop: int) -> _Pattern:
+        """Go on towards ``stop``; return where to look up what was passed."""
+        pattern = self._pattern
+        if pattern is None or (pattern.stop is not None and self.sample >= pattern.stop):
+            pattern = self._pattern = self._find_pattern()
+        if pattern is not None:
+            self.sample = stop if pattern.stop is None else min(stop, pattern.stop)
+            self.taken = pattern.taken_at(self.sample)
+            return pattern
+        begin, before = self.sample, list(self.taken)
+        return self._pattern_of(begin, begin, before, self._choose(stop))
+
+    def _find_pattern(self) -> _Pattern | None:
+        """Return a pattern that repeats itself from here on, if it pays; stands where it stood."""
+        self._settle_piece()
+        end, weights = self._end(), self.plan.pieces[self._piece].weights
+        period = lcm(*(weight.denominator for weight in weights))
+        if period > _LONGEST_PERIOD or not self._trials:
+            return None
+        stop = None
+        if end is not None:  # what is due behind the piece's end may be due at another time than the pattern says
+            stop = end - ceil(1 / min(weight for weight in weights if weight)) - 2
+        turns = [
+            (limit - taken) // int(weight * period)
+            for limit, taken, weight in zip(self.limits, self.taken, weights, strict=True)
+            if limit is not None and weight
+        ]
+        if turns:
+            last = self.sample + max(min(turns) - 1, 0) * period
+            stop = last if stop is None else min(stop, last)
+        if stop is not None and stop - self.sample < 2 * period:
+            return None
+        self._trials -= 1
+        begin, before = self.sample, list(self.taken)
+        choices = self._choose(begin + period)
+        agrees = [now - then for now, then in zip(self.taken, before, strict=True)] == [w * period for w in weights]
+        self.sample, self.taken = begin, before
+        return self._pattern_of(begin, stop, before, choices) if agrees else None
+
+    def _pattern_of(self, begin: int, stop: int | None, before: list[int], choices: list[int]) -> _Pattern:
+        chosen = np.array(choices, np.int64)
+        offsets = np.empty(len(chosen), np.int64)
+        counts = np.bincount(chosen, minlength=len(before))
+        for stream in np.flatnonzero(counts).tolist():
+            offsets[chosen == stream] = np.arange(counts[stream])
+        return _Pattern(begin, stop, chosen, offsets, counts, np.array(before, np.int64))
+
+    def _end(self) -> int | None:
+        following = self._piece + 1
+        return self.plan.pieces[following].start if following < len(self.plan.pieces) else None
+
+    def _settle_piece(self) -> None:
+        while (end := self._end()) is not None and self.sample >= end:
+            self._piece += 1
+            self._trials = _TRIALS
+
+    def _choose(self, stop: int) -> list[int]:
+        """Choose one by one up to ``stop``, the piece's end, or where a stream leaves: the rule as it stands above.
+
+        Times are counted from the piece's start, in a unit of which all are whole multiples.
+        """
+        self._settle_piece()
+        plan, piece, taken = self.plan, self._piece, self.taken
+        start, weights = plan.pieces[piece]
+        begun, end = plan.wanted_at_starts[piece], self._end()
+        stop = stop if end is None else min(stop, end)
+        weighted = [index for index, weight in enumerate(weights) if weight]
+        ratios = {index: begun[index] / weights[index] for index in weighted}
+        unit = lcm(*(ratio.denominator for ratio in ratios.values()), *(weights[i].numerator for i in weighted))
+        gaps = {index: int(unit / weights[index]) for index in weighted}
+        beyond = inf if end is None else (end - start) * unit
+        due = {index: (taken[index] + 1) * gaps[index] - int(ratios[index] * unit) for index in weighted}
+
+        def key(index: int) -> _Due:
+            """Return when a stream's next sample is due."""
+            if index in due and due[index] <= beyond:
+                return due[index]
+            at = plan.due(index, taken[index] + 1, piece)
+            return inf if at is None else (at - start) * unit
+
+        def is_owed(index: int) -> bool:
+            """Return whether a stream that has no weight now may give one more."""
+            return index not in due and taken[index] < begun[index]
+
+        owed = [index for index in range(len(taken)) if is_owed(index)]
+        ready: list[tuple[_Due, int]] = [(key(index), index) for index in owed]
+        waiting = [((due[index] - gaps[index]) // unit, index) for index in weighted]
+        heapify(ready)
+        heapify(waiting)
+        chosen = []
+        limits = self.limits
+        for slot in range(self.sample - start, stop - start):
+            while waiting and waiting[0][0] <= slot:
+                index = heappop(waiting)[1]
+                heappush(ready, (key(index), index))
+            index = heappop(ready)[1]
+            chosen.append(index)
+            taken[index] += 1
+            if taken[index] == limits[index]:
+                self.gone = index
+                break
+            if index in due:
+                free = due[index] // unit  # from when on the next one may be taken
+                due[index] += gaps[index]
+                heappush(waiting, (free, index))
+            elif is_owed(index):
+                heappush(ready, (key(index), index))
+        self.sample += len(chosen)
+        return chosen
