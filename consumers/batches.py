@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import repeat
 from pathlib import Path
 from time import perf_counter
@@ -17,15 +16,14 @@ from tokenmill.store import OnDamage, open_eras, read_stream
 
 from . import arguments
 from .batch import Batch, Leg
-from .beside import LONG_SECONDS, Beside
-from .gathering import Rows
+from .beside import LONG_SECONDS
 from .metrics import Behind, Head, Metrics
-from .opened import Opened
-from .phases import Phase, Phases, Stagings, Walk, batches_of, told_lengths
+from .opened import OpenBatches
+from .phases import Phase, Phases, Sender, Stagings, Walk, batches_of, told_lengths
 from .reachable import ReachableStream
-from .read_ahead import DEFAULT_BYTES, ReadAhead
+from .read_ahead import DEFAULT_BYTES, open_read_ahead
 from .rows import RowReader
-from .staging import End, Sent, begin_ahead, device_of
+from .staging import End, begin_ahead, device_of
 from .waiting import StoreWait, awaited_era
 
 _CHUNK_BYTES: Final = 16 << 20
@@ -47,7 +45,7 @@ class Batches:
     stream's end marker, for all ranks at the same step; what is too little for a step is left.
 
     Iterating goes on where `state_dict` stands, so a second loop continues the first; `rewind` goes back to the
-    beginning. Nothing here talks to Kafka; any copy of a store will do, also one that is being written.
+    beginning. Nothing here talks to Kafka.
     """
 
     def __init__(
@@ -85,8 +83,7 @@ class Batches:
             batch_size: samples of this rank in each batch; or a schedule, ``[(0, 4), (1000, 8)]``, from which step on
                 how many.
             sequence_length: tokens of each sample; the stream's ``block_tokens - 1`` or a divisor of it. Or a schedule,
-                ``[(0, 512), (10_000, 1024)]``: samples have the greatest length, and steps of a smaller one have each
-                sample as several rows.
+                ``[(0, 512), (10_000, 1024)]``, where steps of a smaller one have each sample as several rows.
             seed: of the order, any int64.
             rank: this process among those that get different data, from 0.
             world_size: how many these are.
@@ -97,21 +94,17 @@ class Batches:
             eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
             passes: how often to go through them, each time in another order.
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
-            mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
-                is padding; reads the documents of each batch.
-            documents: send the documents of each batch along where it goes to another process, as from the workers of a
-                `StepDataset`, so that ``batch.documents()`` works there, too.
-            widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
-                overlapping views of one tensor, for those who convert them themselves; see also ``Batch.rows``.
+            mask_loss: set y to -100, which cross entropy ignores, where x and y are of other documents or y is padding.
+            documents: send the documents of each batch along to other processes, for ``batch.documents()`` there.
+            widen: False leaves x and y in the dtype on disk, as overlapping views of one tensor; see ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
             check: hold what is read against the blocks' CRCs, and refuse damage, for a tenth to a third more time.
                 False trains on whatever the files hold.
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
-                none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
-                still agree on all others.
+                none is left out), ``skipped`` counts them, and the log names them. Ranks still agree on all others.
             timeout: seconds to wait for one batch, 0 not to wait at all; None waits for ever.
             stop: asked before each batch and while waiting; iteration ends when it says True.
-            poll_seconds: how often to look for new eras and blocks while waiting. A look costs a few small reads.
+            poll_seconds: how often to look for new eras and blocks while waiting.
             read_ahead: bytes of tokens that a thread reads into the page cache before they are wanted, 1 GiB; 0: none.
 
         Raises:
@@ -158,20 +151,17 @@ class Batches:
             self._trainable = TrainableSamples(
                 self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
-        read_ahead = arguments.whole("read_ahead", read_ahead, 0, "bytes")
-        ahead = ReadAhead(self._store, self._info, sequence, views, most_bytes=read_ahead, documents=self._mask_loss)
-        reader = partial(RowReader, self._trainable, self._ranks, length, ahead=ahead if read_ahead else None)
-        self._reader = reader(skip=self._skips, sends_documents=sends)
+        ahead = open_read_ahead(read_ahead, self._trainable, documents=self._mask_loss)
+        self._reader = RowReader(self._trainable, self._ranks, length, ahead, skip=self._skips, sends_documents=sends)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
         options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(self._lengths))
         self._most_samples = min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES)
         slots = self._prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
         self._stagings = Stagings(self._phases, self._info.dtype, target, widen=widen, slots=slots)
-        self.opened = Opened(
+        self.opened = OpenBatches(
             self._info, sequence, self._ranks, options, self._trainable, self._reader, self._head, self._reachable
         )
         """What is open, for what reads several streams: `Mixture`."""
-        self._beside = Beside(in_thread=target.type != "cuda")
 
     def __repr__(self) -> str:
         sequence, ranks = self._position.sequence, self._ranks
@@ -251,10 +241,10 @@ class Batches:
                 staging.deliver(made._sent)  # noqa: SLF001 - of this package
             if masks:
                 made.mask_loss()
-            size = made._chunk.batch_size  # noqa: SLF001 - as above
-            self._sampled += size
+            chunk: Any = made._chunk  # noqa: SLF001 - as above
+            self._sampled += chunk.batch_size
             if skips:
-                self._missing += size - len(made) // made._chunk.split  # noqa: SLF001 - as above
+                self._missing += chunk.batch_size - len(made) // chunk.split
             self._made = made.step - before
             self._delivered += 1
             given = clock()
@@ -269,21 +259,15 @@ class Batches:
     def state_dict(self) -> dict[str, Any]:
         """Return where the run stands, counting the batches that were delivered: small, JSON, equal on every rank.
 
-        Raises:
-            DamagedError: the eras are damaged, and the run has not read them: it was just set to this place.
-
+        Raises DamagedError where the eras are damaged, and the run, just set to this place, has not read them.
         """
         return self._leg().state_after(self.step - 1)
 
     def state_after(self, step: int) -> dict[str, Any]:
         """Return where the run stands once all steps up to this one, and no later one, were trained on.
 
-        For loops that read ahead and know the number of the step that they are through with: ``batch.state`` by
-        arithmetic. It may be any step of the run, also one that was made long ago or is yet to come.
-
-        Raises:
-            InputError: it is no number of a step, or one behind the run's end.
-
+        For loops that know the number of the step that they are through with: ``batch.state`` by arithmetic, of any
+        step of the run. Raises InputError where it is no number of a step, or one behind the run's end.
         """
         step = arguments.whole("step", step, 0, "steps")
         with suppress(TypeError):  # its end is not known
@@ -294,14 +278,12 @@ class Batches:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
 
-        The next iteration delivers the samples that come next there. A state that is ahead of the store is waited for;
-        whether it is one over the store's content, the iteration then says before its first batch. An old state, which
-        names no content, is taken with a warning.
+        A state that is ahead of the store is waited for; whether it is one over the store's content, the iteration then
+        says before its first batch. An old state, which names no content, is taken with a warning.
 
         Raises:
             InputError: it is no state, or one of another sequence of samples: another stream, fingerprint, seed,
-                sequence length or choice of eras; or one of a run over other content, as streams of one recipe in two
-                clusters are.
+                sequence length or choice of eras; or one of a run over other content.
             DamagedError: the eras are damaged.
 
         """
@@ -342,10 +324,7 @@ class Batches:
         """What was delivered up to now, and how long the loop waited for it."""
         samples = self._sampled - self._missing
         return Metrics(
-            batches=self._delivered,
-            samples=samples,
-            tokens=samples * self._position.sequence.sequence_length,
-            bytes=samples * self._row_bytes,
+            *(self._delivered, samples, samples * self._position.sequence.sequence_length, samples * self._row_bytes),
             work_seconds=self._worked,
             wait_seconds=self._waited,
             store_wait_seconds=self._store_wait.waited_seconds,
@@ -355,18 +334,10 @@ class Batches:
     def behind(self) -> Behind:
         """Return how much there is in the store beyond the next step; costs a small read, in any thread.
 
-        Raises:
-            StoreError: the store is not there any more.
-            DamagedError: the files of the eras are damaged.
-
+        Raises StoreError where the store is not there any more, DamagedError where the files of the eras are damaged.
         """
         with self._reachable:
             return self._head.behind(self._position.after(self._made).sample)
-
-    @property
-    def waited_seconds(self) -> float:
-        """Seconds spent waiting for eras and blocks."""
-        return self._store_wait.waited_seconds
 
     @property
     def skipped(self) -> int:
@@ -404,13 +375,8 @@ class Batches:
             yield from batches_of(chunk, phase, self._sent(phase), walk.numbers(), leg)
             walk.made(chunk.steps)
 
-    def _sent(self, phase: Phase) -> Callable[[Iterator[Rows]], Iterator[Sent]]:
-        """Return what sends copies on their way; those to come are made while the loop works, where it works for long."""
-
-        def is_long() -> bool:
-            return self._worked > LONG_SECONDS * self._delivered
-
-        return partial(self._beside.batches, self._stagings.of(phase).send, is_long=is_long)
+    def _sent(self, phase: Phase) -> Sender:
+        return self._stagings.sent(phase, lambda: self._worked > LONG_SECONDS * self._delivered)
 
     def _is_end(self, sample: int, ranks: Ranks) -> bool:
         """Whether no step of this process comes after ``sample``."""

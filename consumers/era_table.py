@@ -16,7 +16,7 @@ _UNKNOWN: Final = -1
 """No address."""
 
 
-class Located(NamedTuple):
+class LocatedRows(NamedTuple):
     """Where samples are in memory."""
 
     addresses: Addresses

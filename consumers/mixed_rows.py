@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tokenmill.samples import Course, Numbers, Ranks, Samples, Source, TrainableSamples
 from tokenmill.store import MapWatch, Pieces, join_pieces
 
-from .era_table import Located
+from .era_table import LocatedRows
 from .gathering import Gathering
 from .metrics import Head
 from .rows import Chunk, Items, RowReader
@@ -37,7 +37,7 @@ class Missing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class MixturePart:
     """A stream of a mixture, as it is read."""
 
     trainable: TrainableSamples
@@ -47,7 +47,7 @@ class Part:
     """Whether it leaves the mixture behind its last sample; else the mixture ends when it wants one more."""
 
 
-class Place(NamedTuple):
+class MixturePlace(NamedTuple):
     """Where a mixture stands: what its places count, and the samples that each stream has given."""
 
     course: Course
@@ -62,12 +62,12 @@ class MixedChunk(Chunk):
 
     def __init__(
         self,
-        rows: Sequence[tuple[str, Part, Numbers, Items]],
+        rows: Sequence[tuple[str, MixturePart, Numbers, Items]],
         gathering: Gathering,
         *,
         steps: int,
         batch_size: int,
-        found: Located,
+        found: LocatedRows,
     ) -> None:
         """Take the rows of each stream: its name, what it is read by, which rows these are, and their items."""
         trainable = rows[0][1].trainable
@@ -140,7 +140,7 @@ class MixedReader:
 
     def __init__(self, ranks: Ranks, length: int, dtype: "np.dtype[np.unsignedinteger]", *, whole_steps: bool) -> None:
         """Read for a rank; with ``whole_steps``, all samples of a step are of one stream."""
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, MixturePart] = {}
         """The streams, by name."""
         self.missing: Missing | None = None
         """What the last look did not find."""
@@ -152,7 +152,7 @@ class MixedReader:
         self._watch = MapWatch()
         self._most_samples = _FIRST_SAMPLES
 
-    def read(self, place: Place, steps: int) -> MixedChunk | Ended | None:
+    def read(self, place: MixturePlace, steps: int) -> MixedChunk | Ended | None:
         """Return the next steps of this process from a place on, ``steps`` at most, and at first fewer.
 
         None: something is missing that may come.
@@ -170,7 +170,7 @@ class MixedReader:
         self._most_samples *= 4
         return self._chunk(place, steps)
 
-    def advance(self, place: Place, steps: int, samples: int) -> Place:
+    def advance(self, place: MixturePlace, steps: int, samples: int) -> MixturePlace:
         """Return the place so many steps, with so many samples of all ranks, later."""
         course = place.course.copy()
         before = dict(zip(course.schedule.names, course.taken, strict=True))
@@ -178,7 +178,7 @@ class MixedReader:
         found = dict(place.samples)
         for name, taken in zip(course.schedule.names, course.taken, strict=True):
             found[name] = found.get(name, 0) + (taken - before.get(name, 0)) * self._unit
-        return Place(course, found)
+        return MixturePlace(course, found)
 
     def limit(self, name: str, taken: int, samples: int) -> int | None:
         """Return at how many places a stream leaves that has been taken at so many, with so many samples."""
@@ -188,9 +188,9 @@ class MixedReader:
             return None
         return taken + (total - samples) // self.ranks.global_batch if self.whole_steps else total
 
-    def places_to_end(self, place: Place) -> int | None:
+    def places_to_end(self, place: MixturePlace) -> int | None:
         """Return how many places come from one on; None where that is not known: a stream's end is not there."""
-        if any(part.trainable.known_total() is None for part in self.parts.values()):
+        if any(part.head.total() is None for part in self.parts.values()):
             return None
         first = place.course.place
         while True:
@@ -205,7 +205,7 @@ class MixedReader:
             mine = np.flatnonzero(streams == index)
             begun = dict(zip(place.course.schedule.names, place.course.taken, strict=True)).get(name, 0)
             samples = place.samples.get(name, 0) + (numbers[mine] - begun + 1) * self._unit
-            over = mine[samples > (self.parts[name].trainable.total() or 0)]
+            over = mine[samples > (self.parts[name].head.total() or 0)]
             there = min([there, *over[:1].tolist()])
         return place.course.place - first + there
 
@@ -218,14 +218,14 @@ class MixedReader:
         """Return at how many places these steps are."""
         return steps if self.whole_steps else steps * self.ranks.global_batch
 
-    def _over(self, place: Place) -> bool:
-        totals = {name: part.trainable.total() or 0 for name, part in self.parts.items()}
+    def _over(self, place: MixturePlace) -> bool:
+        totals = {name: part.head.total() or 0 for name, part in self.parts.items()}
         return any(samples > totals[name] for name, samples in place.samples.items())
 
     def _steps_in(self, places: int) -> int:
         return self.ranks.steps_in(places * self._unit)
 
-    def _available(self, place: Place, trial: Course, name: str, index: int) -> tuple[int, int]:
+    def _available(self, place: MixturePlace, trial: Course, name: str, index: int) -> tuple[int, int]:
         """Return how many places of a stream are wanted up to where a trial went, and how many can be had."""
         part = self.parts[name]
         before = dict(zip(place.course.schedule.names, place.course.taken, strict=True)).get(name, 0)
@@ -233,12 +233,12 @@ class MixedReader:
         if not wanted:
             return 0, 0
         samples = wanted * self._unit
-        held = part.leaves and part.trainable.total() is None  # its last sample is given when it is known for one
+        held = part.leaves and part.head.total() is None  # its last sample is given when it is known for one
         part.reader.reach(place.samples.get(name, 0), samples + held)
         ready = part.trainable.ready(place.samples.get(name, 0), samples + held)
         return wanted, min(ready - held if ready else 0, samples) // self._unit
 
-    def _ready(self, place: Place, trial: Course) -> int:
+    def _ready(self, place: MixturePlace, trial: Course) -> int:
         """Return how many steps of this process are complete; note what comes next and is missing."""
         self.missing = None
         named = list(enumerate(trial.schedule.names))
@@ -255,13 +255,13 @@ class MixedReader:
                 if at < reached:
                     reached, missing = at, Missing(name, place.samples.get(name, 0) + there * self._unit)
         if missing is not None:
-            total = self.parts[missing.stream].trainable.known_total()
+            total = self.parts[missing.stream].head.total()
             if total is not None and total < missing.sample + self._unit:
                 missing = None  # the stream is at its end, and so is the mixture
         self.missing = missing
         return self._steps_in(reached)
 
-    def _chunk(self, place: Place, steps: int) -> MixedChunk:
+    def _chunk(self, place: MixturePlace, steps: int) -> MixedChunk:
         ranks, course = self.ranks, place.course
         before = dict(zip(course.schedule.names, course.taken, strict=True))
         drawn = course.copy()
@@ -292,7 +292,7 @@ class MixedReader:
         return MixedChunk(rows, gathering, steps=steps, batch_size=ranks.batch_size, found=located)
 
 
-def _joined(parts: Sequence[tuple[Numbers, Located]], size: int) -> Located:
+def _joined(parts: Sequence[tuple[Numbers, LocatedRows]], size: int) -> LocatedRows:
     """Return where all rows are, of which each part has some."""
     if len(parts) == 1:
         return parts[0][1]
@@ -308,4 +308,4 @@ def _joined(parts: Sequence[tuple[Numbers, Located]], size: int) -> Located:
             kept[mine] = found.kept
         if crcs is not None and found.crcs is not None:
             crcs[mine] = found.crcs
-    return Located(addresses, maps, kept=kept, crcs=crcs)
+    return LocatedRows(addresses, maps, kept=kept, crcs=crcs)

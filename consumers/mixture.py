@@ -12,8 +12,8 @@ from . import arguments
 from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
-from .mixed_rows import Ended, MixedReader, Part, Place
-from .mixture_arguments import at_end_of, points_of, require_alike, streams_of, told, weight_of, weights_of
+from .mixed_rows import Ended, MixedReader, MixturePart, MixturePlace
+from .mixture_arguments import at_end_of, ends_early, points_of, require_alike, streams_of, told, weight_of, weights_of
 from .mixture_state import MixtureLeg, StreamShare, beginning_of, fill_of, read_mixture, shares_of, told_of
 from .phases import Walk, batches_of, told_lengths
 from .reachable import ReachableStreams
@@ -86,16 +86,14 @@ class Mixture(Batches):
         self._linear = arguments.flag("linear", linear)
         self._begin = self._phases.plan(beginning_of(self._streams, self._ranks.global_batch))
         self._position = self._begin
-        self._reader: MixedReader = MixedReader(  # type: ignore[assignment]
-            self._ranks, first.opened.sequence.sequence_length, first.opened.info.dtype, whole_steps=self._whole_steps
-        )
+        length, dtype = first.opened.sequence.sequence_length, first.opened.info.dtype
+        self._reader: MixedReader = MixedReader(self._ranks, length, dtype, whole_steps=self._whole_steps)  # type: ignore[assignment]
         self._positions: dict[str, Position] = {}
         """Of each stream, in its own sequence, where it stood when a state was loaded."""
         for name in self._streams:
             self._add_part(name)
         self._place = self._first_place()
-        self._changed = 0
-        """Counts the changes of weights."""
+        self._changed = 0  # counts the changes of weights
 
     @classmethod
     def open(
@@ -136,9 +134,7 @@ class Mixture(Batches):
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches from here on; weights that are set meanwhile count from the next step at the earliest.
 
-        Raises:
-            as iterating over `Batches`.
-
+        Raises as iterating over `Batches` does.
         """
         idle = self._reader.parts.keys() - set(self._place.course.schedule.names)
         if idle:
@@ -154,8 +150,7 @@ class Mixture(Batches):
     def set_weights(self, weights: Mapping[str, Any], from_step: int | None = None) -> None:
         """Let other weights hold from a step on, in place of all that was to hold from there on.
 
-        To be called alike on all ranks, between the same steps; the state knows of it from then on. The sample with
-        which the step begins is reckoned with the batches of now.
+        To be called alike on all ranks, between the same steps; the state knows of it from then on.
 
         Args:
             weights: of each stream; of those that it does not name, none.
@@ -244,12 +239,7 @@ class Mixture(Batches):
         return self
 
     def behind(self) -> Behind:
-        """Return how much of all streams there is in the stores beyond the next step.
-
-        Raises:
-            as `Batches.behind`.
-
-        """
+        """Return how much of all streams there is in the stores beyond the next step; raises as `Batches.behind`."""
         samples = self._now().samples
         found = []
         for name, batches in self._streams.items():
@@ -304,14 +294,14 @@ class Mixture(Batches):
     def _add_part(self, name: str) -> None:
         batches = self._streams[name]
         opened = batches.opened
-        part = Part(opened.trainable, opened.reader, opened.head, leaves=self._at_end[name] == "leave")
+        part = MixturePart(opened.trainable, opened.reader, opened.head, leaves=self._at_end[name] == "leave")
         self._reader.parts[name] = part
         self._positions[name] = Position.beginning(batches.opened.sequence, 1)
         views = {each.trainable.views for each in self._reader.parts.values()}
         for each in self._reader.parts.values():
             each.reader.checks_copies = views == {1}
 
-    def _first_place(self) -> Place:
+    def _first_place(self) -> MixturePlace:
         fill = {}
         if self._counts_tokens:
             fill = {name: fill_of(part.trainable, name) for name, part in self._reader.parts.items()}
@@ -324,19 +314,19 @@ class Mixture(Batches):
             return self._given
         return tuple(Point(self._position.before(start).sample, weights) for start, weights in self._given)
 
-    def _open(self, schedule: Schedule, place: int, taken: list[int], samples: Mapping[str, int]) -> Place:
+    def _open(self, schedule: Schedule, place: int, taken: list[int], samples: Mapping[str, int]) -> MixturePlace:
         begun = dict(zip(schedule.names, taken, strict=True))
 
         def limit(name: str, _place: int) -> int | None:
             return self._reader.limit(name, begun.get(name, 0), samples.get(name, 0))
 
-        return Place(Course(schedule, place, taken, limit), dict(samples))
+        return MixturePlace(Course(schedule, place, taken, limit), dict(samples))
 
     def _number(self, position: Position) -> int:
         """Return the place of a position: the number of its next sample or step."""
         return position.step if self._whole_steps else position.sample
 
-    def _now(self) -> Place:
+    def _now(self) -> MixturePlace:
         """Return the place behind what was delivered."""
         samples = self._position.after(self._made).sample - self._position.sample
         return self._reader.advance(self._place, self._made, samples) if self._made else self._place
@@ -393,21 +383,14 @@ class Mixture(Batches):
             agrees = all(parts[name].trainable.content.compare(at) for name, at in self._positions.items())
             chunk = self._reader.read(place, steps) if agrees else None  # a state may be ahead of the stores
             if chunk is Ended.ENDED:
-                self._require_steps(step)
+                if not step and not len(self):
+                    raise ends_early(self._ranks)
                 return
             if chunk is None or isinstance(chunk, Ended):
                 yield None
                 continue
             yield from batches_of(chunk, phase, self._sent(phase), walk.numbers(), leg)
             walk.made(chunk.steps)
-
-    def _require_steps(self, step: int) -> None:
-        """Raise InputError where a mixture ends before its first step."""
-        if not step and not len(self):
-            raise InputError(
-                f"a step takes {self._ranks.global_batch} samples, but a stream of the mixture ends before it has its "
-                "part of them: give a smaller batch_size, more eras, or at_end='leave'"
-            )
 
     def _awaited(self) -> str:
         missing = self._reader.missing

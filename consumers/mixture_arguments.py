@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Point
+from tokenmill.samples import Point, Ranks
 
 from .arguments import choice, shown, whole
 from .batches import Batches
@@ -104,6 +104,14 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
                     f"the streams of a mixture have one {trait.name}, but {first!r} has {trait.values[first]} and "
                     f"{other!r} {trait.values[other]}: give streams that agree; {trait.advice}"
                 )
+
+
+def ends_early(ranks: Ranks) -> InputError:
+    """Return what to say of a mixture that ends before its first step."""
+    return InputError(
+        f"a step takes {ranks.global_batch} samples, but a stream of the mixture ends before it has its part of them: "
+        "give a smaller batch_size, more eras, or at_end='leave'"
+    )
 
 
 def points_of(value: Any, streams: Mapping[str, Batches]) -> tuple[Point, ...]:

@@ -14,7 +14,7 @@ from tokenmill.samples import Course, Point, Position, Schedule, SequenceId, Ste
 from tokenmill.wire.pieces import PADDING
 
 from .batches import Batches
-from .mixed_rows import MixedReader, Part, Place
+from .mixed_rows import MixedReader, MixturePart, MixturePlace
 
 _FORMAT: Final = 1
 _MEASURED_BLOCKS: Final = 1024
@@ -54,14 +54,14 @@ class MixtureLeg:
     """A part of a run over a mixture: from where it began, or its weights were set, up to the next such place."""
 
     begin: Position
-    place: Place
+    place: MixturePlace
     reader: MixedReader
     contents: Mapping[str, UsedContent]
     positions: Mapping[str, Position]
     """Of each stream, in its own sequence; as it was loaded."""
     told: dict[str, Any]
     """What a state says of the mixture as a whole."""
-    _last: tuple[int, Place] | None = None
+    _last: tuple[int, MixturePlace] | None = None
 
     def state_after(self, step: int) -> dict[str, Any]:
         """Return the state of the run once all steps up to this one were trained on.
@@ -88,7 +88,7 @@ class MixtureLeg:
             "streams": streams,
         }
 
-    def _place_at(self, step: int) -> Place:
+    def _place_at(self, step: int) -> MixturePlace:
         """Return the place before a step; what follows the one that was asked for last costs what is between."""
         number, place = self._last or (self.begin.step, self.place)
         if step < number:
@@ -100,7 +100,7 @@ class MixtureLeg:
         self._last = (step, place)
         return place
 
-    def _earlier(self, step: int) -> Place:
+    def _earlier(self, step: int) -> MixturePlace:
         """Return the place before a step that was made before this leg began."""
         position = self.begin.before(step)
         whole_steps = self.reader.whole_steps
@@ -108,7 +108,7 @@ class MixtureLeg:
         schedule = self.place.course.schedule.before(at)
         if not whole_steps:
             course = _course_at(schedule, at)
-            return Place(course, dict(zip(schedule.names, course.taken, strict=True)))
+            return MixturePlace(course, dict(zip(schedule.names, course.taken, strict=True)))
         samples = dict.fromkeys(schedule.names, 0)
         parts = [part for part in position.ranges if part.first_step < at]
         for part, stop in zip(parts, [*(part.first_step for part in parts[1:]), at], strict=True):
@@ -118,7 +118,7 @@ class MixtureLeg:
             )
             for name, taken in ended.items():
                 samples[name] += (taken - begun.get(name, 0)) * part.global_batch
-        return Place(_course_at(schedule, at), samples)
+        return MixturePlace(_course_at(schedule, at), samples)
 
 
 def _course_at(schedule: Schedule, place: int) -> Course:
@@ -183,7 +183,7 @@ def read_mixture(
     return Saved(position, schedule, taken, positions)
 
 
-def shares_of(place: Place, parts: Mapping[str, Part], whole_steps: bool) -> dict[str, StreamShare]:  # noqa: FBT001
+def shares_of(place: MixturePlace, parts: Mapping[str, MixturePart], whole_steps: bool) -> dict[str, StreamShare]:  # noqa: FBT001
     """Return what each stream gave up to a place."""
     course = place.course
     schedule, plan = course.schedule, course.schedule.plan

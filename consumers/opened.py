@@ -10,7 +10,7 @@ from .reachable import ReachableStream
 from .rows import RowReader
 
 
-class Opened(NamedTuple):
+class OpenBatches(NamedTuple):
     """What `Batches` have open."""
 
     info: StreamInfo

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -18,9 +18,13 @@ from tokenmill.samples import Position, Ranks
 
 from .arguments import ranks_of, shown, whole
 from .batch import Batch
+from .beside import Beside
 from .gathering import Rows
 from .rows import Chunk, DamagedRowError
 from .staging import Sent, Staging, open_staging
+
+Sender: TypeAlias = Callable[[Iterator[Rows]], Iterator[Sent]]
+"""Sends copies on their way to a device."""
 
 
 class Phase(NamedTuple):
@@ -156,6 +160,7 @@ class Stagings:
         """Open the way of the first steps; others are opened when they are asked for."""
         self._phases = phases
         self._open = partial(open_staging, dtype=dtype, device=device, widen=widen, slots=slots)
+        self._beside = Beside(in_thread=device.type != "cuda")
         self._found: dict[int, Staging] = {}
         self.of(phases.at(0))
 
@@ -166,6 +171,10 @@ class Stagings:
             self._found[phase.split] = self._open(rows, columns)
         return self._found[phase.split]
 
+    def sent(self, phase: Phase, is_slow: Callable[[], bool]) -> Sender:
+        """Return what sends copies on that way; the next ones are made beside the loop while that ``is_slow``."""
+        return partial(self._beside.batches, self.of(phase).send, is_long=is_slow)
+
     @property
     def stalled_seconds(self) -> float:
         """How long a device's work waited because a batch was not there yet, as far as that is known."""
@@ -175,7 +184,7 @@ class Stagings:
 def batches_of(
     chunk: Chunk,
     phase: Phase,
-    sent: Callable[[Iterator[Rows]], Iterator[Sent]],
+    sent: Sender,
     steps: Iterator[int],
     leg: Iterator[Any],
 ) -> Iterator[Batch]:

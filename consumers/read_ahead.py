@@ -20,16 +20,17 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Condition, Event, Thread
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from tokenmill.errors import TokenMillError
-from tokenmill.samples import Samples, SequenceId
+from tokenmill.samples import Samples, SequenceId, TrainableSamples
 from tokenmill.samples.places import EraPlaces
 from tokenmill.store import StreamInfo
 from tokenmill.store.page_cache import read_pieces, read_small
 
+from .arguments import whole
 from .stream_files import EraRun, StreamFiles, Turn
 
 logger = logging.getLogger(__name__)
@@ -235,6 +236,18 @@ class ReadAhead:
             weakref.finalize(self, self._reading.end)
             Thread(target=_work, args=(self._reading, self._open), name="read-ahead", daemon=True).start()
         return self._reading
+
+
+def open_read_ahead(most_bytes: Any, trainable: TrainableSamples, *, documents: bool) -> ReadAhead | None:
+    """Return what reads ahead for a loop over these samples; None where nothing is.
+
+    Raises:
+        InputError: ``most_bytes`` is no number of bytes, 0 or more.
+
+    """
+    most_bytes = whole("read_ahead", most_bytes, 0, "bytes")
+    files = (trainable.store, trainable.info, trainable.sequence, trainable.views)
+    return ReadAhead(*files, most_bytes=most_bytes, documents=documents) if most_bytes else None
 
 
 def _work(reading: _Reading, open_files: Callable[[], StreamFiles]) -> None:

@@ -25,7 +25,7 @@ from tokenmill.samples import (
 from tokenmill.store import MapWatch, Pieces, join_pieces
 from tokenmill.store.checking import Crcs, crcs_of_runs
 
-from .era_table import EraTable, Located
+from .era_table import EraTable, LocatedRows
 from .gathering import Gathering, Rows, addresses_of
 from .reachable import ReachableStream
 from .read_ahead import ReadAhead
@@ -247,10 +247,10 @@ class RowReader:
         trainable: TrainableSamples,
         ranks: Ranks,
         sequence_length: int,
+        ahead: ReadAhead | None = None,
         *,
         skip: bool,
         sends_documents: bool = False,
-        ahead: ReadAhead | None = None,
     ) -> None:
         self.trainable = trainable
         self._ahead = ahead
@@ -304,7 +304,7 @@ class RowReader:
             self._ahead.begin_rows(self.trainable.locate(self.ranks.samples(first, ready)))
         self._is_in_memory = True
 
-    def locate(self, items: Items) -> Located:
+    def locate(self, items: Items) -> LocatedRows:
         """Return where items are that were just counted; costs least for many at once.
 
         Raises:
@@ -330,7 +330,7 @@ class RowReader:
             raise
         maps = [tokens for table in self._tables.values() for tokens in table.maps]
         crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
-        return Located(np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
+        return LocatedRows(np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
 
     def _ready(self, first: int, wanted: int, segments: SegmentOrder | None) -> int:
         """Return how many samples from ``first`` on can be read, ``wanted`` at most."""
@@ -351,7 +351,7 @@ class RowReader:
         """
         return self._chunk(items, steps, self._search(items), batch_size)
 
-    def _search(self, items: Items) -> Located:
+    def _search(self, items: Items) -> LocatedRows:
         samples = join(order.samples_of(part) for order, part in items)
         addresses = np.zeros(len(samples.blocks), np.int64)
         kept = np.zeros(len(addresses), np.bool_) if self._skip else None
@@ -367,9 +367,9 @@ class RowReader:
                 maps.append(tokens)
                 if kept is not None:
                     kept[into] = True
-        return Located(addresses, maps, kept=kept)
+        return LocatedRows(addresses, maps, kept=kept)
 
-    def _chunk(self, items: Items, steps: int, found: Located, batch_size: int | None = None) -> Chunk:
+    def _chunk(self, items: Items, steps: int, found: LocatedRows, batch_size: int | None = None) -> Chunk:
         return Chunk(
             items,
             found.gathering(self._length + 1, self.trainable.dtype, self._watch),

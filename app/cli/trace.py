@@ -10,7 +10,19 @@ import typer
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Source, TracedRecord, TracedSample, TracedView, Tracer, Use, read_state
+from tokenmill.samples import (
+    MixtureTracer,
+    Source,
+    TracedRecord,
+    TracedSample,
+    TracedView,
+    Tracer,
+    Use,
+    is_mixture,
+    part_of,
+    read_any_state,
+    read_state,
+)
 
 from ..settings import Settings
 from ..tools.inspect.block_trace import RecordText, beginning
@@ -38,6 +50,12 @@ Document = Annotated[
     str | None,
     typer.Option("--document", metavar="ID", help="The same of all records with this id; reads all document tables."),
 ]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        "--of", metavar="NAME", help="With the state of a mixture: this stream of it, whose samples count as its steps."
+    ),
+]
 Text = Annotated[bool, typer.Option("--text", help="Ask the brokers for the records, and print their text.")]
 
 LINE_CHARACTERS = 100
@@ -64,6 +82,7 @@ def trace_command(
     block: Block = None,
     record: Record = None,
     document: Document = None,
+    of: Part = None,
     text: Text = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,10 +94,18 @@ def trace_command(
     asked = [name for name, value in _named(step, sample, block, record, document) if value is not None]
     if len(asked) != 1:
         raise InputError("give one of --step, --sample, --block, --record and --document")
-    tracer = Tracer(settings.store, read_state(state))
+    saved = read_any_state(state)
+    if is_mixture(saved) and of is None:
+        if step is None:
+            raise InputError("the state is of a mixture: give --step, or the stream that you mean (--of NAME)")
+        _show_step_of_mixture(settings, MixtureTracer(settings.store, saved), step, as_json=as_json)
+        return
+    if of is not None and not is_mixture(saved):
+        raise InputError("--of names a stream of a mixture, and this is a state of Batches: leave it out")
+    tracer = Tracer(settings.store, read_state(state) if of is None else part_of(saved, of))
     if tracer.doubt is not None:
         say(f"warning: {tracer.doubt}")
-    printer = _Printer(settings, tracer, text=text, as_json=as_json)
+    printer = _Printer(settings, tracer.position.sequence.stream, text=text, as_json=as_json)
     if step is not None:
         printer.samples({"step": step}, list(tracer.step(step)))
     elif sample is not None:
@@ -90,6 +117,21 @@ def trace_command(
     else:
         found = [tracer.record(*place) for place in _scan(tracer, document or "")]
         printer.records({"document": document}, found)
+
+
+def _show_step_of_mixture(settings: Settings, tracer: MixtureTracer, step: int, *, as_json: bool) -> None:
+    """Print the samples of a step of a mixture, each with its stream."""
+    for name, doubt in tracer.doubts.items():
+        say(f"warning: {name}: {doubt}")
+    found = list(tracer.step(step))
+    if as_json:
+        show_json({"step": step, "samples": [{"of": name, **asdict(traced)} for name, traced in found]})
+        return
+    printers: dict[str, _Printer] = {}
+    for name, traced in found:
+        printer = printers.setdefault(name, _Printer(settings, tracer.stream_of(name), text=False, as_json=False))
+        show(f"{name}: {_use(traced.use)}: {_view(traced)}")
+        printer.show_sources(traced.sources)
 
 
 def _named(*values: object) -> Iterator[tuple[str, object]]:
@@ -111,9 +153,9 @@ def _scan(tracer: Tracer, wanted: str) -> list[Place]:
 class _Printer:
     """Prints traces, as lines or as JSON, with what the brokers know where that was asked for."""
 
-    def __init__(self, settings: Settings, tracer: Tracer, *, text: bool, as_json: bool) -> None:
+    def __init__(self, settings: Settings, stream: str, *, text: bool, as_json: bool) -> None:
         self._settings = settings
-        self._stream = tracer.position.sequence.stream
+        self._stream = stream
         self._text = text
         self._json = as_json
         self._texts: dict[Place, RecordText] = {}
@@ -129,7 +171,7 @@ class _Printer:
             show(f"step {asked['step']} of {self._stream}: samples {first} to {last}")
         for one in found:
             show(f"{_use(one.use)}: {_view(one)}")
-            self._show_sources(one.sources)
+            self.show_sources(one.sources)
 
     def block(self, place: Place, views: list[TracedView]) -> None:
         """Print where the views of a block come in the sequence."""
@@ -182,9 +224,10 @@ class _Printer:
         show(f"{_view(view)}, {era}")
         for use in view.uses:
             show(f"  {_use(use)}")
-        self._show_sources(view.sources)
+        self.show_sources(view.sources)
 
-    def _show_sources(self, sources: list[Source]) -> None:
+    def show_sources(self, sources: list[Source]) -> None:
+        """Print the documents of a sample."""
         for source in sources:
             name = f"document {source.id!r}" if source.id is not None else "a document"
             place = f"{source.topic}[{source.partition}] offset {source.offset}"

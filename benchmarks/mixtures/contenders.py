@@ -168,8 +168,8 @@ class HuggingFace:
 
         parts = [
             datasets.load_from_disk(str(stock.directory / "huggingface"))
-            .with_format("numpy", dtype=np.uint16)
             .to_iterable_dataset(num_shards=16)
+            .with_format("numpy")
             .shuffle(seed=SEED, buffer_size=1000)
             for stock in stocks.values()
         ]
@@ -189,7 +189,7 @@ class HuggingFace:
             found = [one[COLUMN] for one in chain([first], (next(rows, None) for _ in range(self._batch - 1))) if one]
             if len(found) < self._batch:
                 return
-            yield np.stack(found)
+            yield np.stack(found).astype(np.uint16)
 
     def state(self, opened: Any) -> Any:
         """Return its state."""

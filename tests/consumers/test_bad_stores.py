@@ -110,7 +110,7 @@ def test_segments_retired_under_a_reader_are_refused(tmp_path: Path) -> None:
     """What comes before them was delivered; the state stands there, and goes on in a store that still has them."""
     store, whole = era_store(tmp_path / "store"), era_store(tmp_path / "whole")
     batches = open_batches(store)
-    batches._chunk_steps = 1
+    batches._most_samples = 1
     loop = iter(batches)
     rows = rows_of([next(loop)])
     retire(store.path, STREAM, 0, 20)

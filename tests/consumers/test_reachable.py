@@ -96,7 +96,7 @@ def test_a_store_that_is_deleted_under_a_reader_is_named(tmp_path: Path) -> None
     """It is not called damaged; what was delivered holds, and the state goes on in a copy."""
     store, copy = era_store(tmp_path / "store"), era_store(tmp_path / "copy")
     batches = open_batches(store)
-    batches._chunk_steps = 1
+    batches._most_samples = 1
     loop = iter(batches)
     rows = rows_of([next(loop)])
     shutil.rmtree(store.path)

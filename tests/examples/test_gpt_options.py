@@ -202,7 +202,7 @@ def test_a_mix_is_weights_or_a_schedule(parse: Callable[..., Namespace], tmp_pat
     assert parse("s", "web.train", "--mix", "web=0.7,code=3/10").mix.weights == [(0, {"web": "0.7", "code": "3/10"})]
     file = tmp_path / "mix.toml"
     text = 'unit = "step"\nlinear = true\n'
-    points = [(0, {"web": 1}), (100, {"web": 0.5, "books": 0.5})]
+    points: list[tuple[int, dict[str, float]]] = [(0, {"web": 1}), (100, {"web": 0.5, "books": 0.5})]
     for start, weights in points:
         held = ", ".join(f"{name} = {weight}" for name, weight in weights.items())
         text += f"[[point]]\nfrom = {start}\nweights = {{ {held} }}\n"

@@ -26,11 +26,10 @@ COMMAND = Path(sys.executable).with_name("tokenmill")
 IMPORTED_BY_M = "import sys; sys.argv = ['-m']; import runpy, importlib.util, pkgutil; print(*sys.modules)"
 PACKAGES = {"tokenmill", "tests", "benchmarks", "examples", "app", "consumers"}
 VERIFYING = """
-from tokenmill.app.tools.side_processes import side_processes
-from tokenmill.app.tools.verify.partition_check import _work
+from tokenmill.app.tools.verify.partition_check import _workers
 
 if __name__ == "__main__":
-    with side_processes(1, "verify", _work, 1, False) as workers:
+    with _workers(1) as workers:
         connection, process = *workers, *workers.values()
         connection.send("no task")  # raises in the child, once it has imported all
         process.join()
@@ -186,7 +185,7 @@ def test_one_module_looks_in_the_working_directory() -> None:
     }
 
     assert touching == {"tokenmill/stages/own_modules.py", "app/__init__.py", "app/tools/produce/mapping.py"}
-    assert spawning == {"app/tools/verify/partition_check.py"}
+    assert spawning == {"app/tools/side_processes.py"}
 
 
 @pytest.fixture

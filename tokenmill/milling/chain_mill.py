@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tokenmill.errors import SettingsError, SourceError
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.concat_packing import ConcatPacking
-from tokenmill.milling.document_shapes import ChunkShape, RowShape, document_shape
+from tokenmill.milling.document_shapes import ChunksShape, RowsShape, document_shape
 from tokenmill.milling.packing import PackedBlocks, Packing, TokenizedDocuments
 from tokenmill.milling.separate_packing import SeparatePacking
 from tokenmill.packings import Concat, packing_of
@@ -224,6 +224,6 @@ def open_packing(recipe: Recipe, *, open_tokens: bytes = b"", open_entry: bytes 
     if isinstance(packing, Concat):
         return ConcatPacking(*basics, open_tokens=open_tokens, open_entry=open_entry)
     shape = document_shape(recipe)
-    if isinstance(shape, RowShape | ChunkShape):
+    if isinstance(shape, RowsShape | ChunksShape):
         return SeparatePacking(*basics, step=shape.step)
     raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")

@@ -59,8 +59,8 @@ def document_shape(recipe: Recipe) -> DocumentShape:
     packing = packing_of(recipe)
     frame = Frame(recipe.begin_of_document, recipe.after, recipe.token_dtype)
     if isinstance(packing, Rows):
-        return RowShape(packing, frame, recipe.block_tokens)
-    return ChunkShape(packing, frame) if isinstance(packing, Chunks) else WholeShape(frame)
+        return RowsShape(packing, frame, recipe.block_tokens)
+    return ChunksShape(packing, frame) if isinstance(packing, Chunks) else WholeShape(frame)
 
 
 def filtered_out(shape: DocumentShape, batch: TokenBatch) -> list[tuple[int, str]]:
@@ -124,7 +124,7 @@ class WholeShape:
 
 
 @dataclass(frozen=True, slots=True)
-class RowShape:
+class RowsShape:
     """Rows of at most ``row_tokens`` ids, each with the frame around a part of the text."""
 
     packing: Rows
@@ -159,7 +159,7 @@ class RowShape:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkShape:
+class ChunksShape:
     """Chunks of the framed document, each with one id more, with which the next one begins."""
 
     packing: Chunks

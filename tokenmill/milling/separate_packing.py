@@ -3,13 +3,17 @@
 Nothing waits between two documents: there is no open block, and a flush has nothing to fill.
 """
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.milling.packing import PackedBlocks, Stretches, TokenizedDocuments
+from tokenmill.milling.packing import Array, PackedBlocks, Stretches, TokenizedDocuments
 from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE
 
 Integers = npt.NDArray[np.int64]
+_ENTRY: Final = np.dtype([("pieces", "<u4"), ("meta_total", "<u4"), ("rows", PIECE, 2)])
+"""An entry with room for a piece of padding, without metas."""
 
 
 class SeparatePacking:
@@ -18,8 +22,7 @@ class SeparatePacking:
     def __init__(self, block_tokens: int, dtype: np.dtype[np.unsignedinteger], padding: int, *, step: int) -> None:
         """Cut blocks; each is ``step`` tokens further on in its document than the one before."""
         self._block_tokens = block_tokens
-        self._dtype = dtype
-        self._padding = padding
+        self._pad = np.full(block_tokens, padding, dtype)
         self._step = step
 
     @property
@@ -50,7 +53,7 @@ class SeparatePacking:
         if documents.left_out is not None:
             left_out[is_last] = documents.left_out
         return PackedBlocks(
-            self._padded(documents.tokens.between(int(starts[0]), int(ends[-1])), sizes),
+            self._padded(documents.tokens.between(int(starts[0]), int(ends[-1])), ends - starts),
             self._entries(documents, owners, numbers, sizes),
             owners.tolist(),
             np.where(is_last, 0, (numbers + 1) * size).tolist(),
@@ -67,36 +70,39 @@ class SeparatePacking:
         """Return no block: none is open."""
         return _NO_BLOCKS
 
-    def _padded(self, tokens: Stretches, sizes: Integers) -> Stretches:
-        """Return the tokens with padding behind those of each block that has fewer than it holds."""
-        size = self._block_tokens
-        if len(tokens) == len(sizes) * size:
+    def _padded(self, tokens: Stretches, lengths: Integers) -> Stretches:
+        """Return the tokens of documents, with padding behind each whose last block is not full."""
+        missing = -lengths % self._block_tokens
+        if not missing.any():
             return tokens
-        blocks = np.full((len(sizes), size), self._padding, self._dtype)
-        blocks[np.arange(size) < sizes[:, np.newaxis]] = np.concatenate(list(tokens))
-        return Stretches([blocks.ravel()])
+        one = np.concatenate(list(tokens))
+        padded = np.flatnonzero(missing)
+        stops = np.cumsum(lengths)[padded].tolist()
+        parts: list[Array] = []
+        for start, stop, count in zip([0, *stops], [*stops, len(one)], [*missing[padded].tolist(), 0], strict=True):
+            parts += one[start:stop], self._pad[:count]
+        return Stretches([np.concatenate(parts)])
 
     def _entries(
         self, documents: TokenizedDocuments, owners: Integers, numbers: Integers, sizes: Integers
     ) -> list[bytes]:
         """Return the entry of each block: a piece of its document and, where it is padded, one of padding."""
         metas = documents.metas
-        rows = np.zeros((len(owners), 2), PIECE)
+        meta_sizes = np.diff(metas.bounds)[owners]
+        found = np.zeros(len(owners), _ENTRY)
+        found["pieces"] = np.where(sizes < self._block_tokens, 2, 1)
+        found["meta_total"] = meta_sizes
+        rows = found["rows"]
         rows["offset"] = documents.offsets[owners][:, np.newaxis]
         rows["position"][:, 0] = numbers * self._step
-        rows["meta_bytes"][:, 0] = np.diff(metas.bounds)[owners]
+        rows["meta_bytes"][:, 0] = meta_sizes
         rows["start"][:, 1] = sizes
         rows["position"][:, 1] = PADDING
-        pieces = np.where(sizes < self._block_tokens, 2, 1)
-        heads = np.stack([pieces, np.diff(metas.bounds)[owners]], axis=1).astype("<u4").tobytes()
-        data, texts, row, head = rows.tobytes(), metas.data, 2 * PIECE.itemsize, ENTRY_HEADER.size
-        begins, ends = metas.bounds[owners].tolist(), metas.bounds[owners + 1].tolist()
-        used = (pieces * PIECE.itemsize).tolist()
-        places = zip(range(0, len(heads), head), range(0, len(data), row), used, begins, ends, strict=True)
-        return [
-            heads[at : at + head] + data[low : low + length] + texts[begin:end]
-            for at, low, length, begin, end in places
-        ]
+        data, texts, begins, ends = found.tobytes(), metas.data, metas.bounds[owners], metas.bounds[owners + 1]
+        lows = np.arange(len(owners)) * _ENTRY.itemsize
+        highs = lows + ENTRY_HEADER.size + found["pieces"] * PIECE.itemsize
+        places = zip(lows.tolist(), highs.tolist(), begins.tolist(), ends.tolist(), strict=True)
+        return [data[low:high] + texts[begin:end] for low, high, begin, end in places]
 
 
 _NO_BLOCKS = PackedBlocks(Stretches([]), [], [], [], [])

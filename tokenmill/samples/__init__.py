@@ -10,8 +10,9 @@ from tokenmill.samples.document_order import (
     strata_of,
     stratified_order,
 )
-from tokenmill.samples.mixing import Mixer, Piece, Plan
-from tokenmill.samples.needed import first_needed, read_state
+from tokenmill.samples.mixing import Mixer, Plan, WeightPiece
+from tokenmill.samples.mixture_tracing import MixtureTracer, TracedPart, is_mixture, part_of
+from tokenmill.samples.needed import first_needed, read_any_state, read_state
 from tokenmill.samples.places import EraPlaces
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
 from tokenmill.samples.schedule import Change, Course, Point, Schedule
@@ -30,8 +31,8 @@ __all__ = [
     "EraOrder",
     "EraPlaces",
     "Mixer",
+    "MixtureTracer",
     "Numbers",
-    "Piece",
     "Plan",
     "Point",
     "Position",
@@ -43,6 +44,7 @@ __all__ = [
     "Source",
     "StepRange",
     "Stratum",
+    "TracedPart",
     "TracedRecord",
     "TracedSample",
     "TracedView",
@@ -50,14 +52,18 @@ __all__ = [
     "TrainableSamples",
     "Use",
     "UsedContent",
+    "WeightPiece",
     "bucket_order",
     "count_views",
     "describe_strata",
     "era_order",
     "first_needed",
+    "is_mixture",
     "join",
     "packing_in",
+    "part_of",
     "places_of",
+    "read_any_state",
     "read_state",
     "sources_of",
     "strata_of",

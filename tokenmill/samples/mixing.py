@@ -34,7 +34,7 @@ _TRIALS: Final = 4
 _Due: TypeAlias = int | float | Fraction
 
 
-class Piece(NamedTuple):
+class WeightPiece(NamedTuple):
     """From which sample on which weights hold, up to the next piece."""
 
     start: int
@@ -48,7 +48,7 @@ class Plan:
 
     names: tuple[str, ...]
     """Of the streams, ascending."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WeightPiece, ...]
     left: tuple[tuple[int, int, int], ...] = ()
     """Streams that left: their index, the sample from which on they give none, and how many they gave. A piece begins
     there. What they are behind, or ahead, goes to the others by their weights."""
@@ -116,7 +116,8 @@ class _Pattern(NamedTuple):
             return np.full(len(samples), one), samples + (int(self.taken[one]) - self.start)
         turns, places = np.divmod(samples - self.start, len(self.choices))
         streams = self.choices[places]
-        return streams, (self.offsets + self.taken[self.choices])[places] + turns * self.counts[streams]
+        numbers: Numbers = (self.offsets + self.taken[self.choices])[places] + turns * self.counts[streams]
+        return streams, numbers
 
     def taken_at(self, sample: int) -> list[int]:
         turns, place = divmod(sample - self.start, len(self.choices))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples.position import Position
@@ -18,15 +19,25 @@ def read_state(file: Path) -> Position:
         InputError: the file is missing, or holds no state.
 
     """
-    advice = "name a file that holds, as JSON, what state_dict() of Batches returned, and nothing else"
-    try:
-        state = read_json_file(file)
-    except (OSError, ValueError, DamagedError) as error:
-        raise InputError(f"{file} cannot be read as a state ({error}): {advice}") from error
+    state = read_any_state(file)
     try:
         return Position.read(state)
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
+
+
+def read_any_state(file: Path) -> Any:
+    """Return what a trainer wrote into a file as JSON: a state, perhaps.
+
+    Raises:
+        InputError: the file is missing, or no JSON.
+
+    """
+    advice = "name a file that holds, as JSON, what state_dict() of Batches returned, and nothing else"
+    try:
+        return read_json_file(file)
+    except (OSError, ValueError, DamagedError) as error:
+        raise InputError(f"{file} cannot be read as a state ({error}): {advice}") from error
 
 
 def first_needed(store: Path, info: StreamInfo, positions: Iterable[Position]) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.samples.mixing import Mixer, Piece, Plan
+from tokenmill.samples.mixing import Mixer, Plan, WeightPiece
 from tokenmill.samples.sequence import Numbers
 
 _PARTS: Final = 256
@@ -105,7 +105,7 @@ class Schedule:
         )
 
     @cached_property
-    def _pieces(self) -> tuple[tuple[Piece, ...], int | None]:
+    def _pieces(self) -> tuple[tuple[WeightPiece, ...], int | None]:
         """Return what holds from where on, and the place behind which nothing does."""
         points = self._known()
         for stream, place in self.left.items():
@@ -116,13 +116,13 @@ class Schedule:
                 Point(start, {name: weight for name, weight in weights.items() if name != stream})
                 for start, weights in later
             ]
-        pieces = []
+        pieces: list[WeightPiece] = []
         for start, weights in points:
             counted = [weights.get(name, Fraction(0)) / self.fill.get(name, 1) for name in self.names]
             total = sum(counted)
             if not total:
                 return tuple(pieces), start
-            pieces.append(Piece(start, tuple(weight / total for weight in counted)))
+            pieces.append(WeightPiece(start, tuple(weight / total for weight in counted)))
         return tuple(pieces), None
 
     def _known(self) -> list[Point]:

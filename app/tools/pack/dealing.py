@@ -8,7 +8,7 @@ from ..produce.items import DocumentSource, Item, Refused
 from ..produce.producing import partition_of
 from ..produce.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
 from ..produce.summary import Summary
-from .millers import Millers, batch_of, divided
+from .millers import Millers, batch_of
 from .parted_sources import parted
 
 BATCH_BYTES: Final = 2 << 20
@@ -109,10 +109,7 @@ class Dealer:
         if not items:
             return
         self.may_add()
-        first = self.offsets[partition] - len(items)
-        for some in divided(items, self._room):
-            await self.millers.mill(batch_of(partition, first, some), size * len(some) // len(items))
-            first += len(some)
+        await self.millers.mill(batch_of(partition, self.offsets[partition] - len(items), items), size)
 
     async def deal_open(self) -> None:
         """Deal out all that waits for more."""

@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.bounds import divide
 from tokenmill.errors import TokenMillError
 from tokenmill.milling.outcomes import Stages
 from tokenmill.recipe_stages import reopen_stages
@@ -371,10 +370,3 @@ class Millers:
 
     def _of(self, partition: int) -> _Process:
         return self._processes[partition % len(self._processes)]
-
-
-def divided(items: Sequence[Item], room: int) -> Iterator[Sequence[Item]]:
-    """Divide documents into runs of about ``room`` bytes."""
-    sizes = np.fromiter((len(item.value) for item in items), np.int64, len(items))
-    for low, high in divide(sizes, items=len(items), room=room):
-        yield items[low:high]

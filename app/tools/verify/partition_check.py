@@ -10,7 +10,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
@@ -197,10 +197,7 @@ def check_partitions(
 
     """
     waiting = deque(enumerate(tasks))
-    count = max(1, min(processes, len(tasks)))
-    # Whether the fast path can be used is asked here, so that the log says it once.
-    arguments = max(1, len(os.sched_getaffinity(0)) // count), fastpath.is_available()
-    with side_processes(count if tasks else 0, "verify", _work, *arguments) as workers:
+    with _workers(min(processes, len(tasks))) as workers:
         busy: dict[Connection, int] = {}
         for connection in workers:
             busy[connection] = _give(connection, waiting)
@@ -235,6 +232,13 @@ def _receive(connection: Connection, process: SpawnProcess, task: PartitionTask)
     if not isinstance(answer, Advance | list):
         raise TypeError(answer)
     return answer
+
+
+def _workers(count: int) -> AbstractContextManager[dict[Connection, SpawnProcess]]:
+    """Return a context of processes that verify; each has its share of the cores."""
+    threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
+    # Whether the fast path can be used is asked here, so that the log says it once.
+    return side_processes(count, "verify", _work, threads, fastpath.is_available())
 
 
 def _work(connection: Connection, threads: int, fast: bool) -> None:  # noqa: FBT001 - multiprocessing passes it

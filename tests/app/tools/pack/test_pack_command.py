@@ -62,14 +62,17 @@ def test_an_interrupted_pack_and_one_that_lost_a_process_go_on(tmp_path: Path) -
     command = [sys.executable, "-m", "tokenmill.app.cli", "pack", "a.jsonl", *OPTIONS, "--map", "waiting:wait"]
     (tmp_path / "waiting.py").write_text("import time\n\ndef wait(row):\n    time.sleep(0.5)\n    return row\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for interrupt, code, words in (
-        (lambda process: process.send_signal(signal.SIGINT), 130, b"interrupted: what was committed is in store"),
-        (lambda process: miller_of(process).kill(), 1, b"ended with code -9"),
+    for process_itself, code, words in (
+        (True, 130, b"interrupted: what was committed is in store"),
+        (False, 1, b"ended with code -9"),
     ):
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
-        miller_of(process)
+        miller = miller_of(process)
         time.sleep(1.0)
-        interrupt(process)
+        if process_itself:
+            process.send_signal(signal.SIGINT)
+        else:
+            miller.kill()
         _, said = process.communicate(timeout=60)
         assert (process.returncode, words in said) == (code, True), said
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=120)

@@ -228,7 +228,7 @@ def test_processes_that_are_started_never_see_ctrl_c() -> None:
 
 
 def test_no_process_is_waited_for_in_the_middle_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever leaves kills them all, and then waits for their ends."""
+    """Whoever leaves kills them all, and then waits for their ends; each has its share of the cores."""
     done: list[str] = []
 
     class Process:
@@ -240,7 +240,7 @@ def test_no_process_is_waited_for_in_the_middle_of_a_partition(monkeypatch: pyte
 
     context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
-    with side_processes.side_processes(2, "verify", print) as workers:
+    with partition_check._workers(2) as workers:
         assert len(workers) == 2
         assert done == ["start verify 0", "start verify 1"]
         done.clear()

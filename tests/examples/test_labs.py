@@ -1,0 +1,160 @@
+"""The labs, as people run them: on small texts, in processes of their own."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]  # processes that load torch
+
+LABS: Final = Path(__file__).parents[2] / "examples" / "labs"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of sixty texts, of 10 to 600 words."""
+    folder = tmp_path_factory.mktemp("texts")
+    for number in range(60):
+        words = [f"word{(number * word) % 97}" for word in range(10 * (number + 1))]
+        (folder / f"{number:02}.txt").write_text(" ".join(words))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where labs with the same settings put their tokens: the second finds what the first has packed."""
+    return tmp_path_factory.mktemp("labs") / "store"
+
+
+def run(name: str, *arguments: str | Path) -> str:
+    """Run a lab; return what it prints."""
+    command = [sys.executable, str(LABS / f"{name}.py"), *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_characters(texts: Path) -> None:
+    """The numbers are those of the texts."""
+    found = run("characters", texts)
+    whole = [path.read_text() for path in texts.iterdir()]
+    assert f"{len(whole)} texts, {sum(map(len, whole)):,} characters" in found
+    assert f"{len(set(''.join(whole)))} different characters" in found
+    assert "letters 4, digits 10, spaces 1" in found
+
+
+def test_language_model(texts: Path, store: Path) -> None:
+    """It says what was kept, shows blocks as text, and its loss falls."""
+    found = run("language_model", texts, "--store", store, "--min-chars", "0", "--steps", "40")
+    kept, all_ = re.search(r"Data retention: 100.0 % \((\d+) of (\d+) documents\)", found).groups()  # type: ignore[union-attr]
+    assert kept == all_
+    assert re.search(r"Efficiency: \d+\.\d % of tokens in blocks", found)
+    assert re.search(r"block 0: '.*word\d+ word", found)
+    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", found)]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0] - 1
+
+
+def test_four_workers(texts: Path, store: Path) -> None:
+    """Each says its throughput; here there are two, for a machine with two cores."""
+    found = run("four_workers", texts, "--store", store, "--workers", "2", "--passes", "3")
+    assert re.findall(r"worker (\d): [\d,]+ tokens a second", found) == ["0", "1"]
+    assert re.search(r"a parallel efficiency of \d+ %", found)
+
+
+def test_stratified(texts: Path, store: Path) -> None:
+    """An equal share of each stratum, and every stratum longer than the one before."""
+    found = run("stratified", texts, "--store", store, "--samples", "20", "--strata", "4")
+    strata = re.findall(r"stratum \d: ([\d,]+) to ([\d,]+) tokens, (\d+) of (\d+) documents", found)
+    assert [drawn for *_, drawn, _ in strata] == ["5"] * 4
+    bounds = [int(bound.replace(",", "")) for low, high, *_ in strata for bound in (low, high)]
+    assert bounds == sorted(bounds)
+
+
+def test_random_access(texts: Path, store: Path) -> None:
+    """One by one and at once, the same documents."""
+    found = run("random_access", texts, "--store", store, "--takes", "50")
+    counts = re.findall(r"microseconds each, ([\d,]+) tokens", found)
+    assert len(counts) == 2
+    assert counts[0] == counts[1]
+
+
+def test_classification(tmp_path: Path) -> None:
+    """Labels are counted, shared among workers, and learned."""
+    found = run("classification", "--store", tmp_path / "store", "--tokenizer", "bytes", "--steps", "60")
+    total, labels = re.search(r"(\d+) documents: (\{.*\})", found).groups()  # type: ignore[union-attr]
+    assert sum(json.loads(labels.replace("'", '"')).values()) == int(total)
+    assert len(re.findall(r"worker \d: \{'code': \d+, 'prose': \d+\}", found)) == 2
+    assert int(re.search(r"accuracy of the last batch (\d+) %", found)[1]) > 60  # type: ignore[index]
+    assert re.search(r"[\d,]+ samples a second", found)
+
+
+def test_segments(texts: Path, tmp_path: Path) -> None:
+    """A step for each segment, validation every n steps."""
+    options = ("--chunk", "64", "--segment", "16", "--steps", "40", "--validate", "20", "--batch-size", "2")
+    found = run("segments", texts, "--store", tmp_path / "store", *options)
+    assert re.search(r"train: [\d,]+ chunks of 4 segments", found)
+    assert re.findall(r"step (\d+): loss \d\.\d+, validation \d\.\d+", found) == ["20", "40"]
+
+
+def test_memory_mapped(tmp_path: Path) -> None:
+    """Any program opens the file, without being told dtype or shape."""
+    options = ("--rows", "300", "--shape", "2,5", "--dtype", "float16")
+    found = run("memory_mapped", "--file", tmp_path / "rows.npy", *options)
+    assert found.startswith("300 rows float16 (2, 5), written")
+    rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    assert rows.shape == (300, 2, 5)
+    assert rows.dtype == np.float16
+    assert len(np.unique(rows)) > 2000
+
+
+def test_rows_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the number of the row; and no file is left that looks whole."""
+    monkeypatch.syspath_prepend(str(LABS))
+    write_rows = import_module("memory_mapped").write_rows  # a script, on the path only here
+    path = tmp_path / "rows.npy"
+    with pytest.raises(ValueError, match="row 1 is float64"):
+        write_rows(path, iter([np.zeros(2, np.uint8), np.zeros(2)]), 2)
+    with pytest.raises(ValueError, match="there are 1 rows, and 2 were announced"):
+        write_rows(path, iter([np.zeros(2, np.uint8)]), 2)
+    assert not path.exists()
+
+
+@pytest.mark.needs("minutes")
+def test_from_stream(texts: Path, tmp_path: Path) -> None:
+    """A Kafka and a service of its own; both loaders get what was sent, and nothing goes on running."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = run("from_stream", texts, "--store", tmp_path / "store", "--port", str(port), "--steps", "3")
+    assert re.findall(r"(\w+): 3 batches, 1,524 tokens", found) == ["train", "validation"]
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_notebook(tmp_path: Path) -> None:
+    """It runs from top to bottom, and draws three pictures."""
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient")
+    notebook = nbformat.read(LABS / "from_texts_to_training.ipynb", as_version=4)
+    environment = os.environ | {"STEPS": "20", "STORE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        client.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(LABS)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert len(pictures) == 2
+    assert "Data retention" in printed
+    assert re.search(r"loss \d\.\d+ at first, \d\.\d+ after 20 steps", printed)
+    assert [output for output in outputs if output.output_type == "error"] == []
