@@ -58,7 +58,7 @@ class DataSetFacts:
     segments: list[SegmentFacts]
     tokenizer: dict[str, Any]
     counts: dict[str, Any] | None = None
-    """What became of all records, by the last messages of the token topics; None where no broker says."""
+    """What became of all records, by the last messages of the token topics; None where no broker says it."""
     languages: dict[str, dict[str, int]] | None = None
     files: list[dict[str, Any]] | None = None
     """What `tokenmill produce` sent into the raw topic: each run, and the files or data sets that it read."""
