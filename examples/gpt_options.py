@@ -79,9 +79,9 @@ def mix_of(text: str) -> Mix | None:
         return mix_in({"point": [{"from": 0, "weights": weights}]})
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is given ({error}): give STREAM=WEIGHT,STREAM=WEIGHT, or a TOML file with [[point]] tables, "
-            "each with from = 0 and weights = { web = 0.7, code = 0.3 }; above them, unit = 'step' and linear = true "
-            "where these are wanted"
+            f"{text!r} is given: give STREAM=WEIGHT,STREAM=WEIGHT, or a TOML file with [[point]] tables, each with "
+            "from = 0 and weights = { web = 0.7, code = 0.3 }, and above them, where these are wanted, unit = 'step' "
+            f"and linear = true ({error})"
         ) from error
 
 

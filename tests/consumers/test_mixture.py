@@ -251,7 +251,7 @@ class Fleet:
     def add(self, name: str, weight: Any, ahead: int) -> None:
         """Add a stream on all ranks."""
         for number, rank in enumerate(self.ranks):
-            options = {"rank": number, "world_size": len(self.ranks), "batch_size": self.batch_size}
+            options: dict[str, Any] = {"rank": number, "world_size": len(self.ranks), "batch_size": self.batch_size}
             rank.add_stream(name, open_streams({name: self._stores[name]}, **options)[name], weight, rank.step + ahead)
         self.names.append(name)
         self.state = self.ranks[0].state_dict()

@@ -116,4 +116,4 @@ def test_its_examples_are_settings(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "tokenmill.toml").write_text(block)
         assert load_settings(config=tmp_path / "tokenmill.toml") != Settings()
-    assert len(blocks) == 3
+    assert len(blocks) == 4

@@ -98,7 +98,8 @@ def test_mill_and_reference_count_alike(
         totals = mill.chains[recipe.split].totals
         assert totals.pack() == reference.totals.pack()
         assert totals.balanced
-        assert_brute_force(source, recipe.split, records, totals)
+        if recipe.packing == "concat":  # the others drop documents for their length, and repeat or leave out tokens
+            assert_brute_force(source, recipe.split, records, totals)
 
 
 @given(sources, whims, record_lists(), feed_sizes)

@@ -114,7 +114,8 @@ class _Pattern(NamedTuple):
         if len(self.choices) == 1:
             one = int(self.choices[0])
             return np.full(len(samples), one), samples + (int(self.taken[one]) - self.start)
-        turns, places = np.divmod(samples - self.start, len(self.choices))
+        passed, period = samples - self.start, len(self.choices)
+        turns, places = passed // period, passed % period
         streams = self.choices[places]
         numbers: Numbers = (self.offsets + self.taken[self.choices])[places] + turns * self.counts[streams]
         return streams, numbers
