@@ -184,7 +184,7 @@ class _Reading:
             self._changed.notify_all()
 
 
-class ReadAhead:
+class EraReadAhead:
     """The thread that reads ahead of one loop; it begins with the first `reach`, and ends with this object."""
 
     def __init__(
@@ -238,7 +238,7 @@ class ReadAhead:
         return self._reading
 
 
-def open_read_ahead(most_bytes: Any, trainable: TrainableSamples, *, documents: bool) -> ReadAhead | None:
+def open_read_ahead(most_bytes: Any, trainable: TrainableSamples, *, documents: bool) -> EraReadAhead | None:
     """Return what reads ahead for a loop over these samples; None where nothing is.
 
     Raises:
@@ -247,7 +247,7 @@ def open_read_ahead(most_bytes: Any, trainable: TrainableSamples, *, documents: 
     """
     most_bytes = whole("read_ahead", most_bytes, 0, "bytes")
     files = (trainable.store, trainable.info, trainable.sequence, trainable.views)
-    return ReadAhead(*files, most_bytes=most_bytes, documents=documents) if most_bytes else None
+    return EraReadAhead(*files, most_bytes=most_bytes, documents=documents) if most_bytes else None
 
 
 def _work(reading: _Reading, open_files: Callable[[], StreamFiles]) -> None:

@@ -28,7 +28,7 @@ from tokenmill.store.checking import Crcs, crcs_of_runs
 from .era_table import EraTable, LocatedRows
 from .gathering import Gathering, Rows, addresses_of
 from .reachable import ReachableStream
-from .read_ahead import ReadAhead
+from .read_ahead import EraReadAhead
 
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
@@ -247,7 +247,7 @@ class RowReader:
         trainable: TrainableSamples,
         ranks: Ranks,
         sequence_length: int,
-        ahead: ReadAhead | None = None,
+        ahead: EraReadAhead | None = None,
         *,
         skip: bool,
         sends_documents: bool = False,

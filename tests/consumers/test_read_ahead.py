@@ -21,7 +21,7 @@ from tests.consumers.scenes import ERAS, INFO, era_store, expected, open_batches
 from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import read_ahead, stream_files
-from tokenmill.consumers.read_ahead import ReadAhead
+from tokenmill.consumers.read_ahead import EraReadAhead
 from tokenmill.consumers.stream_files import StreamFiles
 from tokenmill.errors import DamagedError
 from tokenmill.samples import Samples, SequenceId
@@ -114,7 +114,7 @@ def test_the_parts_of_samples_are_their_bytes(store: Store, data: st.DataObject)
 def test_an_era_is_read_whole_and_the_next_one_behind_it(store: Store, read: list[FileRange]) -> None:
     """Its blocks and no others, and what says where they are; small eras are read together."""
     info = read_stream(store.path, STREAM)
-    ahead = ReadAhead(store.path, info, _sequence(), 1)
+    ahead = EraReadAhead(store.path, info, _sequence(), 1)
     assert ahead.reach(EraPlaces(open_eras(store.path, STREAM), _sequence(), 1), 0, 3)
     del ahead
     tokens = {(part.path.parent.name, part.path.name): 0 for part in read if part.path.suffix == ".bin"}
