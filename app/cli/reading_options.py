@@ -173,9 +173,7 @@ def _source_choice(
     ] = False,
     sql: Annotated[
         str | None,
-        typer.Option(
-            metavar="QUERY", help="A SELECT with ORDER BY; PATH is the URL.", rich_help_panel=HOW_READ
-        ),
+        typer.Option(metavar="QUERY", help="A SELECT with ORDER BY; PATH is the URL.", rich_help_panel=HOW_READ),
     ] = None,
     field: Annotated[
         list[str] | None,
