@@ -1,4 +1,4 @@
-"""Streams of whole documents, of rows and of chunks, milled by the service: what verification and the commands say of them."""
+"""Streams of whole documents, rows and chunks, milled by the service: what verification and commands say of them."""
 
 import json
 from functools import partial
