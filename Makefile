@@ -27,7 +27,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-curation bench-loader bench-mixture bench-pack growth latency profile lint format docs lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-curation bench-loader bench-mixture bench-pack bench-shapes growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -83,6 +83,9 @@ bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##
 bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)
 
+bench-shapes: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.peers-packing ## whole documents in blocks: how full, how fast, beside concat and TRL (ARGS="--rounds 5"); some 10 minutes
+	$(BIN)/python -m benchmarks.shapes $(ARGS)
+
 bench-mixture: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## what mixing streams costs, beside one stream and other loaders (ARGS="--rounds 3"); some 5 minutes, 5 GB
 	$(BIN)/python -m benchmarks.mixture $(ARGS)
 
@@ -131,6 +134,7 @@ lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their
 	$(COMPILE_BESIDE) tests/peers/formats/requirements.in --output-file tests/peers/formats/requirements.txt
 	$(COMPILE_BESIDE) tests/peers/objects/requirements.in --output-file tests/peers/objects/requirements.txt
 	$(COMPILE_BESIDE) tests/peers/curation/requirements.in --output-file tests/peers/curation/requirements.txt
+	$(COMPILE_BESIDE) tests/peers/packing/requirements.in --output-file tests/peers/packing/requirements.txt
 	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new
 	mv app/local/broker.lock.toml.new app/local/broker.lock.toml
 
@@ -191,6 +195,13 @@ $(VENV)/.peers-loops: $(VENV)/.train tests/peers/loops/requirements.txt
 	@echo "Fetching training frameworks (600 MB, once) ..."
 	@rm -rf $(VENV)/peers/loops
 	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/loops --requirement tests/peers/loops/requirements.txt
+	@touch $@
+
+# TRL, whose packing ours is compared with.
+$(VENV)/.peers-packing: $(VENV)/.train tests/peers/packing/requirements.txt
+	@echo "Fetching TRL (100 MB, once) ..."
+	@rm -rf $(VENV)/peers/packing
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/packing --requirement tests/peers/packing/requirements.txt
 	@touch $@
 
 # datatrove, whose filters ours are compared with.

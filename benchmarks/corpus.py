@@ -50,6 +50,24 @@ def documents(size: int, total: int) -> Iterator[Document]:
         done += len(text.encode())
 
 
+def whole_documents(count: int) -> Iterator[Document]:
+    """Yield so many files of code and of prose, each once and whole, mixed: with the lengths that files have.
+
+    Fewer where the installation has not so many.
+    """
+    code = _sources()
+    site = Path(sysconfig.get_path("purelib"))
+    more = (file for file in site.rglob("*") if file.suffix == ".py" or PROSE.fullmatch(file.name))
+    files = _shuffled(list({*code, *(file for file in more if file.is_file())}))
+    number = 0
+    for text in map(_read, files):
+        if number == count:
+            return
+        if text.strip():
+            yield Document(f"file-{number:08d}", text)
+            number += 1
+
+
 def _sources() -> list[Path]:
     """Return the files of code, in an order of chance that is always the same."""
     library, site = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))

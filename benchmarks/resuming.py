@@ -7,7 +7,8 @@ from faust.types import TP
 
 from benchmarks.grown import Grown
 from benchmarks.measuring import BenchmarkError
-from tokenmill.app.mill.raw_partition import MillContext, RawPartition
+from tokenmill.app.mill.raw_partition import RawPartition
+from tokenmill.app.mill.recipes import MillContext
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.worker.ending import end_for

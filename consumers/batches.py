@@ -16,10 +16,12 @@ from tokenmill.store import OnDamage, open_eras, read_stream
 
 from . import arguments
 from .batch import Batch, Leg
+from .beside import LONG_SECONDS
 from .metrics import Behind, Head, Metrics
 from .opened import OpenBatches
-from .phases import Phases, Stagings, Walk, batches_of, told_lengths
+from .phases import Phase, Phases, Sender, Stagings, Walk, batches_of, told_lengths
 from .reachable import ReachableStream
+from .read_ahead import DEFAULT_BYTES, open_read_ahead
 from .rows import RowReader
 from .staging import End, begin_ahead, device_of
 from .waiting import StoreWait, awaited_era
@@ -71,6 +73,7 @@ class Batches:
         timeout: float | None = None,
         stop: Callable[[], bool] | None = None,
         poll_seconds: float = 0.05,
+        read_ahead: int = DEFAULT_BYTES,
     ) -> None:
         """Open a stream at the beginning of the sequence.
 
@@ -102,6 +105,7 @@ class Batches:
             timeout: seconds to wait for one batch, 0 not to wait at all; None waits for ever.
             stop: asked before each batch and while waiting; iteration ends when it says True.
             poll_seconds: how often to look for new eras and blocks while waiting.
+            read_ahead: bytes of tokens that a thread reads into the page cache before they are wanted, 1 GiB; 0: none.
 
         Raises:
             StoreError: the store holds no such stream.
@@ -147,7 +151,8 @@ class Batches:
             self._trainable = TrainableSamples(
                 self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
-        self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips, sends_documents=sends)
+        ahead = open_read_ahead(read_ahead, self._trainable, documents=self._mask_loss)
+        self._reader = RowReader(self._trainable, self._ranks, length, ahead, skip=self._skips, sends_documents=sends)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
         options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(self._lengths))
         self._most_samples = min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES)
@@ -273,9 +278,8 @@ class Batches:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
 
-        The next iteration delivers the samples that come next there. A state that is ahead of the store is waited for;
-        whether it is one over the store's content, the iteration then says before its first batch. An old state, which
-        names no content, is taken with a warning.
+        A state that is ahead of the store is waited for; whether it is one over the store's content, the iteration then
+        says before its first batch. An old state, which names no content, is taken with a warning.
 
         Raises:
             InputError: it is no state, or one of another sequence of samples: another stream, fingerprint, seed,
@@ -320,10 +324,7 @@ class Batches:
         """What was delivered up to now, and how long the loop waited for it."""
         samples = self._sampled - self._missing
         return Metrics(
-            batches=self._delivered,
-            samples=samples,
-            tokens=samples * self._position.sequence.sequence_length,
-            bytes=samples * self._row_bytes,
+            *(self._delivered, samples, samples * self._position.sequence.sequence_length, samples * self._row_bytes),
             work_seconds=self._worked,
             wait_seconds=self._waited,
             store_wait_seconds=self._store_wait.waited_seconds,
@@ -337,11 +338,6 @@ class Batches:
         """
         with self._reachable:
             return self._head.behind(self._position.after(self._made).sample)
-
-    @property
-    def waited_seconds(self) -> float:
-        """Seconds spent waiting for eras and blocks."""
-        return self._store_wait.waited_seconds
 
     @property
     def skipped(self) -> int:
@@ -376,8 +372,11 @@ class Batches:
                     return
                 yield None
                 continue
-            yield from batches_of(chunk, phase, self._stagings.of(phase).send, walk.numbers(), leg)
+            yield from batches_of(chunk, phase, self._sent(phase), walk.numbers(), leg)
             walk.made(chunk.steps)
+
+    def _sent(self, phase: Phase) -> Sender:
+        return self._stagings.sent(phase, lambda: self._worked > LONG_SECONDS * self._delivered)
 
     def _is_end(self, sample: int, ranks: Ranks) -> bool:
         """Whether no step of this process comes after ``sample``."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -117,9 +117,10 @@ class MixedChunk(Chunk):
                 found.append((mine, trainable.reader(partition).pieces_of(places.blocks[mine])))
         return join_pieces(found, len(places.blocks))
 
-    def _refuse(self, at: int) -> None:
+    def refuse(self, at: int) -> NoReturn:
+        """Raise the error for the sample at this place; raises as `Chunk.refuse`."""
         self.trainable = self._rows[int(self._all_parts()[at])][1].trainable  # whose block it is
-        super()._refuse(at)
+        super().refuse(at)
 
     def _parts_of(self, first: int, stop: int) -> npt.NDArray[np.int64]:
         found = self._all_parts()[first:stop]
@@ -233,6 +234,7 @@ class MixedReader:
             return 0, 0
         samples = wanted * self._unit
         held = part.leaves and part.head.total() is None  # its last sample is given when it is known for one
+        part.reader.reach(place.samples.get(name, 0), samples + held)
         ready = part.trainable.ready(place.samples.get(name, 0), samples + held)
         return wanted, min(ready - held if ready else 0, samples) // self._unit
 

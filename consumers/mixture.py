@@ -389,7 +389,7 @@ class Mixture(Batches):
             if chunk is None or isinstance(chunk, Ended):
                 yield None
                 continue
-            yield from batches_of(chunk, phase, self._stagings.of(phase).send, walk.numbers(), leg)
+            yield from batches_of(chunk, phase, self._sent(phase), walk.numbers(), leg)
             walk.made(chunk.steps)
 
     def _awaited(self) -> str:

@@ -7,8 +7,8 @@ has each of its samples as several rows, views that overlap by a token: as many 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count, pairwise, repeat
-from typing import Any, NamedTuple
+from itertools import count, pairwise, repeat
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -18,9 +18,13 @@ from tokenmill.samples import Position, Ranks
 
 from .arguments import ranks_of, shown, whole
 from .batch import Batch
+from .beside import Beside
 from .gathering import Rows
-from .rows import Chunk
+from .rows import Chunk, DamagedRowError
 from .staging import Sent, Staging, open_staging
+
+Sender: TypeAlias = Callable[[Iterator[Rows]], Iterator[Sent]]
+"""Sends copies on their way to a device."""
 
 
 class Phase(NamedTuple):
@@ -156,6 +160,7 @@ class Stagings:
         """Open the way of the first steps; others are opened when they are asked for."""
         self._phases = phases
         self._open = partial(open_staging, dtype=dtype, device=device, widen=widen, slots=slots)
+        self._beside = Beside(in_thread=device.type != "cuda")
         self._found: dict[int, Staging] = {}
         self.of(phases.at(0))
 
@@ -166,6 +171,10 @@ class Stagings:
             self._found[phase.split] = self._open(rows, columns)
         return self._found[phase.split]
 
+    def sent(self, phase: Phase, is_slow: Callable[[], bool]) -> Sender:
+        """Return what sends copies on that way; the next ones are made beside the loop while that ``is_slow``."""
+        return partial(self._beside.batches, self.of(phase).send, is_long=is_slow)
+
     @property
     def stalled_seconds(self) -> float:
         """How long a device's work waited because a batch was not there yet, as far as that is known."""
@@ -173,15 +182,22 @@ class Stagings:
 
 
 def batches_of(
-    chunk: Chunk, phase: Phase, send: Callable[[Rows], Iterator[Sent]], steps: Iterator[int], leg: Iterator[Any]
+    chunk: Chunk,
+    phase: Phase,
+    sent: Sender,
+    steps: Iterator[int],
+    leg: Iterator[Any],
 ) -> Iterator[Batch]:
-    """Return the batches of a chunk; holds none of them while it makes the next."""
+    """Yield the batches of a chunk; holds none of them while it makes the next."""
     stretches = chunk.stretches()
     if phase.split > 1:
         chunk.split = phase.split
         stretches = (split_rows(stretch, phase.split) for stretch in stretches)
-    made = map(Batch, chain.from_iterable(map(send, stretches)), steps, repeat(chunk), count(0, chunk.batch_size), leg)
-    return made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+    made = map(Batch, sent(stretches), steps, repeat(chunk), count(0, chunk.batch_size), leg)
+    try:
+        yield from made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+    except DamagedRowError as found:
+        chunk.refuse(found.at)
 
 
 def told_lengths(lengths: Sequence[tuple[int, int]]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from tokenmill.store.checking import Crcs, crcs_of_runs
 from .era_table import EraTable, LocatedRows
 from .gathering import Gathering, Rows, addresses_of
 from .reachable import ReachableStream
+from .read_ahead import EraReadAhead
 
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
@@ -41,6 +42,18 @@ of reading them batch by batch."""
 
 Items = Sequence[tuple[EraOrder, Numbers]]
 """Samples behind each other, as items of eras."""
+
+
+class DamagedRowError(Exception):
+    """A row was not what was committed when it was copied: `Chunk.refuse` says which block, and raises what people see.
+
+    What copies may run in any thread; what finds the block out uses the readers, which are the loop's.
+    """
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        """Its place among the samples of the chunk."""
+        super().__init__(at)
 
 
 class Chunk:
@@ -102,7 +115,8 @@ class Chunk:
         With `kept`, one at a time, and those samples of it that are there: none, perhaps.
 
         Raises:
-            DamagedError: a block is not what was committed, or a file was cut off since it was mapped.
+            DamagedRowError: a block is not what was committed.
+            DamagedError: a file was cut off since it was mapped.
 
         """
         size = self.batch_size
@@ -123,7 +137,7 @@ class Chunk:
                 whole = at // self.batch_size
                 if whole:
                     yield stretch[:whole]
-                self._refuse(start + at)
+                raise DamagedRowError(start + at)
             yield stretch
             del stretch  # its memory can be the next one's
             start += together
@@ -133,8 +147,13 @@ class Chunk:
         rows = stretch.reshape(-1, stretch.shape[-1])
         return [crc32(row) == crc for row, crc in zip(rows, crcs.tolist(), strict=False)].index(False)
 
-    def _refuse(self, at: int) -> None:
-        """Raise the error for the sample at this place, whose block is not what was committed."""
+    def refuse(self, at: int) -> NoReturn:
+        """Raise the error for the sample at this place, whose block is not what was committed.
+
+        Raises:
+            DamagedError: always.
+
+        """
         samples = self.samples()
         partition, block = int(samples.partitions[at]), int(samples.blocks[at])
         self._gathering.watch.expire()  # a repair will put another file in its place, or has done so
@@ -228,11 +247,15 @@ class RowReader:
         trainable: TrainableSamples,
         ranks: Ranks,
         sequence_length: int,
+        ahead: EraReadAhead | None = None,
         *,
         skip: bool,
         sends_documents: bool = False,
     ) -> None:
         self.trainable = trainable
+        self._ahead = ahead
+        self._is_in_memory = True
+        """Whether all that is to be located next is: else it is read sample by sample."""
         self.ranks = ranks
         """Those of the steps that are read next."""
         self._length = sequence_length
@@ -262,9 +285,24 @@ class RowReader:
         samples = self.ranks.samples(first, ready)
         if segments is None:
             items = self.trainable.items(samples)
+            self._begin_rows(first + ready * self.ranks.turn, ready, items)
         else:
             items = self.trainable.items_in_any_order(segments.numbers(samples))
         return self._chunk(items, ready, self.locate(items))
+
+    def reach(self, first: int, samples: int) -> None:
+        """Have the eras of samples in memory before they are counted and located, where that is worth waiting for."""
+        if self._ahead is not None and samples:
+            self._is_in_memory = self._ahead.reach(self.trainable.places, first, first + samples - 1)
+
+    def _begin_rows(self, first: int, steps: int, items: Items) -> None:
+        """Where samples are read one by one: have those of the steps behind these read meanwhile, if they are there."""
+        if self._ahead is None or self._is_in_memory:
+            return
+        self._ahead.reach_rows(join(order.samples_of(part) for order, part in items))
+        if ready := self.ranks.steps_in(self.trainable.ready(first, steps * self.ranks.turn)):
+            self._ahead.begin_rows(self.trainable.locate(self.ranks.samples(first, ready)))
+        self._is_in_memory = True
 
     def locate(self, items: Items) -> LocatedRows:
         """Return where items are that were just counted; costs least for many at once.
@@ -273,6 +311,8 @@ class RowReader:
             DamagedError: a block is not what was committed.
 
         """
+        if self._ahead is not None and not self._is_in_memory:
+            self._ahead.reach_rows(join(order.samples_of(part) for order, part in items))
         if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
             return self._search(items)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
@@ -295,9 +335,11 @@ class RowReader:
     def _ready(self, first: int, wanted: int, segments: SegmentOrder | None) -> int:
         """Return how many samples from ``first`` on can be read, ``wanted`` at most."""
         if segments is None:
+            self.reach(first, wanted)
             return self.trainable.ready(first, wanted)
         begin = segments.start(first)
         end = segments.start(first + wanted - 1) + segments.group
+        self.reach(begin, end - begin)
         there = begin + self.trainable.ready(begin, end - begin)
         return max(min(segments.end(there), first + wanted) - first, 0)
 

@@ -171,7 +171,7 @@ def assert_follow(
         assert message.fingerprint == recipe.fingerprint
         if not message.is_carry:
             last = blocks[message.end - 1]
-            assert (message.cursor, message.totals) == (last.cursor, last.totals)
+            assert (message.cursor, message.totals, message.references) == (last.cursor, last.totals, last.references)
             assert message.totals.pack() == last.totals.pack()
         assert message.totals.balanced
 

@@ -53,8 +53,9 @@ class Fit:
 
     open_blocks: int = 64
     """Blocks that wait for documents at a time."""
-    max_age_offsets: int = 65_536
-    """A block whose oldest piece is more than so many offsets behind is closed, so that a resume reads no more."""
+    max_age_offsets: int = 16_384
+    """A block whose oldest piece is more than so many offsets behind is closed, so that a resume reads no more. So far
+    behind, blocks of up to 131,072 tokens are as full as without a limit, and messages refer to 330 kB at most."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""

@@ -17,7 +17,7 @@ As = Annotated[Description, typer.Option("--format", metavar="FORMAT", help=f"{'
 Offline = Annotated[bool, typer.Option("--offline", help="Ask no broker: what the store knows.")]
 Sha = Annotated[
     bool,
-    typer.Option("--sha256", help="SHA-256s of sealed segments, which reads them all; croissant always has them."),
+    typer.Option("--hashes", help="SHA-256s of sealed segments, which reads them all; croissant always has them."),
 ]
 
 

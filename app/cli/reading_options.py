@@ -42,7 +42,7 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH",
-        help="Files, folders, patterns, s3:// gs:// https:// hf://, or - for standard input.",
+        help="Files, folders, patterns, s3:// https:// hf://, or - (standard input).",
         show_default=False,
     ),
 ]
@@ -169,13 +169,11 @@ def _source_choice(
     ] = None,
     extract: Annotated[
         bool,
-        typer.Option("--extract", help="Extract the main text of HTML pages in WARC files.", rich_help_panel=HOW_READ),
+        typer.Option("--extract", help="The main text of HTML pages in WARC files.", rich_help_panel=HOW_READ),
     ] = False,
     sql: Annotated[
         str | None,
-        typer.Option(
-            metavar="QUERY", help="A SELECT with an ORDER BY; PATH is the database's URL.", rich_help_panel=HOW_READ
-        ),
+        typer.Option(metavar="QUERY", help="A SELECT with ORDER BY; PATH is the URL.", rich_help_panel=HOW_READ),
     ] = None,
     field: Annotated[
         list[str] | None,

@@ -13,13 +13,13 @@ from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, Mo
 from tokenmill.reading import continuing
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail
-from tokenmill.reading.resume import ResumePoint
 from tokenmill.records import SourceRecord
+from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 
 from ..settings import Settings
-from .clients import consumer, offsets, read_range
+from .clients import consumer, offsets, read_batches, read_range
 from .control_topic import Settled
 
 REFUSALS: Final = (DamagedError, DifferenceError, FingerprintError)
@@ -218,6 +218,10 @@ class KafkaLogs:
             return record
         return None
 
+    def records(self, start: int, end: int) -> AsyncIterator[Sequence[SourceRecord]]:
+        """Yield the raw partition's records at the offsets ``[start, end)``; raises as `ChainLogs` says."""
+        return read_batches(self._client, self._raw, start, end)
+
 
 async def read_tail(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPartition, raw: TopicPartition) -> Tail:
     """Find where the chain on a token partition continues; raises as `tokenmill.reading.continuing.find_tail`.
@@ -239,10 +243,10 @@ async def read_tail(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPar
 
 
 async def check_source(
-    client: AIOKafkaConsumer, raw: TopicPartition, point: ResumePoint, source_first: int, source_end: int
+    client: AIOKafkaConsumer, raw: TopicPartition, cursor: Cursor, source_first: int, source_end: int
 ) -> None:
     """Check that the record that a cursor remembers is there; raises as `tokenmill.reading.continuing.check_source`."""
-    await continuing.check_source(KafkaLogs(client, raw, raw), point, (source_first, source_end))
+    await continuing.check_source(KafkaLogs(client, raw, raw), cursor, (source_first, source_end))
 
 
 async def messages_between(

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
-from tokenmill.packings import SEPARATE
+from tokenmill.packings import SEPARATE, Fit
 from tokenmill.wire.pieces import PIECE
+from tokenmill.wire.references import REFERENCE
 
 from ..settings import Settings, TopicSettings, dead_letter_topic, produced_topic, rejected_topic
 
@@ -80,17 +81,25 @@ class Existing(NamedTuple):
 
 
 def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
-    """Return the largest message that a mill worker can send to a token topic.
+    """Return the largest message that a mill worker sends to a token topic.
 
     A message is sent once it has ``message_bytes``, so it can be one block larger; the largest block is all one-token
-    documents, each with the longest id and fields.
+    documents, each with the longest id and fields. With ``fit`` it refers to open blocks as well, at most one piece for
+    each offset that these may be behind; and a carry may hold these blocks by value: one that is larger still, because
+    their documents are tiny and have long ids, is not written so (`tokenmill.app.mill.open_blocks`).
     """
     piece = PIECE.itemsize + own.limits.max_meta_bytes + ENTRY_BYTES
     pieces = 2 if own.packing_name in SEPARATE else own.block_tokens  # a document and padding, or a document a token
     reasons = REASONS_BYTES if ":" in own.decode else 0
     figures = len(own.steps) * STEP_BYTES + FIGURES_BYTES if own.steps else 0
-    block = own.block_tokens * WIDEST_TOKEN_BYTES + pieces * piece
-    return settings.message_bytes + block + HEADERS_BYTES + reasons + figures
+    block, opened, packing = own.block_tokens * WIDEST_TOKEN_BYTES + pieces * piece, 0, own.packing_values
+    largest = settings.message_bytes + block
+    if isinstance(packing, Fit):
+        tokens = packing.open_blocks * own.block_tokens
+        held = min(packing.max_age_offsets + 1, tokens)
+        opened = (packing.open_blocks + held) * REFERENCE.itemsize
+        largest = max(largest, tokens * WIDEST_TOKEN_BYTES + held * (PIECE.itemsize + ENTRY_BYTES))
+    return largest + opened + HEADERS_BYTES + reasons + figures
 
 
 def needed_topics(settings: Settings) -> list[NeededTopic]:

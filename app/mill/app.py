@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 import structlog
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import InvalidTimestampError
 from faust.exceptions import NotReady
 from faust.types import TP, StreamT
@@ -29,8 +29,9 @@ from ..worker.ownership import FetchedBatch
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp, DurableProducer
 from .era_closing import EraKeeper
-from .raw_partition import MillContext, RawPartition
-from .recipes import RawTopicPlan, plan_topic
+from .open_blocks import SourceRetention
+from .raw_partition import RawPartition
+from .recipes import MillContext, RawTopicPlan, plan_topic
 from .skip_list import SkipList
 from .topic_changes import CompactionWatch, PartitionGrowth
 
@@ -80,6 +81,8 @@ class Mill(StreamWorker[RawPartition]):
         self._keep(self._watch_skips(), "skips")
         self._keep(EraKeeper(self._settings, every, self._has_first, self._write_control).run(), "eras")
         self._keep(self._compaction.run(), "compaction")
+        if any(stream.genesis.recipe.packing == "fit" for stream in every):
+            self._keep(SourceRetention(self._settings, self._owned).run(self._heed_retention), "raw retention")
         self._self_watchdog.start()
 
     def _context(
@@ -127,6 +130,14 @@ class Mill(StreamWorker[RawPartition]):
         self._refused, before = set(refused), self._refused
         if passed := before - self._refused:
             end_process(f"{', '.join(sorted(passed))} can be milled again: the next start does")
+
+    def _owned(self) -> list[TopicPartition]:
+        return [TopicPartition(tp.topic, tp.partition) for tp in self.partitions.owned]
+
+    def _heed_retention(self, below: Mapping[TopicPartition, int]) -> None:
+        """Tell each partition which of its records may soon be gone."""
+        for tp, partition in self.partitions.owned.items():
+            partition.heed_retention(below.get(TopicPartition(tp.topic, tp.partition), 0))
 
     async def tick(self) -> None:
         """Consider carries."""

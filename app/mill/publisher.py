@@ -7,10 +7,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final, Protocol
 
 from aiokafka import TopicPartition
 
+from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.outcomes import Outcome
 from tokenmill.reading.log_end import LogEnd, ReadMessages
 from tokenmill.wire.cursor import Cursor
@@ -19,6 +21,7 @@ from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 from ..telemetry import worker_metrics as metrics
 from ..worker.ending import end_process
+from .open_blocks import ValueCarries
 
 PENDING_BYTES: Final = 8 * 1024 * 1024
 """Tokens that may wait for one token partition: 8 messages of the usual size, so that the wire never waits."""
@@ -80,6 +83,7 @@ class Publisher:
         read: ReadMessages,
         on_durable: Callable[[Message], None],
         carry_time: CarryTime,
+        value_carries: ValueCarries,
     ) -> None:
         """Continue after ``cursor``, where the partition ended at ``end`` when it was read.
 
@@ -87,11 +91,13 @@ class Publisher:
         ``on_durable`` is called after each acknowledgement.
         """
         self.durable = cursor
-        """The cursor after the last acknowledged message."""
+        """The furthest cursor that is acknowledged: a chain that is continued further back writes messages again."""
         self.messages = 0
         """Messages acknowledged."""
         self.carry_time = carry_time
         """When the chain needs a carry, as far as time and `put` decide it."""
+        self.value_carries = value_carries
+        """When a carry holds open blocks by value."""
         self._send = send
         self._on_durable = on_durable
         self.topic = topic
@@ -138,8 +144,23 @@ class Publisher:
             if self._stopped:
                 return
             self._pending.append(message)
-            self._pending_bytes += len(message.tokens)
+            self._pending_bytes += _size(message)
             self._work.set()
+
+    async def put_carry(self, chain: ChainMill, position: int) -> None:
+        """Take step 6: a carry of ``chain`` for the consumer's ``position``, where one is due.
+
+        One that holds the open blocks by value may wait behind other messages: these refer to what it holds.
+        """
+        by_value = self.value_carries.is_due(chain, self.messages)
+        if not by_value and not (self.idle and self.carry_time.is_due(behind=position > self.durable.next_offset)):
+            return
+        carry = chain.carry(position, by_value=by_value or self.value_carries.is_in_danger(chain))
+        if carry is not None and carry.open_tokens and carry.references:
+            self.value_carries.written(carry, self.messages)
+            carry = carry if self.value_carries.allowed(carry) else chain.carry(position)
+        if carry is not None:
+            await self.put([carry])
 
     async def _run(self) -> None:
         while True:
@@ -149,7 +170,7 @@ class Publisher:
             message = self._pending[0]
             await self._publish(message)
             self._pending.popleft()
-            self._pending_bytes -= len(message.tokens)
+            self._pending_bytes -= _size(message)
             self._room.set()
 
     async def _publish(self, message: Message) -> None:
@@ -166,11 +187,15 @@ class Publisher:
             end_process(f"a message for {where} was not acknowledged", error=error)
         if lost is not None:
             end_process(f"{where} {lost}: it lost its tail")
-        self.durable = message.cursor
+        self.durable = max(self.durable, message.cursor, key=attrgetter("place"))
         self.messages += 1
         metrics.PUBLISH_SECONDS.labels(self.topic).observe(time.perf_counter() - started)
         metrics.MESSAGE_BYTES.labels(self.topic).observe(len(message.tokens))
         self._on_durable(message)
+
+
+def _size(message: Message) -> int:
+    return len(message.tokens) + len(message.open_tokens) + len(message.references)
 
 
 async def send_dead_letters(

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from aiokafka import TopicPartition
@@ -17,13 +17,14 @@ from tokenmill.errors import (
     EngineError,
     FingerprintError,
     GapError,
+    MovedError,
     PanicError,
     SourceError,
     TokenMillError,
     TopicError,
 )
 from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Outcome, Stages
+from tokenmill.milling.outcomes import Outcome
 from tokenmill.milling.partition_mill import Milled, PartitionMill
 from tokenmill.reading.log_end import LogEnd
 from tokenmill.records import SourceRecord
@@ -31,18 +32,18 @@ from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer
-from ..kafka.control_topic import Settled
 from ..kafka.token_topic import messages_between, read_tail
-from ..settings import Settings, dead_letter_topic, rejected_topic
-from ..supervisor.in_flight import Board, Note, RecordsInFlight
+from ..kafka.topic_needs import worst_message_bytes
+from ..settings import dead_letter_topic, rejected_topic
+from ..supervisor.in_flight import Note, RecordsInFlight
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import PartitionProgress, State
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process
 from ..worker.ownership import FetchedBatch
-from .publisher import CarryTime, Publisher, Send, send_dead_letters
-from .recipes import SchemaWait
-from .skip_list import SkipList
+from .open_blocks import OpenBlockReader, ValueCarries
+from .publisher import CarryTime, Publisher, send_dead_letters
+from .recipes import MillContext, SchemaWait
 
 HANG_SECONDS = 15.0
 """A record that takes as long is named, and its partition shown as halted, until it is done. Nothing else follows from
@@ -54,30 +55,9 @@ HALTING = (SourceError, GapError, DifferenceError, DamagedError, FingerprintErro
 WAIT_SECONDS: Final = 5.0
 """How soon a partition that lacks its token partition looks for it again."""
 
+T = TypeVar("T")
+
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MillContext:
-    """What all raw partitions of a topic on one worker share."""
-
-    settings: Settings
-    stages: Stages
-    streams: Sequence[Settled]
-    skip_list: SkipList
-    retention: Mapping[str, float | None]
-    """How long each token topic keeps its messages, in seconds; None: for ever."""
-    require_partition: Callable[[int], Awaitable[None]]
-    """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
-    send: Send
-    partitions: Callable[[str], Awaitable[int]]
-    """How many partitions a topic has that is sent to."""
-    leader: Callable[[TP], object]
-    """Something that differs once a partition that is sent to has another leader (`tokenmill.reading.log_end`)."""
-    board: Board | None = None
-    """Where a supervisor reads what is being milled."""
-    start_partition: Callable[[TP, int], Awaitable[int | None]]
-    set_durable: Callable[[TP, int], None]
 
 
 class RawPartition:
@@ -118,7 +98,10 @@ class RawPartition:
         ignored = self._ignored()
         try:
             await self._require_token_partitions()
-            chains = await self._find_chains()
+            chains = None
+            while chains is None:
+                with suppress(MovedError):  # retention passed what was being read: look again
+                    chains = await self._find_chains()
             if not self.halted:
                 await self._start(chains)
         except HALTING as error:
@@ -140,22 +123,21 @@ class RawPartition:
 
     async def _find_chains(self) -> list[ChainMill]:
         """Read where each stream's chain continues, make its publisher, and settle which records are skipped."""
-        context = self._context
-        chains = []
+        context, found = self._context, []
+        raw = TopicPartition(self.tp.topic, self.tp.partition)
+        most_bytes = worst_message_bytes(context.settings, context.settings.for_topic(raw.topic))
         async with consumer(context.settings) as client:
             for settled in context.streams:
-                recipe = settled.genesis.recipe
                 tokens = TopicPartition(settled.stream.tokens_topic, self.tp.partition)
-                raw = TopicPartition(self.tp.topic, self.tp.partition)
                 leader = partial(context.leader, TP(tokens.topic, tokens.partition))
                 before = leader()
                 tail = await read_tail(client, settled, tokens, raw)
-                chains.append(ChainMill(recipe, tail.point, message_bytes=context.settings.message_bytes))
-                self._publishers[recipe.split] = Publisher(
+                found.append((settled.genesis.recipe, tail))
+                self._publishers[settled.genesis.recipe.split] = Publisher(
                     context.send,
                     tokens.topic,
                     tokens.partition,
-                    cursor=tail.point.cursor,
+                    cursor=tail.furthest,
                     end=LogEnd(tail.end_offset, tail.last, before),
                     leader=leader,
                     read=partial(messages_between, context.settings, tokens, settled.control.ignored),
@@ -165,9 +147,20 @@ class RawPartition:
                         context.settings.carry_bytes,
                         context.retention.get(tokens.topic),
                     ),
+                    value_carries=ValueCarries(most_bytes),
                 )
             self._skips = await context.skip_list.settle(client, self.tp.partition, self._durable_cursors())
-        return chains
+            reader = OpenBlockReader(client, raw, context.stages, self._skips, self._mill_again)
+            return [
+                ChainMill(recipe, await reader.reopened(recipe, tail), message_bytes=context.settings.message_bytes)
+                for recipe, tail in found
+            ]
+
+    async def _mill_again(self, records: Sequence[SourceRecord], mill: Callable[[], None]) -> None:
+        """Mill records of open blocks in a thread, as `feed` does."""
+        await self._schemas.learn(records, records[0].offset, self._skips)
+        self._note(records[0].offset, records[-1].offset)
+        await asyncio.to_thread(self._noted, mill)
 
     async def _start(self, chains: Sequence[ChainMill]) -> None:
         """Mill from the lowest place on that a chain wants."""
@@ -236,7 +229,7 @@ class RawPartition:
     async def _mill_fetch(self, mill: PartitionMill, batch: FetchedBatch) -> Milled | None:
         """Mill in a thread; None where the partition halts over it, or was given up meanwhile."""
         try:
-            milled = await asyncio.to_thread(self._mill_noted, mill, batch.records)
+            milled = await asyncio.to_thread(self._noted, partial(mill.feed, batch.records))
         except HALTING as error:
             self._halt(error)
             return None
@@ -246,10 +239,10 @@ class RawPartition:
             log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
         return milled if batch.generation == self._generation else None
 
-    def _mill_noted(self, mill: PartitionMill, records: Sequence[SourceRecord]) -> Milled:
+    def _noted(self, mill: Callable[[], T]) -> T:
         """Mill in a thread. What ends the process leaves the note of the records; what halts the partition does not."""
         try:
-            milled = mill.feed(records)
+            milled = mill()
         except PanicError as error:
             in_flight = self._note.hanging(0)
             self._note.done()
@@ -290,12 +283,7 @@ class RawPartition:
     async def _queue_carries(self, mill: PartitionMill) -> None:
         """Take step 6."""
         for split, chain in mill.chains.items():
-            publisher = self._publishers[split]
-            behind = self.position > publisher.durable.next_offset
-            if publisher.idle and publisher.carry_time.is_due(behind=behind):
-                carry = chain.carry(self.position)
-                if carry is not None:
-                    await publisher.put([carry])
+            await self._publishers[split].put_carry(chain, self.position)
 
     async def tick(self) -> None:
         """Name a record that takes very long, and write a carry for each chain that needs one."""
@@ -340,6 +328,11 @@ class RawPartition:
         self._halted_by = error.brief
         self._meter.clock.enter("halted")
         log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def heed_retention(self, below: int) -> None:
+        """Take note that the source's records below an offset may soon be gone."""
+        for publisher in self._publishers.values():
+            publisher.value_carries.endangered_below = below
 
     def may_go_on(self) -> bool:
         """Return whether more messages are passed over than when the partition halted in its `resume`."""

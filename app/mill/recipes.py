@@ -1,14 +1,15 @@
-"""How a raw topic is milled: stages and recipes from the settings, and the schemas that its records name.
+"""How a raw topic is milled: stages and recipes, what its partitions share, and the schemas that its records name.
 
 Schemas are fetched before a fetch is milled: waiting for a registry is no part of milling.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
+from faust.types import TP
 
 from tokenmill.backoff import Backoff
 from tokenmill.errors import RegistryError
@@ -20,9 +21,13 @@ from tokenmill.stages.decoding import FramedDecoder
 from tokenmill.stages.engines import TokenizerFile, load_tokenizer
 from tokenmill.stages.steps.pipeline import read_pipeline
 
+from ..kafka.control_topic import Settled
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
 from ..kafka.settled_streams import draft_recipe
 from ..settings import Settings, Stream
+from ..supervisor.in_flight import Board
+from .publisher import Send
+from .skip_list import SkipList
 
 NOTHING: Final[frozenset[int]] = frozenset()
 
@@ -66,6 +71,29 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
     )
     recipes = {stream: replace(first, split=stream.split) for stream in streams}
     return RawTopicPlan(raw_topic, tokenizer, stages, recipes, pipeline.lists)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MillContext:
+    """What all raw partitions of a topic on one worker share."""
+
+    settings: Settings
+    stages: Stages
+    streams: Sequence[Settled]
+    skip_list: SkipList
+    retention: Mapping[str, float | None]
+    """How long each token topic keeps its messages, in seconds; None: for ever."""
+    require_partition: Callable[[int], Awaitable[None]]
+    """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
+    send: Send
+    partitions: Callable[[str], Awaitable[int]]
+    """How many partitions a topic has that is sent to."""
+    leader: Callable[[TP], object]
+    """Something that differs once a partition that is sent to has another leader (`tokenmill.reading.log_end`)."""
+    board: Board | None = None
+    """Where a supervisor reads what is being milled."""
+    start_partition: Callable[[TP, int], Awaitable[int | None]]
+    set_durable: Callable[[TP, int], None]
 
 
 class SchemaWait:

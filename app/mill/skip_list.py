@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 def has_passed(cursor: Cursor, offset: int) -> bool:
     """Return whether what became of a record is settled: the cursor is past it, or in the middle of it."""
-    return (cursor.next_offset, cursor.taken) > (offset, 0)
+    return cursor.next_offset > offset or cursor.last_offset >= offset
 
 
 class SkipList:

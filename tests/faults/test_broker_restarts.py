@@ -33,7 +33,8 @@ def test_broker_that_goes_again_and_again_loses_and_repeats_nothing(tmp_path: Pa
     with Broker(tmp_path / "broker") as broker:
         raw_topic = topics_on(broker, "restarts")(2)
         splits = {"train": 900, "dev": 100}
-        settings = service_settings(broker, raw_topic, tmp_path, session_timeout=2.0, splits=splits)
+        packing = trial.rng.choice(["concat", {"name": "fit", "open_blocks": 8, "max_age_offsets": 300}])
+        settings = service_settings(broker, raw_topic, tmp_path, session_timeout=2.0, splits=splits, packing=packing)
         with Serving(settings, tmp_path) as service:
             assert_alive_again(service, trial)
             with Feeder(settings, trial.rng, burst=BURST) as feeder:

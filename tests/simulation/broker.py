@@ -136,6 +136,18 @@ class SimulatedLogs:
             for _, entry in found:
                 yield entry.message()
 
+    async def records(self, start: int, end: int) -> AsyncIterator[list[Record]]:
+        """Yield records of the raw partition, with a step now and then."""
+        for low in range(start, end, 4):
+            await step()
+            try:
+                found = self._broker.raw.read(low, min(end, low + 4))
+            except MovedError:
+                self._broker.counts["log moved while read"] += 1
+                raise
+            self._broker.counts["records read again"] += len(found)
+            yield [record for _, record in found]
+
     async def record(self, offset: int) -> Record | None:
         """Return a record of the raw partition."""
         await step()

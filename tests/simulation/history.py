@@ -7,7 +7,7 @@ history; a list is drawn from a seed.
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from tests.simulation.broker import Broker, Flight, Stored
@@ -17,6 +17,8 @@ from tests.simulation.scene import Scene, make_record, make_scene
 from tests.simulation.store import Store
 from tests.simulation.worker import MillWorker, Rules
 from tokenmill.reading import continuing
+from tokenmill.records import Record
+from tokenmill.wire.references import split_references
 
 MOST_WORKERS: Final = 3
 """Alive at once: an owner, a zombie, and another one; fewer than the messages of a tail, as the protocol wants it."""
@@ -42,6 +44,8 @@ class Plan:
     start: int
     first_tail: int
     actions: Sequence[Action]
+    fit: tuple[int, int] | None = None
+    """Open blocks, and offsets that their pieces may be behind, of the packing ``fit``; None: ``concat``."""
 
 
 WEIGHTS: Final = {
@@ -68,10 +72,10 @@ WEIGHTS: Final = {
 """How often each action is drawn."""
 
 
-def draw_plan(seed: int, only: Sequence[str] = ()) -> Plan:
+def draw_plan(seed: int, only: Sequence[str] = (), *, fit: bool = False) -> Plan:
     """Return the plan of a seed: a few faults in one, none of most kinds, so that each kind meets every other.
 
-    With ``only``, these faults and no others, often.
+    With ``only``, these faults and no others, often. With ``fit``, the same in that packing.
     """
     rng = random.Random(seed)
     faults = [name for name, weight in WEIGHTS.items() if weight <= 2]
@@ -80,13 +84,14 @@ def draw_plan(seed: int, only: Sequence[str] = ()) -> Plan:
     if only:
         weights = {name: weight for name, weight in WEIGHTS.items() if name not in faults} | dict.fromkeys(only, 2)
     names = rng.choices(list(weights), list(weights.values()), k=rng.randint(15, 50))
-    return Plan(
+    plan = Plan(
         splits=1 + (rng.random() < 0.2),
         block_tokens=rng.choice([4, 8, 16]),
         start=rng.choice([0, 0, 0, 2]),
         first_tail=rng.choice([2, 3, 4, 8, 8, 16, 64]),
         actions=[Action("produce", rng.getrandbits(30)), *(Action(name, rng.getrandbits(30)) for name in names)],
     )
+    return replace(plan, fit=(rng.choice([1, 2, 3, 5]), rng.choice([1, 2, 5, 8, 100]))) if fit else plan
 
 
 @dataclass
@@ -104,7 +109,7 @@ class History:
     def __post_init__(self) -> None:
         """Set the scene."""
         plan = self.plan
-        self.scene: Scene = make_scene(plan.splits, plan.block_tokens, plan.start)
+        self.scene: Scene = make_scene(plan.splits, plan.block_tokens, plan.start, plan.fit)
         for recipe in self.scene.source.recipes:
             self.broker.tokens[recipe.split], self.broker.landed[recipe.split] = Log(), []
             self.stores.append(Store(recipe, self.broker.tokens[recipe.split], self.rules))
@@ -117,6 +122,7 @@ class History:
             "raw gap": self._raw_gap, "raw retention": self._raw_retention, "token retention": self._token_retention,
             "token tail": self._token_tail, "raw tail": self._raw_tail, "raw recreated": self._raw_recreated,
             "tokens recreated": self._tokens_recreated, "both tails": self._both_tails,
+            "raw replaced": self._raw_replaced,
         }  # fmt: skip
 
     def run(self) -> list[str]:
@@ -224,6 +230,7 @@ class History:
         alive = self._alive
         if alive:
             alive[number % len(alive)].carry_due = True
+            alive[number % len(alive)].carry_by_value = bool(number // 8 % 2)
         return bool(alive)
 
     def _restart_store(self, number: int) -> bool:
@@ -279,6 +286,20 @@ class History:
         for at in range(number // 16 % 12):
             self._produce(number // 256 + at)
         return True
+
+    def _raw_replaced(self, number: int) -> bool:
+        """Put another text of its length in the place of one whose rest is in an open block."""
+        raw = self.broker.raw
+        furthest = max((m for some in self.broker.landed.values() for m in some), key=lambda m: m.cursor.place)
+        held = [row for row in split_references(furthest.references).rows.tolist() if row[0] in raw.entries]
+        offsets = [offset for offset, first, *_ in held if first and offset != furthest.cursor.last_offset]
+        for offset in offsets[number % max(1, len(offsets)) :][:1]:
+            record = raw.entries[offset]
+            value = bytes(97 + (byte - 96) % 26 for byte in record.value or b"")
+            raw.entries[offset] = raw.truth[offset] = Record(offset, record.timestamp, record.key, value)
+            self.judge.rewritten = True
+            return True
+        return False
 
     def _tokens_recreated(self, number: int) -> bool:
         log = self._token_log(number)

@@ -15,10 +15,12 @@ from tokenmill.errors import DifferenceError, GapError, SourceError
 from tokenmill.milling.outcomes import Kind
 from tokenmill.milling.reference import ReferenceBlock
 from tokenmill.reading.continuing import Tail
+from tokenmill.reading.resume import resume_point
 from tokenmill.records import Record
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.cursor import NO_RECORD
+from tokenmill.wire.cursor import NO_RECORD, Cursor
 from tokenmill.wire.message import Message
+from tokenmill.wire.references import split_references
 from tokenmill.wire.totals import Totals
 
 
@@ -50,13 +52,18 @@ class Judge:
 
     def resumed(self, split: str, logs: SimulatedLogs, tail: Tail) -> None:
         """Hold a resume against the log that it saw."""
-        if self.rewritten and logs.skipped_check and tail.point.cursor.last_offset != NO_RECORD:
+        by_value = tail.point.references and tail.point.is_complete
+        unseen = by_value and split_references(tail.point.references).oldest < tail.source_first
+        if self.rewritten and (logs.skipped_check or unseen) and tail.point.cursor.last_offset != NO_RECORD:
             self.unprovable = True
+        self.counts["resumed before the furthest cursor"] += tail.furthest.place > tail.point.cursor.place
+        self.counts["resumed by value"] += bool(by_value)
+        self.counts["resumed in the middle of a record"] += tail.point.cursor.within and not tail.point.cursor.taken
         if tail.gap is None:
             return
         self.counts["resumed after a gap"] += 1
         self.jumped.add(split)
-        before = [m.cursor.next_offset for m in logs.seen if m.end <= tail.gap[0]]
+        before = [resume_point(m).needs_from for m in logs.seen if m.end <= tail.gap[0]]
         if max([self.scene.source.start, *before]) >= logs.source_first:
             self.violations.append(f"{split}: went on after a gap that the source still fills")
 
@@ -67,7 +74,7 @@ class Judge:
         if isinstance(error, GapError) or "removed before" in str(error):
             self.counts[f"mill halted: retention ({kind})"] += 1
             assert logs is not None
-            reachable = [m for m in logs.seen if m.cursor.next_offset >= logs.source_first]
+            reachable = [m for m in logs.seen if resume_point(m).needs_from >= logs.source_first]
             if reachable or self.scene.source.start >= logs.source_first:
                 self.violations.append(f"a false halt over retention: {error}")
         elif isinstance(error, (SourceError, DifferenceError)):
@@ -118,26 +125,28 @@ class Judge:
             self.counts["rewritten, and retention removed the proof"] += 1
             return
         for recipe in self.scene.source.recipes:
-            blocks, totals = self._reference(recipe.split)
+            blocks, totals, states = self._reference(recipe.split)
             for number, store in enumerate(stores):
                 if store.recipe is recipe:
                     self._close_store(store, f"{recipe.split}, store {number}", blocks)
             if not self.rewritten:
-                self._close_topic(recipe.split, blocks, totals)
+                self._close_topic(recipe.split, blocks, totals, states)
         self._close_dead_letters()
 
-    def _reference(self, split: str) -> tuple[list[ReferenceBlock], dict[int, Totals]]:
-        """Return the right blocks, and the totals over all records below each offset."""
+    def _reference(self, split: str) -> tuple[list[ReferenceBlock], dict[int, Totals], dict[int, bytes]]:
+        """Return the right blocks, and the totals and the open blocks after all records below each offset."""
         recipe = next(recipe for recipe in self.scene.source.recipes if recipe.split == split)
         reference = self.scene.source.reference(recipe)
         blocks: list[ReferenceBlock] = []
-        totals, at = {}, 0
+        totals, states, at = {}, {}, 0
         for offset, record in sorted(self.broker.raw.truth.items()):
             totals.update(dict.fromkeys(range(at, offset + 1), reference.totals.copy()))
+            states.update(dict.fromkeys(range(at, offset + 1), reference.references))
             at = offset + 1
             blocks += reference.blocks([record])
         totals.update(dict.fromkeys(range(at, self.broker.raw.end + 1), reference.totals.copy()))
-        return blocks, totals
+        states.update(dict.fromkeys(range(at, self.broker.raw.end + 1), reference.references))
+        return blocks, totals, states
 
     def _close_store(self, store: Store, name: str, blocks: list[ReferenceBlock]) -> None:
         right = [(block.tokens, block.entry, block.chain) for block in blocks]
@@ -153,7 +162,9 @@ class Judge:
         else:
             self.violations.append(f"{name}: holds {len(kept)} of {len(right)} blocks, and nothing says why")
 
-    def _close_topic(self, split: str, blocks: list[ReferenceBlock], totals: dict[int, Totals]) -> None:
+    def _close_topic(
+        self, split: str, blocks: list[ReferenceBlock], totals: dict[int, Totals], states: dict[int, bytes]
+    ) -> None:
         """Hold every message that ever stood on a token partition against the chain."""
         recipe = next(recipe for recipe in self.scene.source.recipes if recipe.split == split)
         chains = [genesis_hash(recipe.fingerprint, PARTITION), *(block.chain for block in blocks)]
@@ -162,9 +173,10 @@ class Judge:
             if message.end >= len(chains) or ends != (chains[message.first], chains[message.end]):
                 self.violations.append(f"{split}: block {message.first} is another one than the reference's")
             elif message.is_carry:
-                if message.totals != totals.get(message.cursor.next_offset):
+                right = totals.get(message.cursor.next_offset), states.get(message.cursor.next_offset)
+                if (message.totals, message.references) != right:
                     self.violations.append(f"{split}: the carry before block {message.first} counts wrongly")
-            elif (message.cursor, message.totals) != (blocks[message.end - 1].cursor, blocks[message.end - 1].totals):
+            elif _place_of(message) != _place_of(blocks[message.end - 1]):
                 self.violations.append(f"{split}: the message before block {message.end} leaves the chain elsewhere")
             if not message.totals.balanced:
                 self.violations.append(f"{split}: the totals before block {message.end} do not balance")
@@ -177,6 +189,10 @@ class Judge:
             return
         if sent != right:
             self.violations.append(f"dead letters {sorted(sent.items() ^ right.items())} are missing or too many")
+
+
+def _place_of(end: Message | ReferenceBlock) -> tuple[Cursor, Totals, bytes]:
+    return end.cursor, end.totals, end.references
 
 
 def _timestamp(record: Record | None) -> int | None:

@@ -1,6 +1,7 @@
 """The rules of the protocol, each with a way to switch it off: what the simulation must then find fault with."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import pytest
@@ -9,11 +10,12 @@ from tests.simulation import worker
 from tests.simulation.history import Action, Plan, draw_plan
 from tests.simulation.worker import Rules
 from tokenmill.errors import SourceError
+from tokenmill.milling import reopening
 from tokenmill.reading import continuing, following, log_end
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.reading.continuing import ChainLogs
 from tokenmill.reading.log_end import LogEnd, ReadMessages
-from tokenmill.reading.resume import Run, genesis_point
+from tokenmill.reading.resume import ResumePoint, Run, genesis_point
 from tokenmill.wire.message import Message
 
 _choose = continuing.choose
@@ -57,7 +59,8 @@ def _from_earliest(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
     except SourceError:
         if found[0].point.cursor.block or len(found) > 1:
             raise
-        return Run(genesis_point(source_first, found[0].point.chain), 0)
+        begin = genesis_point(source_first, found[0].point.chain)
+        return Run(begin, 0, begin.cursor)
 
 
 async def _never_whole(*arguments: object, **keywords: object) -> tuple[list[Run], bool, Sequence[Message]]:
@@ -163,6 +166,9 @@ FAR_BEHIND: Final = Plan(
 )  # fmt: skip
 """A message that goes furthest lies behind more of a slower owner's than a tail has; then retention passes those."""
 
+REPLACED: Final = _plan(8, 8, "12*produce:3", "start:0", "20*mill:88 land:0", "kill:0 raw_replaced:0")
+"""A text whose rest is in an open block is replaced by another one of its length, while no worker is alive."""
+
 RULES: Final = (
     Rule("one message in flight for a token partition", _shell(one_in_flight=False), draw_plan(158)),
     Rule("a send that fails ends the process", _shell(end_when_refused=False), draw_plan(5)),
@@ -224,6 +230,16 @@ RULES: Final = (
         "a chain goes on behind the last record, not behind offsets without records",
         _patched(continuing, "before_gap", lambda point, _: point),
         GAP_LOST,
+    ),
+    Rule(
+        "what open blocks refer to is compared",
+        _patched(reopening, "is_referenced", lambda *_: True),
+        replace(REPLACED, fit=(3, 100)),
+    ),
+    Rule(
+        "a chain goes on where the source still holds what its open blocks refer to",
+        _patched(ResumePoint, "needs_from", property(lambda point: point.cursor.next_offset)),
+        draw_plan(25, ("raw retention", "kill"), fit=True),
     ),
     Rule("a reader begins no higher than the tail", _patched(following, "FIRST_TAIL", 1), ZOMBIE_LAST),
     Rule("a change of the source's leader ends the process", _shell(leader_changes_end=False), draw_plan(43)),

@@ -22,9 +22,16 @@ class Scene:
 
 
 @cache
-def make_scene(splits: int, block_tokens: int, start: int) -> Scene:
-    """Return the scene of so many splits, each with its genesis, which begins at offset ``start``."""
-    return scene_of(replace(RECIPE, block_tokens=block_tokens), splits, start)
+def make_scene(splits: int, block_tokens: int, start: int, fit: tuple[int, int] | None = None) -> Scene:
+    """Return the scene of so many splits, each with its genesis, which begins at offset ``start``.
+
+    With ``fit``, that packing with so many open blocks, and pieces so many offsets behind.
+    """
+    recipe = replace(RECIPE, block_tokens=block_tokens)
+    if fit is not None:
+        parameters = {"open_blocks": fit[0], "max_age_offsets": fit[1]}
+        recipe = replace(recipe, packing="fit", packing_parameters=parameters)
+    return scene_of(recipe, splits, start)
 
 
 def scene_of(recipe: Recipe, splits: int, start: int) -> Scene:

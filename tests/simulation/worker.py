@@ -11,11 +11,15 @@ from tests.simulation.broker import Broker, Flight, SimulatedLogs, stored
 from tests.simulation.logs import step
 from tests.simulation.scene import Scene
 from tokenmill.app.mill.raw_partition import HALTING
+from tokenmill.errors import MovedError
+from tokenmill.milling import reopening
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import Milled, PartitionMill
 from tokenmill.reading.continuing import Tail, find_tail
 from tokenmill.reading.log_end import LogEnd
+from tokenmill.reading.resume import ResumePoint
 from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
 QUEUE: Final = 3
@@ -65,6 +69,7 @@ class MillWorker:
     halt: Exception | None = None
     ended: str = ""
     carry_due: bool = False
+    carry_by_value: bool = False
     position: int = 0
     reached: int = 0
     """The offset up to which records were fetched."""
@@ -115,11 +120,11 @@ class MillWorker:
             split = genesis.recipe.split
             self._logs = SimulatedLogs(self.broker, split)
             leader = self.broker.tokens[split].leader
-            tail = await find_tail(self._logs, genesis, PARTITION)
+            tail, point = await self._find(genesis)
             self.judge.resumed(split, self._logs, tail)
-            chains.append(ChainMill(genesis.recipe, tail.point, message_bytes=self.message_bytes))
+            chains.append(ChainMill(genesis.recipe, point, message_bytes=self.message_bytes))
             self._ends[split] = LogEnd(tail.end_offset, tail.last, leader)
-            self.durable[split], self.queues[split], self._sequences[split] = tail.point.cursor, deque(), 0
+            self.durable[split], self.queues[split], self._sequences[split] = tail.furthest, deque(), 0
         self._logs = None
         self._mill = PartitionMill(self.scene.source.stages, chains)
         self.position = self._mill.next_offset
@@ -127,6 +132,16 @@ class MillWorker:
         self._tasks += [self._send_all(split) for split in self.queues]
         while True:
             await step("works" if await self._feed(self._mill, source_leader) else "idle")
+
+    async def _find(self, genesis: Genesis) -> tuple[Tail, ResumePoint]:
+        """Return where a chain continues, and that point with its open blocks."""
+        assert self._logs is not None
+        while True:
+            tail = await find_tail(self._logs, genesis, PARTITION)
+            try:
+                return tail, await reopening.reopen(self._logs, genesis.recipe, self.scene.source.stages, tail)
+            except MovedError:
+                continue
 
     async def _feed(self, mill: PartitionMill, leader: int) -> bool:
         """Fetch once, and mill what came; return whether there was anything to do."""
@@ -157,7 +172,7 @@ class MillWorker:
         split = chain.recipe.split
         if self.queues[split] or self.position <= self.durable[split].next_offset:
             return []
-        carry = chain.carry(self.position)
+        carry = chain.carry(self.position, by_value=self.carry_by_value)
         return [] if carry is None else [carry]
 
     async def _send_dead_letters(self, milled: Milled) -> None:
@@ -208,7 +223,7 @@ class MillWorker:
             if lost is not None:
                 self.broker.counts[f"noticed: {lost.split()[0]}"] += 1
                 raise ResumeError(lost)
-            self.durable[split] = message.cursor
+            self.durable[split] = max(self.durable[split], message.cursor, key=lambda cursor: cursor.place)
 
     async def _last_messages(self, split: str, start: int, end: int) -> list[tuple[int, Message]]:
         await step()

@@ -16,6 +16,7 @@ from tokenmill.errors import DamagedError
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.message import HEADER_OVERHEAD, MAGIC, Message, decode_message, encode_header
 from tokenmill.wire.pieces import encode_entry
+from tokenmill.wire.references import REFERENCE, join_references
 from tokenmill.wire.totals import Totals
 
 entries = st.lists(pieces, max_size=3).map(encode_entry)
@@ -25,8 +26,13 @@ entries = st.lists(pieces, max_size=3).map(encode_entry)
 def messages(draw: st.DrawFn) -> Message:
     """Draw any message: blocks, a carry with an open block, a carry without."""
     is_carry = draw(st.booleans())
+    opened = draw(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=2), max_size=3))
+    by_value = is_carry and draw(st.booleans())
     count = 0 if is_carry else draw(st.integers(1, 3))
-    open_tokens = draw(st.binary(max_size=5)) if is_carry else b""
+    open_tokens = draw(st.binary(max_size=5)) if is_carry and not opened else b""
+    if by_value and opened:
+        open_tokens = bytes(2 * sum(map(sum, opened)))
+    flat = [(draw(st.integers(0, 9)), 0, tokens, 7) for block in opened for tokens in block]
     size = draw(st.integers(1, 6)) * count
     return Message(
         fingerprint=draw(st.binary(min_size=16, max_size=16)),
@@ -38,7 +44,8 @@ def messages(draw: st.DrawFn) -> Message:
         tokens=draw(st.binary(min_size=size, max_size=size)),
         entries=[draw(entries) for _ in range(count)],
         open_tokens=open_tokens,
-        open_entry=draw(entries) if open_tokens else b"",
+        open_entry=b"".join(draw(entries) for _ in range(len(opened) or 1)) if open_tokens else b"",
+        references=join_references([len(block) for block in opened], np.array(flat, REFERENCE)),
     )
 
 
@@ -121,7 +128,7 @@ def test_lengths_that_do_not_add_up_are_damaged() -> None:
             decode_message(_header(0, b"{}", b"", b"", (2 + longer, 0, 0)), b"")
 
 
-@pytest.mark.parametrize("header", [b"", b"TMm1", b"TMm2" + bytes(200), b"something else" * 20])
+@pytest.mark.parametrize("header", [b"", b"TMm1", b"TMm3" + bytes(200), b"something else" * 20])
 def test_headers_of_others_are_named_as_such(header: bytes) -> None:
     """No header at all is what other producers' records have."""
     with pytest.raises(DamagedError, match="not one of TokenMill's"):

@@ -32,6 +32,8 @@ class Retention:
     """Time between two moments; 0 where they are not known."""
     timed_tokens: int = 0
     """Tokens of documents that came in this time."""
+    blocks: int = 0
+    """Blocks that hold them, those that are open not counted; 0 where that is not known."""
 
     @property
     def documents(self) -> int:
@@ -53,6 +55,22 @@ class Retention:
         """Share of the blocks' tokens that are documents', from 0 to 1; 1 where nothing is padded."""
         places = self.totals.tokens + self.padding
         return self.totals.tokens / places if places else 1.0
+
+    @property
+    def packing(self) -> dict[str, float] | None:
+        """What the packing does to documents, as shares from 0 to 1; None where the totals do not say it.
+
+        ``padding_ratio`` is of the tokens in blocks, ``truncation_ratio`` of the documents (those that are cut, because
+        they are longer than a block), ``concatenation_ratio`` of the blocks (those that hold several documents).
+        """
+        counted, places = self.totals.packing, self.totals.tokens + self.padding
+        if not counted:
+            return None
+        return {
+            "padding_ratio": self.padding / places if places else 0.0,
+            "truncation_ratio": counted["cut"] / self.totals.kept if self.totals.kept else 0.0,
+            "concatenation_ratio": counted["joined"] / self.blocks if self.blocks else 0.0,
+        }
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -87,6 +105,12 @@ class Retention:
         if self.kept_bytes is not None and entered.size:
             share = _percent(self.kept_bytes / entered.size)
             lines.insert(1, f"Text retention: {share} ({self.kept_bytes:,} of {entered.size:,} bytes)")
+        if self.packing is not None:
+            padding, cut, joined = self.packing.values()
+            lines.append(
+                f"Packing: {_percent(padding, 2)} of tokens in blocks are padding, {_percent(cut, 2)} of documents are "
+                f"longer than a block and cut, {_percent(joined)} of blocks hold several documents"
+            )
         if self.tokens_per_second is not None:
             lines.append(f"Speed: {self.tokens_per_second:,.0f} tokens a second over {self.seconds:,.0f} s")
         return lines
@@ -103,6 +127,7 @@ class Retention:
             "average_tokens": self.average_tokens,
             "efficiency": self.efficiency,
             "tokens_per_second": self.tokens_per_second,
+            "packing": self.packing,
             "funnel": [row._asdict() for row in self.funnel()],
         }
 
@@ -114,8 +139,8 @@ def kept_line(totals: Totals) -> str:
     return f"kept {totals.kept:,} of {retention.documents:,} documents" + (f": {dropped}" if dropped else "")
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def _rarity(row: FunnelRow) -> tuple[int, str]:

@@ -6,6 +6,7 @@ restarts.
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -15,15 +16,17 @@ from tokenmill.errors import SettingsError, SourceError
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.concat_packing import ConcatPacking
 from tokenmill.milling.document_shapes import ChunksShape, RowsShape, document_shape
+from tokenmill.milling.fit_packing import FitPacking
 from tokenmill.milling.packing import PackedBlocks, Packing, TokenizedDocuments
 from tokenmill.milling.separate_packing import SeparatePacking
-from tokenmill.packings import Concat, packing_of
+from tokenmill.packings import Concat, Fit, packing_of
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import roll
 from tokenmill.wire.cursor import Cursor, record_crc
 from tokenmill.wire.message import HEADER_OVERHEAD, Message
+from tokenmill.wire.references import NO_BLOCKS, split_references
 from tokenmill.wire.totals import Totals
 
 Roll: TypeAlias = Callable[[bytes, bytes, Sequence[bytes]], Sequence[bytes]]
@@ -54,7 +57,9 @@ class ChainMill:
         self._ends = ends
         self._roll = roll
         self._fingerprint = recipe.fingerprint
-        self._packing = open_packing(recipe, open_tokens=point.open_tokens, open_entry=point.open_entry)
+        self._packing = open_packing(
+            recipe, open_tokens=point.open_tokens, open_entry=point.open_entry, references=point.references
+        )
         self._position = point.cursor
         self._chain = point.chain
         self._totals = point.totals.copy()
@@ -69,6 +74,12 @@ class ChainMill:
     def next_block(self) -> int:
         """The number of the block that is open or comes next."""
         return self._position.block
+
+    @property
+    def oldest_reference(self) -> int | None:
+        """The lowest offset that an open block refers to; None where none does."""
+        references = split_references(self._packing.references)
+        return references.oldest if references.counts else None
 
     @property
     def open_tokens(self) -> int:
@@ -95,8 +106,9 @@ class ChainMill:
         messages: list[Message] = []
         for low, high in _groups(first, len(fetch.records), flushes):
             documents, indices = outcomes.between(low, high)
-            if self._position.taken:
+            if self._position.within and low not in flushes:
                 documents = self._continued(documents)
+            documents = documents._replace(crc=partial(_crc, fetch.records, indices))
             if low in flushes:
                 packed = self._packing.fill(fetch.records[low].offset)
                 messages += self._messages(outcomes, low, high, packed, [low])
@@ -105,11 +117,15 @@ class ChainMill:
                 messages += self._messages(outcomes, low, high, packed, indices)
         return messages
 
-    def carry(self, position: int) -> Message | None:
-        """Return a carry for the consumer's ``position``, past trailing gaps; None in the middle of a document."""
-        if self._position.taken:
+    def carry(self, position: int, *, by_value: bool = False) -> Message | None:
+        """Return a carry for the consumer's ``position``, past trailing gaps; None in the middle of a record.
+
+        Of a packing with several open blocks it holds these by reference, and with ``by_value`` their tokens as well.
+        """
+        if self._position.within:
             return None
-        tokens, entry = self._packing.open_block
+        references = self._packing.references
+        tokens, entry = self._packing.open_block if by_value or not references else (b"", b"")
         cursor = self._cursor(max(position, self.next_offset), 0, self._last)
         return Message(
             fingerprint=self._fingerprint,
@@ -122,6 +138,7 @@ class ChainMill:
             entries=[],
             open_tokens=tokens,
             open_entry=entry,
+            references=references,
         )
 
     def _continued(self, documents: TokenizedDocuments) -> TokenizedDocuments:
@@ -129,8 +146,8 @@ class ChainMill:
         offset, taken = self.next_offset, self._position.taken
         if not documents or documents.offsets[0] != offset or documents.bounds[1] - documents.bounds[0] <= taken:
             raise SourceError(
-                f"the document at offset {offset} of {self.recipe.raw_topic} gave {taken} tokens to block "
-                f"{self.next_block - 1} of split {self.recipe.split}, and now gives fewer: it was rewritten, or "
+                f"the document at offset {offset} of {self.recipe.raw_topic} gave {taken} tokens to blocks before "
+                f"block {self.next_block} of split {self.recipe.split}, and now gives fewer: it was rewritten, or "
                 "put on the skip list too late; restore it, or begin a new stream with stream_suffix"
             )
         return documents._replace(taken=taken)
@@ -178,6 +195,7 @@ class ChainMill:
             totals=self._totals.copy(),
             tokens=tokens,
             entries=entries,
+            references=packed.references(high),
             chains=chains,
         )
 
@@ -213,17 +231,35 @@ def _groups(first: int, end: int, flushes: Sequence[int]) -> Iterator[tuple[int,
         yield first, end
 
 
-def open_packing(recipe: Recipe, *, open_tokens: bytes = b"", open_entry: bytes = b"") -> Packing:
-    """Return the packing that the recipe names, beginning with the open block that a carry holds.
+def _crc(records: Sequence[SourceRecord], indices: npt.NDArray[np.int64], at: int) -> int:
+    record = records[int(indices[at])]
+    return record_crc(record.key, record.value)
+
+
+def open_packing(
+    recipe: Recipe, *, open_tokens: bytes = b"", open_entry: bytes = b"", references: bytes = NO_BLOCKS
+) -> Packing:
+    """Return the packing that the recipe names, beginning with the open blocks that a carry holds by value.
 
     Raises:
         SettingsError: this version does not know the packing.
 
     """
-    packing, basics = packing_of(recipe), (recipe.block_tokens, recipe.token_dtype, recipe.padding_id)
+    size, dtype, padding = recipe.block_tokens, recipe.token_dtype, recipe.padding_id
+    packing, shape = packing_of(recipe), document_shape(recipe)
     if isinstance(packing, Concat):
-        return ConcatPacking(*basics, open_tokens=open_tokens, open_entry=open_entry)
-    shape = document_shape(recipe)
+        return ConcatPacking(size, dtype, padding, open_tokens=open_tokens, open_entry=open_entry)
+    if isinstance(packing, Fit):
+        return FitPacking(
+            size,
+            dtype,
+            padding,
+            open_blocks=packing.open_blocks,
+            max_age_offsets=packing.max_age_offsets,
+            references=references,
+            open_tokens=open_tokens,
+            open_entry=open_entry,
+        )
     if isinstance(shape, RowsShape | ChunksShape):
-        return SeparatePacking(*basics, step=shape.step)
+        return SeparatePacking(size, dtype, padding, step=shape.step)
     raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tokenmill.milling.packing import PackedBlocks, Stretches, TokenizedDocuments
 from tokenmill.stages.document_columns import Metas
 from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE, join_entry
+from tokenmill.wire.references import NO_BLOCKS
 
 
 class ConcatPacking:
@@ -46,6 +47,11 @@ class ConcatPacking:
     def open_tokens(self) -> int:
         """How many tokens the open block has."""
         return len(self._tokens)
+
+    @property
+    def references(self) -> bytes:
+        """None: the open block is short, and carries hold it by value."""
+        return NO_BLOCKS
 
     def add(self, documents: TokenizedDocuments) -> PackedBlocks:
         """Append documents; return the blocks that became full."""

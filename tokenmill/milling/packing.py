@@ -1,6 +1,6 @@
 """Documents on their way into blocks, and the blocks: what goes into a packing and what comes out (`Packing`)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tokenmill.bounds import join_bounds
 from tokenmill.stages.document_columns import Metas
+from tokenmill.wire.references import NO_BLOCKS
 
 Array = npt.NDArray[np.unsignedinteger]
 
@@ -36,6 +37,18 @@ class Stretches:
         """Return a view of the tokens ``[start, stop)``."""
         return Stretches(self._between(start, stop))
 
+    def cut(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> list[memoryview]:
+        """Return views of the bytes of the tokens ``[start, stop)`` of each range; none reaches over two arrays."""
+        ends = np.cumsum([len(array) for array in self._arrays])
+        owners = np.searchsorted(ends, starts, side="right")
+        views = [array.data.cast("B") for array in self._arrays]
+        item = self._arrays[0].itemsize if views else 1
+        shifts = np.append(0, ends)[owners]
+        places = zip(
+            owners.tolist(), ((starts - shifts) * item).tolist(), ((stops - shifts) * item).tolist(), strict=True
+        )
+        return [views[owner][start:stop] for owner, start, stop in places]
+
     def _between(self, start: int, stop: int) -> Iterator[Array]:
         for array in self._arrays:
             if stop <= 0:
@@ -46,6 +59,32 @@ class Stretches:
     def tobytes(self) -> bytes:
         """Return a copy of the tokens as they are on disk."""
         return b"".join([array.data for array in self._arrays])
+
+
+class ScatteredTokens:
+    """Consecutive tokens that are in many small buffers: they are copied once, into the message that takes them."""
+
+    __slots__ = ("_buffers", "_ends", "_item")
+
+    def __init__(self, buffers: Sequence[bytes | memoryview], ends: npt.NDArray[np.int64], item: int) -> None:
+        """Take buffers of bytes, the number of the token after each one's last, and the bytes of a token."""
+        self._buffers, self._ends, self._item = buffers, ends, item
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def between(self, start: int, stop: int) -> "ScatteredTokens":
+        """Return the tokens ``[start, stop)``; both are where a buffer begins or ends."""
+        low, high = np.searchsorted(self._ends, (start, stop), side="right").tolist()
+        return ScatteredTokens(self._buffers[low:high], self._ends[low:high] - start, self._item)
+
+    def tobytes(self) -> bytes:
+        """Return a copy of the tokens as they are on disk."""
+        return b"".join(self._buffers)
+
+
+def _no_crc(_: int) -> int:
+    raise LookupError("the records of these documents are not known")
 
 
 class TokenizedDocuments(NamedTuple):
@@ -61,6 +100,8 @@ class TokenizedDocuments(NamedTuple):
     """Canonical JSON of each document's id and carried fields, for its pieces."""
     taken: int = 0
     """Tokens of the first document that are in blocks already."""
+    crc: Callable[[int], int] = _no_crc
+    """Gives the CRC of a document's record (`tokenmill.wire.cursor.record_crc`), for packings that refer to records."""
     left_out: npt.NDArray[np.int64] | None = None
     """Shape ``[documents]``: ids of each document that no block holds; None in a packing that leaves none out."""
 
@@ -100,7 +141,7 @@ def _joined(parts: Sequence[npt.NDArray[np.int64] | None]) -> npt.NDArray[np.int
 class PackedBlocks:
     """Blocks that became full, and where each one ended."""
 
-    tokens: Stretches
+    tokens: Stretches | ScatteredTokens
     """Those of all blocks, one block after the other, in the stream's dtype; views of what was packed."""
     entries: Sequence[bytes]
     """One per block (`tokenmill.wire.pieces`)."""
@@ -112,6 +153,8 @@ class PackedBlocks:
     """For each block, whether nothing of that document is still to be placed: where not, the chain goes on with it."""
     figures: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """What the totals count of each block (`Totals.packing`), by name."""
+    references: Callable[[int], bytes] = lambda _: NO_BLOCKS
+    """Gives the blocks that are open right after so many (at least one) of these have left, as references."""
 
     @property
     def counted(self) -> dict[str, int]:
@@ -132,10 +175,18 @@ class Packing(Protocol):
 
     @property
     def open_block(self) -> tuple[bytes, bytes]:
-        """The tokens and the entry of the open block so far; both empty when no block is open."""
+        """The tokens and the entry of the open block so far; both empty when no block is open.
+
+        Of a packing with several open blocks: of all of them, one after the other, in the order of `references`.
+        """
         ...
 
     @property
     def open_tokens(self) -> int:
-        """How many tokens the open block has."""
+        """How many tokens all open blocks have."""
+        ...
+
+    @property
+    def references(self) -> bytes:
+        """The open blocks as references (`tokenmill.wire.references`); empty in a packing with one open block."""
         ...

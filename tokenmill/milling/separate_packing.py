@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tokenmill.milling.packing import Array, PackedBlocks, Stretches, TokenizedDocuments
 from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE
+from tokenmill.wire.references import NO_BLOCKS
 
 Integers = npt.NDArray[np.int64]
 _ENTRY: Final = np.dtype([("pieces", "<u4"), ("meta_total", "<u4"), ("rows", PIECE, 2)])
@@ -34,6 +35,11 @@ class SeparatePacking:
     def open_tokens(self) -> int:
         """None."""
         return 0
+
+    @property
+    def references(self) -> bytes:
+        """None: no block is ever open."""
+        return NO_BLOCKS
 
     def add(self, documents: TokenizedDocuments) -> PackedBlocks:
         """Return the blocks of documents, of which the first one may have some already."""

@@ -69,6 +69,15 @@ class ChainLogs(Protocol):
         """
         ...
 
+    def records(self, start: int, end: int) -> AsyncIterator[Sequence[SourceRecord]]:
+        """Yield the raw partition's records at the offsets ``[start, end)``, several at a time.
+
+        Raises:
+            MovedError: the partition does not hold these offsets any more.
+
+        """
+        ...
+
 
 class Extent(NamedTuple):
     """How far the blocks of a token partition reach without a gap."""
@@ -84,12 +93,16 @@ class Tail:
     """Where a chain continues, and the end of the token partition when this was found out."""
 
     point: ResumePoint
+    furthest: Cursor
+    """The furthest cursor of the run: `point` is before it where the source no longer holds what that would need."""
     end_offset: int
     """Every later acknowledgement must be at or above it; below means that the topic lost its tail."""
     last: Sequence[Message] = ()
     """The last messages before ``end_offset``, at most `FIRST_TAIL`, in their order."""
     gap: tuple[int, int] | None = None
     """The blocks ``[from, to)`` that are missing for good before ``point``: the source no longer reaches them."""
+    source_first: int = 0
+    """The first offset that the source held when this was found out."""
 
 
 async def find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
@@ -117,11 +130,13 @@ async def _find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
     found, whole, last = await _runs(logs, genesis.recipe, partition, first, end, source_first=held[0])
     if not found or (whole and found[0].first):  # the chain's beginning was never here: later blocks do not show it
         begin = genesis_point(genesis.start(partition), genesis_hash(genesis.recipe.fingerprint, partition))
-        found = [Run(begin, 0), *found]
+        found = [Run(begin, 0, begin.cursor), *found]
     run = choose(found, logs, held[0])
-    await check_source(logs, run.point, held)
-    gap = None if run is found[0] else (found[0].point.cursor.block, run.first)
-    return Tail(before_gap(run.point, max(genesis.start(partition), held[0])), end, last, gap)
+    await check_source(logs, run.point.cursor, held)
+    if run.furthest != run.point.cursor:
+        await check_source(logs, run.furthest, held)
+    gap = None if run is found[0] else (found[0].furthest.block, run.first)
+    return Tail(before_gap(run.point, max(genesis.start(partition), held[0])), run.furthest, end, last, gap, held[0])
 
 
 async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: int = 0) -> Extent | None:
@@ -143,7 +158,7 @@ async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: in
             continue
         if not found or (whole and found[0].first):
             return None
-        beyond = (run.point for run in found if first and run.first <= known < run.point.cursor.block)
+        beyond = (run.point for run in found if first and run.first <= known < run.furthest.block)
         point = next(beyond, found[0].point)
         return Extent(point.cursor.block, point.chain)
 
@@ -163,13 +178,13 @@ async def _runs(
     while True:
         start = max(first, end - size) if size <= LONGEST_TAIL else first
         whole = start == first == 0
-        finder = RunFinder(new_acceptor, whole=whole)
+        finder = RunFinder(new_acceptor, whole=whole, source_first=source_first)
         last = deque[Message](maxlen=FIRST_TAIL)
         async for message in logs.messages(start, end):
             finder.add(message)
             last.append(message)
         found = finder.runs()
-        if start == first or (len(found) == 1 and found[0].point.cursor.next_offset >= source_first):
+        if start == first or (len(found) == 1 and found[0].point.needs_from >= source_first):
             return found, whole, tuple(last)
         size *= 2
 
@@ -186,13 +201,19 @@ def choose(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
 
     """
     for run in found:
-        if source_first <= run.point.cursor.next_offset:
+        if source_first <= run.point.needs_from:
             return run
-    wanted = found[-1].point.cursor.next_offset
+    wanted = found[-1].point.needs_from
     if len(found) > 1:
         raise GapError(
-            f"{logs.tokens} lacks blocks {found[0].point.cursor.block} to {found[1].first - 1}, and {logs.source} "
+            f"{logs.tokens} lacks blocks {found[0].furthest.block} to {found[1].first - 1}, and {logs.source} "
             f"starts at {source_first}: their text is gone; begin a new stream with stream_suffix"
+        )
+    if found[-1].point.cursor.next_offset >= source_first:
+        raise SourceError(
+            f"{logs.source} starts at offset {source_first}, and open blocks hold tokens of records from {wanted} on, "
+            "which were removed before these blocks were full or closed: raise the topic's retention, and begin a new "
+            "stream with stream_suffix"
         )
     raise SourceError(
         f"{logs.source} starts at offset {source_first}, the chain needs {wanted}: records {wanted} to "
@@ -201,8 +222,8 @@ def choose(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
     )
 
 
-async def check_source(logs: ChainLogs, point: ResumePoint, held: tuple[int, int]) -> None:
-    """Check that the record that the cursor remembers is still there, unchanged, if the log still reaches it.
+async def check_source(logs: ChainLogs, cursor: Cursor, held: tuple[int, int]) -> None:
+    """Check that the record that a cursor remembers is still there, unchanged, if the log still reaches it.
 
     ``held`` are the first offset that the source holds and the one after its last.
 
@@ -210,7 +231,7 @@ async def check_source(logs: ChainLogs, point: ResumePoint, held: tuple[int, int
         SourceError: it is not, or the log ends before the cursor.
 
     """
-    cursor, (first, end) = point.cursor, held
+    first, end = held
     if end < cursor.next_offset or end <= cursor.last_offset:
         raise SourceError(f"{logs.source} ends at offset {end}, the chain has passed {cursor.next_offset}: {ADVICE}")
     if cursor.last_offset == NO_RECORD or cursor.last_offset < first:
@@ -228,7 +249,7 @@ def before_gap(point: ResumePoint, earliest: int) -> ResumePoint:
     got other text, still holds the remembered record; so the chain goes on right behind it, at ``earliest`` or above.
     """
     cursor = point.cursor
-    if cursor.taken:
+    if cursor.within:
         return point
     behind = max(earliest, cursor.last_offset + 1)
     return replace(point, cursor=replace(cursor, next_offset=min(cursor.next_offset, behind)))

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tokenmill.reading.acceptance import Acceptor, Taken
+from tokenmill.reading.acceptance import Acceptor, Gap, Taken
 from tokenmill.wire.cursor import NO_RECORD, Cursor
 from tokenmill.wire.message import Message
+from tokenmill.wire.references import NO_BLOCKS, split_references
 from tokenmill.wire.totals import Totals
 
 NewAcceptor: TypeAlias = Callable[[int, bytes | None], Acceptor]
@@ -28,8 +29,21 @@ class ResumePoint:
     """Chain hash before block ``cursor.block``."""
     totals: Totals
     open_tokens: bytes = b""
-    """The open block so far, where a carry holds it."""
+    """The open blocks so far, where a carry holds them."""
     open_entry: bytes = b""
+    references: bytes = NO_BLOCKS
+    """The same as references, in a packing that has several (`tokenmill.wire.references`)."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the tokens of all open blocks are here, so that none has to be read from the source again."""
+        return not self.references or bool(self.open_tokens)
+
+    @property
+    def needs_from(self) -> int:
+        """The lowest offset of the source that continuing here needs."""
+        following = self.cursor.next_offset
+        return following if self.is_complete else min(following, split_references(self.references).oldest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +51,11 @@ class Run:
     """A contiguous run of messages within a tail."""
 
     point: ResumePoint
-    """The furthest cursor in the run."""
+    """The furthest one in the run that the source still holds all of that it needs; else the furthest."""
     first: int
     """Number of the block with which the run begins."""
+    furthest: Cursor
+    """The furthest cursor in the run."""
 
 
 def genesis_point(start_offset: int, chain: bytes) -> ResumePoint:
@@ -54,13 +70,14 @@ class RunFinder:
     than one run means a gap: read more of the partition before believing any.
     """
 
-    def __init__(self, new_acceptor: NewAcceptor, *, whole: bool) -> None:
+    def __init__(self, new_acceptor: NewAcceptor, *, whole: bool, source_first: int = 0) -> None:
         """Make readers with ``new_acceptor``.
 
         With ``whole``, the messages will be all that the partition ever held: what begins at block 0 must begin there
-        with the chain's own first hash.
+        with the chain's own first hash. ``source_first`` is the first offset that the source holds.
         """
         self._new_acceptor = new_acceptor
+        self._source_first = source_first
         self._open = [_new_run(new_acceptor(0, None))] if whole else []
 
     def add(self, message: Message) -> None:
@@ -75,7 +92,7 @@ class RunFinder:
             run = _new_run(self._new_acceptor(message.first, message.before))
             self._open.insert(place, run)
             place += 1
-        if self._open[place - 1].offer(message):
+        if self._open[place - 1].offer(message, self._source_first):
             self._join(place - 1)
 
     def _join(self, place: int) -> None:
@@ -86,7 +103,11 @@ class RunFinder:
 
     def runs(self) -> list[Run]:
         """Return the runs found so far, in the order of their blocks."""
-        return [Run(run.furthest, run.first) for run in self._open if run.furthest is not None]
+        return [
+            Run(run.reached or run.furthest, run.first, run.furthest.cursor)
+            for run in self._open
+            if run.furthest is not None
+        ]
 
 
 @dataclass(slots=True)
@@ -98,14 +119,20 @@ class _OpenRun:
     """Chain hash before the first block: the reader forgets it when the run grows long."""
     acceptor: Acceptor
     furthest: ResumePoint | None = None
+    reached: ResumePoint | None = None
+    """The furthest one that the source holds all of that it needs."""
 
-    def offer(self, message: Message) -> bool:
+    def offer(self, message: Message, source_first: int) -> bool:
         """Take what continues the run; return whether there was anything."""
-        if not isinstance(self.acceptor.offer(message), Taken):
+        verdict = self.acceptor.offer(message)
+        if isinstance(verdict, Gap):
             return False
-        if self.furthest is None or message.cursor.place > self.furthest.cursor.place:
-            self.furthest = resume_point(message)
-        return True
+        point = resume_point(message)
+        if isinstance(verdict, Taken):
+            self.furthest = _further(self.furthest, point)
+        if point.needs_from >= source_first and (isinstance(verdict, Taken) or verdict.checked):
+            self.reached = _further(self.reached, point)
+        return isinstance(verdict, Taken)
 
     def join(self, other: "_OpenRun") -> None:
         """Become one with a run whose beginning this one has reached.
@@ -120,8 +147,13 @@ class _OpenRun:
         self.acceptor.require_hash(other.first, other.before)
         ahead.require_hash(behind.next_block, behind.chain)
         self.acceptor = ahead
-        points = [point for point in (self.furthest, other.furthest) if point is not None]
-        self.furthest = max(points, key=lambda point: point.cursor.place, default=None)
+        self.furthest, self.reached = _further(self.furthest, other.furthest), _further(self.reached, other.reached)
+
+
+def _further(one: ResumePoint | None, other: ResumePoint | None) -> ResumePoint | None:
+    """Return the further one of two points; of two at one place a complete one, if there is one."""
+    points = [point for point in (one, other) if point is not None]
+    return max(points, key=lambda point: (point.cursor.place, point.is_complete), default=None)
 
 
 def _new_run(acceptor: Acceptor) -> _OpenRun:
@@ -138,4 +170,6 @@ def runs(messages: Iterable[Message], new_acceptor: NewAcceptor, *, whole: bool)
 
 def resume_point(message: Message) -> ResumePoint:
     """Return the point after a message."""
-    return ResumePoint(message.cursor, message.after, message.totals, message.open_tokens, message.open_entry)
+    return ResumePoint(
+        message.cursor, message.after, message.totals, message.open_tokens, message.open_entry, message.references
+    )

@@ -1,8 +1,8 @@
 """From a step to the Kafka records that it was made of, and from a record to the steps that took it: files alone.
 
 From a step, each sample costs a constant number of small reads. From a record, the document tables of a partition are
-bisected, because record offsets ascend in them from block to block, and then the eras, because each continues the one
-before. The place in an era's order is computed.
+bisected, because the offset of each block's last piece is never below that of the block before, and then the eras,
+because each continues the one before. The place in an era's order is computed.
 """
 
 from bisect import bisect_left
@@ -15,11 +15,13 @@ from typing import Final
 import numpy as np
 
 from tokenmill.errors import InputError
+from tokenmill.packings import Fit, packing_parameters
 from tokenmill.samples.position import Position
 from tokenmill.samples.sequence import count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.store import PartitionReader, partitions_in, read_stream
+from tokenmill.store import PartitionReader, StreamInfo, partitions_in, read_stream
+from tokenmill.store.rows import Rows
 from tokenmill.wire.pieces import PADDING
 
 _AT_ONCE: Final = 4096
@@ -81,6 +83,8 @@ class TracedRecord:
     """The first and the last record of which the store holds tokens in this partition; None: it holds none."""
     views: list[TracedView]
     """Each with the sources of this record only."""
+    may_wait: bool = False
+    """Whether its tokens may be in an open block that the store does not have yet."""
 
     @property
     def verdict(self) -> str:
@@ -92,12 +96,15 @@ class TracedRecord:
             return "its blocks are in eras that this run does not take" if known else "no era holds its blocks yet"
         if self.held is None:
             return "the store holds no block of this partition"
-        if self.offset > self.held[1]:
-            return (
-                f"the store's blocks end with offset {self.held[1]}: it is not milled or stored yet, or has no tokens"
-            )
-        if self.offset < self.held[0]:
-            return f"the store's blocks begin with offset {self.held[0]}: it was retired, or has no tokens"
+        return self._without_tokens(*self.held)
+
+    def _without_tokens(self, first: int, last: int) -> str:
+        if self.offset > last:
+            return f"the store's blocks end with offset {last}: it is not milled or stored yet, or has no tokens"
+        if self.may_wait:
+            return "it waits in an open block, or has no tokens"
+        if self.offset < first:
+            return f"the store's blocks begin with offset {first}: it was retired, or has no tokens"
         return "it yielded no tokens: filtered, dead-lettered, of another split, a tombstone, or no record"
 
 
@@ -124,6 +131,7 @@ class Tracer:
         self.position = position
         self.views = count_views(self._info.block_tokens, sequence.sequence_length)
         """Samples in each block."""
+        self._age = _most_age(self._info)
         self._length = sequence.sequence_length
         self._samples = TrainableSamples(self._store, self._info, sequence, self.views, check=False, on_damage="refuse")
         self.doubt = self._samples.content.doubt(position)
@@ -182,14 +190,16 @@ class Tracer:
         blocks = range(reader.first_block, reader.blocks)
         held = (self._first(reader, blocks.start), self._last(reader, blocks.stop - 1)) if blocks else None
         views: list[TracedView] = []
-        for block in blocks[bisect_left(blocks, offset, key=partial(self._last, reader)) :]:
-            if self._first(reader, block) > offset:
-                break
+        first = bisect_left(blocks, offset, key=partial(self._last, reader))
+        for block in blocks[first:]:
             pieces = reader.pieces(block)
+            if self._is_beyond(pieces, offset):
+                break
             mine = (pieces["offset"] == offset) & (pieces["position"] != PADDING)
             if mine.any():
                 views += self._views_of(reader, block, offset)
-        return TracedRecord(self.topic, partition, offset, held, views)
+        waits = self._age is not None and (held is None or held[1] <= offset + self._age)
+        return TracedRecord(self.topic, partition, offset, held, views, may_wait=waits)
 
     def documents(self, wanted: str) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
         """Read all document tables; yield blocks read, of how many, and the records with that id (partition, offset).
@@ -272,6 +282,12 @@ class Tracer:
             raise InputError(f"{self._store} has the partitions {there} of {self._info.name}, not {partition}")
         return self._samples.reader(partition)
 
+    def _is_beyond(self, pieces: Rows, offset: int) -> bool:
+        """Return whether neither a block with these pieces nor a later one holds tokens of a record."""
+        if self._age is None:  # offsets never fall
+            return int(pieces["offset"][0]) > offset
+        return int(pieces["offset"][-1]) > offset + self._age + 1  # its first piece's is not above the record's
+
     @staticmethod
     def _first(reader: PartitionReader, block: int) -> int:
         return int(reader.pieces(block)["offset"][0])
@@ -279,3 +295,12 @@ class Tracer:
     @staticmethod
     def _last(reader: PartitionReader, block: int) -> int:
         return int(reader.pieces(block)["offset"][-1])
+
+
+def _most_age(info: StreamInfo) -> int | None:
+    """Return how many offsets the pieces of a block may be behind its last one; None where offsets never fall."""
+    recipe = info.values.get("genesis", {}).get("recipe", {})
+    if recipe.get("packing") != "fit":
+        return None
+    parameters = packing_parameters("fit", recipe.get("packing_parameters", {}))
+    return parameters.max_age_offsets if isinstance(parameters, Fit) else None

@@ -73,6 +73,16 @@ class TrainableSamples:
         return self._store
 
     @property
+    def info(self) -> StreamInfo:
+        """What the stream is."""
+        return self._info
+
+    @property
+    def sequence(self) -> SequenceId:
+        """Which sequence the samples are numbered in."""
+        return self._sequence
+
+    @property
     def stream(self) -> str:
         """The name of the stream."""
         return self._info.name

@@ -19,7 +19,8 @@ class Cursor:
     next_offset: int
     """Offset of the source record from which the next token comes."""
     taken: int
-    """Tokens of the document at ``next_offset`` that are in blocks already; 0 between documents."""
+    """Tokens of the document at ``next_offset`` that are in blocks already; 0 between documents, and where a document
+    or a flush has made no more than other blocks leave."""
     block: int
     """Number of the next block."""
     last_offset: int = NO_RECORD
@@ -41,6 +42,11 @@ class Cursor:
     def unpack(cls, data: bytes | memoryview) -> Self:
         """Return the cursor that `pack` made these bytes of."""
         return cls(*cls.LAYOUT.unpack(data))
+
+    @property
+    def within(self) -> bool:
+        """Whether the chain is in the middle of the record at `next_offset`: it gave tokens, or made a block leave."""
+        return self.last_offset >= self.next_offset
 
     @property
     def place(self) -> tuple[int, int, int]:

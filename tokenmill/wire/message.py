@@ -2,7 +2,7 @@
 
 Header ``tokenmill``, little-endian, without padding::
 
-    4s  magic "TMm1"
+    4s  magic "TMm1", or "TMm2" where there are references
     16s fingerprint
     u8  first          number of the first block (of a carry: of the next block)
     u4  count          blocks in the value; 0 for a carry
@@ -10,15 +10,21 @@ Header ``tokenmill``, little-endian, without padding::
     16s before, after  chain hash before the first and after the last block (equal in a carry)
     u4  totals_bytes
     u4  entries_bytes
-    u4  open_bytes     bytes of the open block's tokens; 0 unless a carry
+    u4  open_bytes     bytes of the open blocks' tokens; 0 unless a carry
+    u4  references_bytes   in "TMm2" alone
     …   totals         canonical JSON
-    …   entries        one per block; of a carry with open tokens: one, of the open block
-    …   open           the open block's tokens
+    …   entries        one per block; of a carry with open tokens: one for each open block
+    …   open           the open blocks' tokens
+    …   references     in "TMm2": the open blocks after the last block (`tokenmill.wire.references`)
     u4  crc            CRC-32 of all that precedes it
+
+A packing with one open block has no references: its carries alone hold the open block, by value. One with several has
+them in every message, and a carry holds their tokens and entries as well where the raw log may lose what they refer to.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from struct import Struct
 from typing import Final
 
@@ -27,15 +33,18 @@ from zlib_ng.zlib_ng import crc32
 from tokenmill.errors import DamagedError
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.pieces import split_entries
+from tokenmill.wire.references import NO_BLOCKS, split_references
 from tokenmill.wire.totals import Totals
 
 HEADER_NAME: Final = "tokenmill"
 MAGIC: Final = b"TMm1"
+MAGIC_WITH_REFERENCES: Final = b"TMm2"
 _FIXED: Final = Struct("<4s16sQI44s16s16sIII")
+_SIZE: Final = Struct("<I")
 _CRC: Final = Struct("<I")
 
 HEADER_OVERHEAD: Final = _FIXED.size + _CRC.size
-"""Bytes of a header without totals, entries and open tokens."""
+"""Bytes of a header without totals, entries, open tokens and references."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +68,12 @@ class Message:
     entries: Sequence[bytes]
     """One per block (`tokenmill.wire.pieces`); empty in a carry."""
     open_tokens: bytes = b""
-    """In a carry, the ids of the open block so far, little-endian, in the dtype of ``tokens``."""
+    """In a carry, the ids of the open blocks so far, little-endian, in the dtype of ``tokens``: of the one that there
+    is or, where there are ``references``, of all of them in their order, or of none."""
     open_entry: bytes = b""
-    """The open block's entry; empty where ``open_tokens`` is."""
+    """The open blocks' entries, back to back; empty where ``open_tokens`` is."""
+    references: bytes = NO_BLOCKS
+    """Of a packing with several open blocks: these blocks after the last block (`tokenmill.wire.references`)."""
     chains: Sequence[bytes] = field(default=(), repr=False, compare=False)
     """The hash after each block, as the code that packed them knows it. Not sent: empty in a message that was read."""
 
@@ -83,10 +95,10 @@ class Message:
 
 def encode_header(message: Message) -> bytes:
     """Return the bytes of the Kafka header `HEADER_NAME` that go with the message's tokens as the value."""
-    totals = message.totals.pack()
+    totals, references = message.totals.pack(), message.references
     entries = b"".join(message.entries) if message.entries else message.open_entry
     fixed = _FIXED.pack(
-        MAGIC,
+        MAGIC_WITH_REFERENCES if references else MAGIC,
         message.fingerprint,
         message.first,
         message.count,
@@ -97,7 +109,8 @@ def encode_header(message: Message) -> bytes:
         len(entries),
         len(message.open_tokens),
     )
-    data = b"".join((fixed, totals, entries, message.open_tokens))
+    size = _SIZE.pack(len(references)) if references else b""
+    data = b"".join((fixed, size, totals, entries, message.open_tokens, references))
     return data + _CRC.pack(crc32(data))
 
 
@@ -108,29 +121,33 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
         DamagedError: the header is not one of this format, fails its CRC, or does not fit the value.
 
     """
-    if len(header) < HEADER_OVERHEAD or header[:4] != MAGIC:
+    if len(header) < HEADER_OVERHEAD or header[:4] not in {MAGIC, MAGIC_WITH_REFERENCES}:
         raise DamagedError("the header is not one of TokenMill's, version 1: was the topic written by something else?")
     data = memoryview(header)[: -_CRC.size]
     if crc32(data) != _CRC.unpack_from(header, len(data))[0]:
         raise DamagedError("the header fails its CRC: the message was changed after it was written")
-    _, fingerprint, first, count, cursor, before, after, totals_bytes, entries_bytes, open_bytes = _FIXED.unpack_from(
-        data
-    )
+    magic, fingerprint, first, count, cursor, before, after, *sizes = _FIXED.unpack_from(data)
     rest = data[_FIXED.size :]
-    if totals_bytes + entries_bytes + open_bytes != len(rest):
+    if magic == MAGIC_WITH_REFERENCES:
+        sizes += _SIZE.unpack_from(rest) if len(rest) >= _SIZE.size else (len(data),)
+        rest = rest[_SIZE.size :]
+    if sum(sizes) != len(rest):
         raise DamagedError("the header's lengths do not add up: the message was written by another version")
-    entries_data = rest[totals_bytes : totals_bytes + entries_bytes]
+    totals_data, entries_data, opened, references = _divided(rest, [*sizes, 0][:4])
     tokens = value or b""
     try:
-        # a carry's header holds one entry if it has an open block
-        entries = split_entries(entries_data, count or int(open_bytes > 0))
-        totals = Totals.unpack(rest[:totals_bytes])
+        blocks, rows = split_references(references)
+        # a carry's header holds an entry for each open block if it holds their tokens
+        entries = split_entries(entries_data, count or (len(blocks) or 1) * bool(opened))
+        totals = Totals.unpack(totals_data)
     except (ValueError, TypeError) as error:
-        raise DamagedError(f"the header holds no valid totals and entries: {error}") from error
+        raise DamagedError(f"the header holds no valid totals, entries and references: {error}") from error
     if (count and (not tokens or len(tokens) % count)) or (not count and tokens):
         raise DamagedError(f"{len(tokens)} bytes of tokens are not {count} blocks: the value was cut or replaced")
-    if count and open_bytes:
+    if count and opened:
         raise DamagedError("the header holds blocks and an open block: the message was written by something else")
+    if opened and blocks and len(opened) % int(rows["tokens"].sum(dtype="u8")):
+        raise DamagedError("the header's open blocks are not what it refers to: something else wrote the message")
     return Message(
         fingerprint=fingerprint,
         first=first,
@@ -140,6 +157,13 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
         totals=totals,
         tokens=tokens,
         entries=entries if count else [],
-        open_tokens=bytes(rest[totals_bytes + entries_bytes :]),
+        open_tokens=bytes(opened),
         open_entry=b"" if count else b"".join(entries),
+        references=bytes(references),
     )
+
+
+def _divided(data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+    """Return consecutive parts of these sizes."""
+    ends = list(accumulate(sizes))
+    return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]

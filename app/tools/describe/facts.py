@@ -58,7 +58,7 @@ class DataSetFacts:
     segments: list[SegmentFacts]
     tokenizer: dict[str, Any]
     counts: dict[str, Any] | None = None
-    """What became of all records, by the last messages of the token topics; None where no broker tells."""
+    """What became of all records, by the last messages of the token topics; None where no broker says it."""
     languages: dict[str, dict[str, int]] | None = None
     files: list[dict[str, Any]] | None = None
     """What `tokenmill produce` sent into the raw topic: each run, and the files or data sets that it read."""
@@ -109,7 +109,7 @@ class DataSetFacts:
 
 
 def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
-    """Return what a store tells of a stream; ``with_sha256`` reads all tokens of sealed segments.
+    """Return what a store says of a stream; ``with_sha256`` reads all tokens of sealed segments.
 
     Raises:
         StoreError: it holds no such stream.

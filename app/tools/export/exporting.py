@@ -1,7 +1,7 @@
 """An export: the sealed segments of a stream that a folder lacks, in a format that others read."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,7 @@ def _write(
         rows = document_rows(reader, *documents)
     segment = ExportedSegment(reader.partition, first, manifest.chain_after, ())
     begin = next(rows, None)  # a document may be longer than a segment: none begins there then
-    files = () if begin is None else tuple(writer.write(segment.name, chain([begin], rows)))
-    return ExportedSegment(segment.partition, first, segment.chain_after, files)
+    return segment if begin is None else replace(segment, files=tuple(writer.write(segment.name, chain([begin], rows))))
 
 
 def _require_same_chain(

@@ -258,6 +258,7 @@ async def _records(settings: Settings, found: FoundBlock, partition: int) -> tup
     except SettingsError as error:  # no registry is set, say: the block is worth more than its records' texts
         return {}, str(error)
     wanted = sorted({piece.offset for piece in found.pieces})
+    documents = {piece.offset for piece in found.pieces if piece.position != PADDING}
     texts: dict[int, RecordText] = {}
     gone: list[int] = []
     async with consumer(settings) as client:
@@ -265,7 +266,7 @@ async def _records(settings: Settings, found: FoundBlock, partition: int) -> tup
         for offset in wanted:
             record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
             if record is None:
-                gone.append(offset)
+                gone += [offset] if offset in documents else []
             else:
                 texts[offset] = record_text(record, decoder)
     note = f"{recipe.raw_topic}[{partition}] no longer holds offsets {', '.join(map(str, gone))}" if gone else None

@@ -8,6 +8,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.funnel.retention import Retention
 from tokenmill.wire.message import Message
+from tokenmill.wire.references import split_references
 from tokenmill.wire.totals import Totals
 
 from ...kafka.clients import consumer, offsets
@@ -48,7 +49,7 @@ class ChainLedger:
     block_tokens: int = 0
     """Tokens in these blocks, padding included."""
     open_tokens: int = 0
-    """Tokens that wait in open blocks, as the last carries say."""
+    """Tokens that wait in open blocks, as the last carries say, or the last messages of packings that refer to them."""
     totals: Totals = field(default_factory=Totals)
     pace: "Pace | None" = None
     """How fast the chain grew; None where its topic does not tell."""
@@ -59,8 +60,8 @@ class ChainLedger:
     def retention(self) -> Retention:
         """The same for people: what is kept of the documents, and what dropped the rest."""
         if self.pace is None:
-            return Retention(self.totals, self.padding)
-        return Retention(self.totals, self.padding, self.pace.seconds, self.pace.tokens)
+            return Retention(self.totals, self.padding, blocks=self.blocks)
+        return Retention(self.totals, self.padding, self.pace.seconds, self.pace.tokens, self.blocks)
 
     @property
     def padding(self) -> int:
@@ -202,7 +203,7 @@ def account(empty: ChainLedger, head: Message, settled: Settled) -> ChainLedger:
         taken=head.cursor.taken,
         blocks=head.cursor.block,
         block_tokens=head.cursor.block * recipe.block_tokens,
-        open_tokens=len(head.open_tokens) // recipe.token_dtype.itemsize,
+        open_tokens=split_references(head.references).tokens or len(head.open_tokens) // recipe.token_dtype.itemsize,
         totals=head.totals,
         last_record_ms=head.cursor.last_timestamp if head.cursor.last_timestamp >= 0 else None,
     )

@@ -17,7 +17,8 @@ from tokenmill.store.rows import chain_after
 from tokenmill.store.segment import Segment
 from tokenmill.store.start import read_start
 from tokenmill.wire.message import HEADER_NAME, MAGIC, Message
-from tokenmill.wire.pieces import Piece, decode_entry
+from tokenmill.wire.pieces import Piece, decode_entry, split_entries
+from tokenmill.wire.references import OpenReferences, split_references
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...kafka.control_topic import Settled, require_topic
@@ -324,7 +325,8 @@ async def _describe(settings: Settings, topic: str, message: Message) -> dict[st
         sample = beginning(decode(engine, np.frombuffer(part, dtype))) if engine is not None else None
         pieces = [piece_values(piece) for piece in decode_entry(entry)]
         blocks.append({"block": message.first + index, "pieces": pieces, "sample": sample})
-    opened = decode_entry(message.open_entry) if message.open_entry else []
+    references = split_references(message.references)
+    opened = split_entries(message.open_entry, (len(references.counts) or 1) * bool(message.open_entry))
     return {
         "kind": "carry" if message.is_carry else "blocks",
         "fingerprint": message.fingerprint.hex(),
@@ -335,8 +337,19 @@ async def _describe(settings: Settings, topic: str, message: Message) -> dict[st
         "chain_after": message.after.hex(),
         "totals": message.totals.to_dict(),
         "blocks": blocks,
-        "open": {"bytes": len(message.open_tokens), "pieces": [piece_values(piece) for piece in opened]},
+        "open": {
+            "bytes": len(message.open_tokens),
+            "pieces": [piece_values(piece) for entry in opened for piece in decode_entry(entry)],
+            "references": _references(references),
+        },
     }
+
+
+def _references(references: OpenReferences) -> list[list[dict[str, int]]]:
+    """Return what each open block refers to, as JSON types."""
+    rows = iter(references.rows.tolist())
+    names = references.rows.dtype.names or ()
+    return [[dict(zip(names, next(rows), strict=True)) for _ in range(count)] for count in references.counts]
 
 
 def piece_values(piece: Piece) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def genesis_start(genesis: Genesis, partition: int) -> ResumePoint:
 
 def carry_of(chain: ChainMill) -> Message:
     """Return where a chain continues, between two feeds."""
-    carry = chain.carry(chain.next_offset)
+    carry = chain.carry(chain.next_offset, by_value=True)
     if carry is None:
         raise ValueError("a chain is in the middle of a document after a feed")
     return carry

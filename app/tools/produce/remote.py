@@ -83,7 +83,7 @@ def _first_line(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """What tells one version of an object from another."""
+    """What distinguishes one version of an object from another."""
 
     size: int
     tag: str

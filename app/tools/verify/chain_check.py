@@ -129,7 +129,7 @@ class ChainCheck:
             self._topic.carries.remove(carry)
             if carry.cursor.next_offset < self.task.start:
                 continue  # a late writer's, from before this verification's beginning
-            expected = self._mill.carry(carry.cursor.next_offset)
+            expected = self._mill.carry(carry.cursor.next_offset, by_value=bool(carry.open_tokens))
             if expected is not None:
                 self._topic_side.check_carry(carry, expected)
             if self._topic.last is None or carry.cursor.place > self._topic.last.cursor.place:
@@ -140,7 +140,7 @@ class ChainCheck:
         blocks, store = self.result.reference_blocks, self._store_side
         in_store = self.result.store_blocks is None or (store.next_block >= blocks and not store.broken)
         if in_store and self._topic.next_block >= blocks and not self._topic_side.broken:
-            carry = self._mill.carry(self._mill.next_offset)
+            carry = self._mill.carry(self._mill.next_offset, by_value=True)
             self.result.verified = VerifiedChain(carry, self._topic.next_offset) if carry is not None else None
 
     async def finish(self, dead: Collection[int]) -> None:

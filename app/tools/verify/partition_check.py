@@ -24,7 +24,6 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import TokenMillError
 from tokenmill.milling.outcomes import Stages
 from tokenmill.milling.partition_mill import PartitionMill
-from tokenmill.reading.resume import resume_point
 from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile, reference_of
@@ -135,8 +134,7 @@ class _PartitionCheck:
         raw = TopicPartition(self._task.raw_topic, self._task.partition)
         for check in self._checks:
             if check.task.since is not None:
-                point = resume_point(check.task.since.carry)
-                await check_source(client, raw, point, *check.task.marks.raw)
+                await check_source(client, raw, check.task.since.carry.cursor, *check.task.marks.raw)
         async for records in read_batches(client, raw, *self._task.span):
             await self._batch(records)
         for check in self._checks:

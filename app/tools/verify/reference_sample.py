@@ -165,7 +165,7 @@ class SampleCheck:
         """Begin where the chain is now; the engine of ``stages`` says which ids are right."""
         self._check = check
         self._skips = skips
-        carry = check.mill.carry(check.mill.next_offset)
+        carry = check.mill.carry(check.mill.next_offset, by_value=True)
         self._point: ResumePoint | None = resume_point(carry) if carry is not None else None
         self._stages = BatchedStages(stages, check.recipe.split, skips)
 
@@ -215,6 +215,8 @@ def _first_difference(check: SampledChain, messages: Sequence[Message], blocks: 
             return f"the reference makes {len(blocks)} blocks, and not those from {message.first + len(own)} on"
         if (message.after, message.cursor) != (own[-1].chain, own[-1].cursor):
             return f"after block {own[-1].number} the reference is at {own[-1].cursor}, not at {message.cursor}"
+        if message.references != own[-1].references:
+            return f"after block {own[-1].number} other blocks are open than in the reference"
         if message.totals.pack() != own[-1].totals.pack():
             return f"the reference counts {own[-1].totals.to_dict()}, not {message.totals.to_dict()}"
     return None if at == len(blocks) else f"the reference makes {len(blocks) - at} blocks more"
@@ -222,10 +224,10 @@ def _first_difference(check: SampledChain, messages: Sequence[Message], blocks: 
 
 def _state_difference(mill: ChainMill, reference: Reference) -> str | None:
     """Return how what waits for the next block differs; None if it does not."""
-    carry = mill.carry(mill.next_offset)
+    carry = mill.carry(mill.next_offset, by_value=True)
     if carry is None:
         return None
-    if (carry.open_tokens, carry.open_entry) != reference.open_block:
+    if (carry.open_tokens, carry.open_entry, carry.references) != (*reference.open_block, reference.references):
         return "the open block is another than the reference's"
     if carry.totals.pack() != reference.totals.pack():
         return f"the reference counts {reference.totals.to_dict()}, not {carry.totals.to_dict()}"

@@ -375,9 +375,11 @@ class TopicSide:
 
 
 def _account(message: Message, expected: Message) -> str | None:
-    """Return how a message's cursor or totals differ from those after the same block."""
+    """Return how a message's cursor, totals or references differ from those after the same block."""
     if message.cursor != expected.cursor:
         return f"the message that ends with it has the cursor {message.cursor}, not {expected.cursor}"
     if message.totals.pack() != expected.totals.pack():
         return f"the message that ends with it counts {message.totals.to_dict()}, not {expected.totals.to_dict()}"
+    if message.references != expected.references:
+        return "the message that ends with it refers to other open blocks than the records make"
     return None

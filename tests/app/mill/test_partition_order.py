@@ -14,8 +14,8 @@ from faust.types import TP
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill import publisher
 from tokenmill.app.mill import raw_partition as module
-from tokenmill.app.mill.raw_partition import MillContext, RawPartition
-from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
+from tokenmill.app.mill.raw_partition import RawPartition
+from tokenmill.app.mill.recipes import MillContext, RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor.in_flight import Board, RecordsInFlight
 from tokenmill.app.worker.ownership import FetchedBatch
@@ -66,7 +66,7 @@ class World:
             settled = Settled(stream, Genesis(stream.name, recipe, (0,), 16), ControlLog())
             self.streams.append(settled)
             start = genesis_point(0, genesis_hash(recipe.fingerprint, 0))
-            self.tails.setdefault(stream.name, Tail(start, 0))
+            self.tails.setdefault(stream.name, Tail(start, start.cursor, 0))
         return RawPartition(
             TP0,
             MillContext(

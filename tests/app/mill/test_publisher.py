@@ -9,6 +9,7 @@ import pytest
 
 from tests.histories import BLOCK_BYTES, make_history
 from tokenmill.app.mill import publisher as module
+from tokenmill.app.mill.open_blocks import ValueCarries
 from tokenmill.app.mill.publisher import CarryTime, Publisher
 from tokenmill.reading.log_end import LogEnd
 from tokenmill.wire.cursor import NO_RECORD, Cursor
@@ -85,6 +86,7 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
         read=made.read,
         on_durable=lambda message: made.durable.append((made.publisher.durable.block, message.end)),
         carry_time=CarryTime(1000.0, 1000, None),
+        value_carries=ValueCarries(1 << 20),
     )
     made.publisher.start()
     yield made

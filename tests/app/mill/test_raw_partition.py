@@ -17,8 +17,8 @@ from tokenmill.app.kafka.clients import consumer, producer, read_range
 from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill import raw_partition
-from tokenmill.app.mill.raw_partition import MillContext, RawPartition
-from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.mill.raw_partition import RawPartition
+from tokenmill.app.mill.recipes import MillContext, plan_topic
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor.in_flight import Board, Note, RecordsInFlight

@@ -36,7 +36,7 @@ def described(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.usefixtures("logging_restored")
 def test_a_store_tells_what_it_has_without_a_broker(store: MilledStore, capsys: pytest.CaptureFixture[str]) -> None:
     """Blocks, offsets, recipe and checksums; the rest is named as unknown."""
-    told = json.loads(described(capsys, STREAM, "--store", str(store.path), "--offline", "--sha256"))
+    told = json.loads(described(capsys, STREAM, "--store", str(store.path), "--offline", "--hashes"))
     assert told["isLiveDataset"] is True
     assert told["fingerprint"] == store.info.fingerprint.hex()
     assert told["blocks"] == sum(map(len, store.blocks.values()))

@@ -25,6 +25,8 @@ from tokenmill.app.tools.produce import (
 )
 from tokenmill.errors import StoreError
 
+CHUNKS: dict[str, Any] = {"name": "chunks", "chunk_tokens": 126, "rest": "pad"}
+
 
 def sent(settings: Settings, topic: str, paths: list[Path], options: dict[str, Any], **plan: Any) -> None:
     """Produce, as the command does."""
@@ -37,7 +39,7 @@ def sent(settings: Settings, topic: str, paths: list[Path], options: dict[str, A
 def test_packed_is_what_is_milled_of_every_format(
     broker: Broker, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Formats, splits, keys, fields, conditions, steps, shuffling, limits and flushes; files in parts and whole."""
+    """Formats, packings, splits, keys, fields, steps, shuffling, limits and flushes; files in parts and whole."""
     monkeypatch.setattr(parted_sources, "LEAST_BYTES", 1)
     monkeypatch.setattr(parted_sources, "PART_BYTES", 3000)
     formats = every_format(tmp_path / "formats")
@@ -46,14 +48,19 @@ def test_packed_is_what_is_milled_of_every_format(
     write_parquet(table, rows(300, 78))
     cases: list[tuple[list[Path], dict[str, Any], dict[str, Any]]] = [
         ([formats], {}, {}),
-        ([lines, table], {"key": "lang", "metadata_fields": ("lang", "score"), "where": ()}, {"flush": True}),
+        ([lines, table], {"key": "lang", "metadata_fields": ("lang", "score")}, {"flush": True}),
         ([formats / "h.csv", lines], {"plain": True}, {"shuffle": 50, "seed": 3, "limit": 200, "resume": False}),
     ]
     names = tuple(topic(partitions) for partitions in (2, 3, 1))
     tables = {
         names[0]: {"splits": {"train": 50, "validation": 50}},
-        names[1]: {"splits": {"train": 90, "_unused": 10}, "metadata_fields": ("lang", "score"), "min_chars": 30},
-        names[2]: {"splits": {"all": 1}, "segment_blocks": 5},
+        names[1]: {
+            "splits": {"train": 90, "_unused": 10},
+            "metadata_fields": ("lang", "score"),
+            "min_chars": 30,
+            "packing": "rows",
+        },
+        names[2]: {"splits": {"all": 1}, "segment_blocks": 5, "packing": CHUNKS},
     }
     settings = service_settings(broker, names[0], tmp_path / "milled", raw_topics=names, topic=tables)
     packed = settings.model_copy(update={"store": tmp_path / "packed" / "store"})

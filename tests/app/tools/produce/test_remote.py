@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.app.tools.produce.reading import found_in, reading_of, values
-from tests.app.tools.produce.test_resuming import content_of
+from tests.app.tools.produce.reading import content_of, found_in, reading_of, values
 from tests.app.tools.produce.web import Web, serving
 from tests.conftest import TopicFactory
 from tokenmill.app.local.broker import Broker

@@ -127,7 +127,7 @@ def test_what_waits_for_the_next_block_is_compared(
     carry = check.mill.carry(check.mill.next_offset)
     assert carry is not None
     wrong = counted(carry) if "totals" in state else replace(carry, **state)  # type: ignore[arg-type]
-    monkeypatch.setattr(check.mill, "carry", lambda _: wrong, raising=False)
+    monkeypatch.setattr(check.mill, "carry", lambda _, **__: wrong, raising=False)
     sample.compare(log[:3], milled.messages)
     (found,) = check.result.differences
     assert text in found.text

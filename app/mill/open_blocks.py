@@ -1,0 +1,158 @@
+"""Open blocks of packings that have several: read again at a resume, and written by value before retention takes them.
+
+Messages hold these blocks by reference to raw records (`tokenmill.wire.references`). Where the raw log may soon lose
+one of them, carries hold the blocks by value, and a resume begins with the last of these carries.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.outcomes import Stages
+from tokenmill.milling.reopening import Reopening
+from tokenmill.reading.continuing import Tail
+from tokenmill.reading.resume import ResumePoint
+from tokenmill.recipe import Recipe
+from tokenmill.records import SourceRecord
+from tokenmill.wire.message import HEADER_OVERHEAD, Message
+
+from ..kafka.clients import admin, offsets, read_batches
+from ..kafka.retry import ask_repeatedly
+from ..kafka.topic_needs import HEADERS_BYTES, UNLIMITED
+from ..kafka.topics import describe_topics
+from ..settings import Settings
+
+LOOK_SECONDS: Final = 10.0
+"""How soon is seen how far retention may go next; it takes minutes to anything that matters here."""
+MOST_MESSAGES: Final = 16
+"""Messages between two carries by value, so that the tail that a resume reads at first holds one."""
+
+log = structlog.get_logger(__name__)
+
+
+class OpenBlockReader:
+    """Reads the records again whose tokens are in open blocks of one raw partition's chains."""
+
+    def __init__(
+        self,
+        client: AIOKafkaConsumer,
+        raw: TopicPartition,
+        stages: Stages,
+        skips: frozenset[int],
+        mill: Callable[[Sequence[SourceRecord], Callable[[], None]], Awaitable[None]],
+    ) -> None:
+        """Read with ``client``, which nobody else uses meanwhile.
+
+        ``mill`` is given records and what mills them, which it calls in a thread.
+        """
+        self._client, self._raw, self._stages, self._skips, self._mill = client, raw, stages, skips, mill
+
+    async def reopened(self, recipe: Recipe, tail: Tail) -> ResumePoint:
+        """Return the point of a chain's tail with the tokens of its open blocks.
+
+        Raises:
+            SourceError: a record is another one than it was.
+            MovedError: retention has passed one.
+            EngineError, PanicError: as `PartitionMill.feed`.
+
+        """
+        reopening = Reopening(recipe, self._stages, tail.point, self._skips, source_first=tail.source_first)
+        for start, end in reopening.ranges:
+            async for fetched in read_batches(self._client, self._raw, start, end):
+                records = reopening.wanted(fetched)
+                if records:
+                    await self._mill(records, partial(reopening.take, records))
+        return reopening.point()
+
+
+class SourceRetention:
+    """Looks again and again how far retention may take raw topics next."""
+
+    def __init__(self, settings: Settings, owned: Callable[[], Sequence[TopicPartition]]) -> None:
+        """Look at the partitions that are ``owned`` at the time."""
+        self._settings, self._owned = settings, owned
+
+    async def run(self, tell: Callable[[Mapping[TopicPartition, int]], None]) -> None:
+        """Call ``tell`` with the offset of each partition below which records are in danger, until cancelled."""
+
+        async def ask(client: AIOKafkaConsumer) -> None:
+            partitions = self._owned()
+            if partitions:
+                tell(await endangered_below(self._settings, client, partitions))
+
+        await ask_repeatedly(self._settings, ask, LOOK_SECONDS, "the retention of raw topics cannot be looked at now")
+
+
+async def endangered_below(
+    settings: Settings, client: AIOKafkaConsumer, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return of each partition below which offset its records are in danger: half of their retention has passed.
+
+    By age where time limits it, by number where size does; 0 where nothing does.
+    """
+    async with admin(settings) as asked:
+        existing = await describe_topics(asked, sorted({tp.topic for tp in partitions}))
+    held = await offsets(client, list(partitions))
+    found = {}
+    for tp in partitions:
+        configs, below = existing[tp.topic].configs if tp.topic in existing else {}, 0
+        milliseconds = configs.get("retention.ms", UNLIMITED)
+        if milliseconds != UNLIMITED:
+            then = int(time.time() * 1000) - int(milliseconds) // 2
+            place = (await client.offsets_for_times({tp: max(0, then)}))[tp]
+            below = place.offset if place is not None else held[tp][1]
+        if configs.get("retention.bytes", UNLIMITED) != UNLIMITED:
+            below = max(below, sum(held[tp]) // 2)
+        found[tp] = below
+    return found
+
+
+class ValueCarries:
+    """Says when the carries of one chain hold its open blocks by value."""
+
+    def __init__(self, most_bytes: int) -> None:
+        """Carries that are larger are not written so; of the token topic's limit, the rest is the other headers'."""
+        self.endangered_below = 0
+        """The source offset below which records may soon be gone."""
+        self._most_bytes = most_bytes - HEADERS_BYTES
+        self._next_offset = -1
+        self._messages = 0
+        self._said = False
+
+    def is_due(self, chain: ChainMill, messages: int) -> bool:
+        """Return whether the chain needs one now, after so many acknowledged ``messages``."""
+        if not self.is_in_danger(chain):
+            return False
+        return self._next_offset < self.endangered_below or messages - self._messages >= MOST_MESSAGES
+
+    def is_in_danger(self, chain: ChainMill) -> bool:
+        """Return whether an open block has tokens of a record that may soon be gone."""
+        if not self.endangered_below:
+            return False
+        oldest = chain.oldest_reference
+        return oldest is not None and oldest < self.endangered_below
+
+    def allowed(self, carry: Message) -> bool:
+        """Return whether a carry by value is small enough to be sent; the log says once where it is not."""
+        size = HEADER_OVERHEAD + len(carry.open_tokens) + len(carry.open_entry) + len(carry.references)
+        if size <= self._most_bytes:
+            return True
+        if not self._said:
+            log.warning(
+                "the open blocks are too large to be written by value: the raw topic's retention must hold what they "
+                "refer to",
+                bytes=size,
+                limit=self._most_bytes,
+                offset=carry.cursor.next_offset,
+            )
+        self._said = True
+        return False
+
+    def written(self, carry: Message, messages: int) -> None:
+        """Take note of a carry by value."""
+        self._next_offset, self._messages = carry.cursor.next_offset, messages

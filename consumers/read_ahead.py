@@ -1,0 +1,260 @@
+"""Reading the files of the eras that come next, in a thread of its own, so that the training loop waits for no disk.
+
+A shuffled era is read in no order of its file, so its first batch may need the last page. The thread therefore reads
+whole eras in the order of their files, at the disk's full speed: the one that the loop is in, and the one after it.
+The loop waits once for the first of them. Eras that are larger than what may be kept ahead, and the beginning of a
+large one, are read by sample: those of the batches that are made next, and those after them.
+
+What is read goes to the system's page cache (`tokenmill.store.page_cache`), where it counts as no process's memory, and
+where the other ranks of the host find it. Nothing depends on it: what is not there yet, or was evicted, is read when it
+is touched.
+"""
+
+import logging
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from threading import Condition, Event, Thread
+from typing import Any, Final
+
+import numpy as np
+
+from tokenmill.errors import TokenMillError
+from tokenmill.samples import Samples, SequenceId, TrainableSamples
+from tokenmill.samples.places import EraPlaces
+from tokenmill.store import StreamInfo
+from tokenmill.store.page_cache import read_pieces, read_small
+
+from .arguments import whole
+from .stream_files import EraRun, StreamFiles, Turn
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_BYTES: Final = 1 << 30
+"""Of tokens kept ahead: two eras of 512 MiB, thirty times the default."""
+_AHEAD_AT_LEAST: Final = 32 << 20
+"""Small eras are read ahead up to so many bytes, for the loop looks up 16 MiB at a time."""
+_WORTH_WAITING: Final = 64 << 20
+"""Of an era, bytes yet to be read for which the loop waits: 50 ms on a disk of 1.3 GB/s. Where there are more, the
+samples of the next batches come first."""
+_POLL_SECONDS: Final = 0.5
+"""How often a waiting loop lets signals through."""
+
+
+@dataclass(slots=True)
+class RowsAhead:
+    """Samples that are read one by one; ``done`` when they are in memory."""
+
+    samples: Samples
+    done: Event = field(default_factory=Event)
+
+
+class _Reading:
+    """What the thread does, and what the loop knows of it. Only the thread changes the runs, under the lock."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.rows: deque[RowsAhead] = deque()
+        self._most_bytes = most_bytes
+        self._runs: deque[EraRun] = deque()
+        """Eras that follow each other without a gap, from the one that the loop is in."""
+        self._asked: tuple[Turn, Turn] | None = None
+        """The first and the last era that the loop wants next."""
+        self._looked: tuple[Turn, Turn] | None = None
+        """What was asked for when no further era was known."""
+        self._changed = Condition()
+        self._ended = False
+
+    def end(self) -> None:
+        """Have the thread end, now or after what it is reading, and nobody wait for it."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def add(self, samples: Samples) -> RowsAhead:
+        """Have samples read before all else."""
+        rows = RowsAhead(samples)
+        with self._changed:
+            self.rows.append(rows)
+            self._changed.notify_all()
+        return rows
+
+    def wait_for(self, rows: RowsAhead) -> None:
+        """Wait until these samples are read."""
+        while not self._ended and not rows.done.wait(_POLL_SECONDS):
+            pass
+
+    def reach(self, first: Turn, last: Turn) -> bool:
+        """Wait until these eras are read; False where that is not worth it, or they are too large to be read whole."""
+        with self._changed:
+            self._asked = (first, last)
+            self._changed.notify_all()
+            while not self._ended:
+                runs = [run for run in self._runs if run.last >= first and run.first <= last]
+                if runs and runs[0].first <= first and runs[-1].last >= last and all(run.is_described for run in runs):
+                    left = sum(run.left for run in runs)
+                    if not left or left > _WORTH_WAITING or not all(run.is_whole for run in runs):
+                        return not left
+                self._changed.wait(_POLL_SECONDS)
+        return True
+
+    def work(self, files: StreamFiles) -> None:
+        """Read until it is ended: samples first, then eras, each in pieces."""
+        current: EraRun | None = None
+        pieces: Iterator[int] = iter(())
+        while (task := self._next(files)) is not None:
+            if isinstance(task, RowsAhead):
+                read_small(files.rows(task.samples))
+                task.done.set()
+            elif not task.is_described:
+                for _ in chain.from_iterable(map(read_pieces, files.descriptions(task))):
+                    pass
+                with self._changed:
+                    task.is_described = True
+                    self._changed.notify_all()
+            else:
+                if task is not current:
+                    current, pieces = task, chain.from_iterable(map(read_pieces, files.tokens(task)))
+                count = next(pieces, None)
+                with self._changed:
+                    task.left = 0 if count is None else max(task.left - count, 1)
+                    self._changed.notify_all()
+
+    def _next(self, files: StreamFiles) -> "RowsAhead | EraRun | None":
+        """Return what is to be read next, once there is something; None at the end."""
+        while True:
+            with self._changed:
+                while not self._ended and not self.rows and not self._has_work():
+                    self._changed.wait()
+                if self._ended:
+                    return None
+                if self.rows:
+                    return self.rows.popleft()
+                asked = self._asked
+                found = self._unfinished()
+            if found is not None and (asked is None or self._runs[0].last >= asked[0] >= self._runs[0].first):
+                return found
+            if asked is not None:
+                self._plan(files, asked)
+
+    def _has_work(self) -> bool:
+        if self._asked is None:
+            return False
+        if self._unfinished() is not None:
+            return True
+        if self._asked == self._looked:
+            return False
+        stands = bool(self._runs) and self._runs[0].first <= self._asked[0] <= self._runs[0].last
+        return not stands or self._wants_more(self._asked)
+
+    def _unfinished(self) -> EraRun | None:
+        return next((run for run in self._runs if not run.is_described or (run.is_whole and run.left)), None)
+
+    def _wants_more(self, asked: tuple[Turn, Turn]) -> bool:
+        """Whether another run should follow: one after what was asked for, and more where these are small."""
+        if asked == self._looked:
+            return False
+        later = [run for run in self._runs if run.first > asked[1]]
+        ahead = sum(run.bytes for run in later)
+        return not later or ahead < min(_AHEAD_AT_LEAST, self._most_bytes)
+
+    def _plan(self, files: StreamFiles, asked: tuple[Turn, Turn]) -> None:
+        """Forget runs that the loop has left, and add the one that follows."""
+        first, _ = asked
+        with self._changed:
+            while self._runs and self._runs[0].last < first:
+                self._runs.popleft()
+            if self._runs and self._runs[0].first > first:
+                self._runs.clear()
+            last = self._runs[-1].last if self._runs else None
+            if last is not None and not self._wants_more(asked):
+                return
+        if (turn := first if last is None else files.following(last)) is None and files.eras.refresh() and last:
+            turn = files.following(last)
+        if turn is None or (turn.era >= files.eras.eras and turn.era >= files.eras.refresh()):
+            self._looked = asked
+            return
+        run = files.run(turn, self._most_bytes // 2)
+        with self._changed:
+            self._runs.append(run)
+            self._changed.notify_all()
+
+
+class EraReadAhead:
+    """The thread that reads ahead of one loop; it begins with the first `reach`, and ends with this object."""
+
+    def __init__(
+        self,
+        store: Path,
+        info: StreamInfo,
+        sequence: SequenceId,
+        views: int,
+        *,
+        most_bytes: int = DEFAULT_BYTES,
+        documents: bool = False,
+    ) -> None:
+        """Read nothing yet; keep ``most_bytes`` ahead."""
+        self._open = partial(StreamFiles, store, info, sequence, views, documents=documents)
+        self._most_bytes = most_bytes
+        self._process = -1
+        self._reading = _Reading(most_bytes)
+        self._begun: RowsAhead | None = None
+        """Samples that are read before they are wanted."""
+
+    def reach(self, places: EraPlaces, low: int, high: int) -> bool:
+        """Have the eras of samples ``low`` to ``high`` in memory, and some behind them soon; False: only some of them.
+
+        ``places`` says which these are, as far as they are known: for others there is nothing to read yet.
+        """
+        first = places.place(low)
+        if first is None:
+            return True
+        last = places.place(high)
+        stop = Turn(first.passed, places.last_era()) if last is None else Turn(last.passed, last.era)
+        return self._running().reach(Turn(first.passed, first.era), stop)
+
+    def reach_rows(self, samples: Samples) -> None:
+        """Have samples in memory: at once if they are those that `begin_rows` has begun."""
+        reading, rows = self._running(), self._begun
+        if rows is None or not all(map(np.array_equal, rows.samples, samples)):
+            rows = reading.add(samples)
+        self._begun = None
+        reading.wait_for(rows)
+
+    def begin_rows(self, samples: Samples) -> None:
+        """Begin to read samples that will be wanted next."""
+        self._begun = self._running().add(samples)
+
+    def _running(self) -> _Reading:
+        """Return what a thread of this process works at: none of a process that this one was forked from does."""
+        if self._process != os.getpid():
+            self._process, self._reading, self._begun = os.getpid(), _Reading(self._most_bytes), None
+            weakref.finalize(self, self._reading.end)
+            Thread(target=_work, args=(self._reading, self._open), name="read-ahead", daemon=True).start()
+        return self._reading
+
+
+def open_read_ahead(most_bytes: Any, trainable: TrainableSamples, *, documents: bool) -> EraReadAhead | None:
+    """Return what reads ahead for a loop over these samples; None where nothing is.
+
+    Raises:
+        InputError: ``most_bytes`` is no number of bytes, 0 or more.
+
+    """
+    most_bytes = whole("read_ahead", most_bytes, 0, "bytes")
+    files = (trainable.store, trainable.info, trainable.sequence, trainable.views)
+    return EraReadAhead(*files, most_bytes=most_bytes, documents=documents) if most_bytes else None
+
+
+def _work(reading: _Reading, open_files: Callable[[], StreamFiles]) -> None:
+    """Read ahead until that is ended, or fails: the loop then meets the same fault where it reads, and reports it."""
+    try:
+        reading.work(open_files())
+    except (OSError, TokenMillError) as error:
+        logger.debug("reading ahead ends: %s", error)
+    finally:
+        reading.end()

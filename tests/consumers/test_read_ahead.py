@@ -1,0 +1,245 @@
+"""Reading ahead changes nothing but where a loop waits: the same batches, no disk in its thread, no thread left."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.consumers.scenes import ERAS, INFO, era_store, expected, open_batches, rows_of, together
+from tests.store.chains import STREAM, make_chain, make_info, make_store
+from tests.store.eras import make_eras, write_eras
+from tokenmill.consumers import read_ahead, stream_files
+from tokenmill.consumers.read_ahead import EraReadAhead
+from tokenmill.consumers.stream_files import StreamFiles
+from tokenmill.errors import DamagedError
+from tokenmill.samples import Samples, SequenceId
+from tokenmill.samples.places import EraPlaces
+from tokenmill.store import PartitionWriter, Store, open_eras, read_stream
+from tokenmill.store.page_cache import FileRange
+
+LIMITS: Final = (0, 1, 200, 1 << 30)
+"""Bytes: nothing, all eras by sample, the small ones whole, all eras whole."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store with five eras and the end marker."""
+    return era_store(tmp_path_factory.mktemp("ahead") / "store")
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[FileRange]:
+    """Return what is read ahead, as it is read."""
+    found: list[FileRange] = []
+
+    def pieces(part: FileRange) -> Iterator[int]:
+        found.append(part)
+        yield part.stop - part.first
+
+    def small(parts: Iterator[FileRange]) -> None:
+        found.extend(parts)
+
+    monkeypatch.setattr(read_ahead, "read_pieces", pieces)
+    monkeypatch.setattr(read_ahead, "read_small", small)
+    return found
+
+
+@given(
+    limit=st.sampled_from(LIMITS),
+    worth_waiting=st.sampled_from([0, 100, 1 << 20]),
+    world_size=st.integers(1, 3),
+    legs=st.lists(st.integers(0, 9), max_size=3),
+    options=st.fixed_dictionaries({"passes": st.integers(1, 3), "sequence_length": st.sampled_from([2, 4])}),
+)
+@pytest.mark.slow
+def test_batches_are_the_same_however_they_are_read(
+    store: Store, *, limit: int, worth_waiting: int, world_size: int, legs: list[int], options: dict[str, Any]
+) -> None:
+    """Eras as a whole or by sample, over passes, resumed, for any ranks."""
+    rows: list[list[int]] = []
+    state = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_ahead, "_WORTH_WAITING", worth_waiting)
+        for steps in [*legs, 1000]:
+            ranks = [
+                open_batches(store, rank=rank, world_size=world_size, batch_size=1, read_ahead=limit, **options)
+                for rank in range(world_size)
+            ]
+            for rank in ranks:
+                if state is not None:
+                    rank.load_state_dict(json.loads(json.dumps(state)))
+            rows += together([islice(rank, steps) for rank in ranks])
+            state = ranks[0].state_dict()
+    wanted = expected(length=options["sequence_length"], passes=options["passes"])
+    assert rows == wanted[: len(wanted) // world_size * world_size]
+
+
+def _sequence(length: int = 4, passes: int = 1) -> SequenceId:
+    return SequenceId(STREAM, INFO.fingerprint.hex(), length, 1, shuffle=True, eras=(0, None), passes=passes)
+
+
+@given(st.data())
+def test_the_parts_of_samples_are_their_bytes(store: Store, data: st.DataObject) -> None:
+    """All of them, in the order of the files, each file once; and little beside them."""
+    views = data.draw(st.sampled_from([1, 2, 4]))
+    blocks = st.sampled_from([(p, b) for p, part in enumerate(ERAS[-1].ranges) for b in range(part.stop)])
+    drawn = data.draw(st.lists(st.tuples(blocks, st.integers(0, views - 1)), min_size=1, max_size=20))
+    samples = Samples(*(np.array(column) for column in zip(*((p, b, v) for (p, b), v in drawn), strict=True)))
+    files = StreamFiles(store.path, read_stream(store.path, STREAM), _sequence(4 // views), views, documents=False)
+    item, length = INFO.dtype.itemsize, (INFO.block_tokens - 1) // views
+    found = [(part.path, byte) for part in files.rows(samples) for byte in range(part.first, part.stop)]
+    wanted = set()
+    for (partition, block), view in drawn:
+        first = block - block % INFO.segment_blocks
+        path = store.path / STREAM / str(partition) / f"{first:012d}.bin"
+        start = ((block - first) * INFO.block_tokens + view * length) * item
+        wanted |= {(path, byte) for byte in range(start, start + (length + 1) * item)}
+    assert wanted <= set(found)
+    assert found == sorted(found)
+    assert len(found) == len(set(found)) or views > 1  # views share the token between them
+
+
+def test_an_era_is_read_whole_and_the_next_one_behind_it(store: Store, read: list[FileRange]) -> None:
+    """Its blocks and no others, and what says where they are; small eras are read together."""
+    info = read_stream(store.path, STREAM)
+    ahead = EraReadAhead(store.path, info, _sequence(), 1)
+    assert ahead.reach(EraPlaces(open_eras(store.path, STREAM), _sequence(), 1), 0, 3)
+    del ahead
+    tokens = {(part.path.parent.name, part.path.name): 0 for part in read if part.path.suffix == ".bin"}
+    for part in read:
+        if part.path.suffix == ".bin":
+            tokens[part.path.parent.name, part.path.name] += (part.stop - part.first) // INFO.block_bytes
+    stops = {str(number): part.stop for number, part in enumerate(ERAS[-1].ranges)}
+    assert {name: sum(n for (p, _), n in tokens.items() if p == name) for name in stops} == stops
+    assert {part.path.suffix for part in read} == {".bin", ".json", ".index", ".commits"}
+
+
+def test_large_eras_are_read_by_sample_one_chunk_ahead(
+    store: Store, read: list[FileRange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No block is read whole that no batch is about to use."""
+    monkeypatch.setattr(stream_files, "_GAP_BYTES", -1)
+    batches = open_batches(store, batch_size=1, read_ahead=1)
+    batches._most_samples = 2
+    next(iter(batches))
+    deadline = time.monotonic() + 20
+    while len([part for part in read if part.path.suffix == ".bin"]) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [part.stop - part.first for part in read if part.path.suffix == ".bin"] == [INFO.block_bytes] * 4
+
+
+def test_the_thread_ends_with_the_loop(store: Store) -> None:
+    """Whether it was read to its end or not; and where nothing was asked for, there never was one."""
+
+    def threads() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "read-ahead"]
+
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    open_batches(store)
+    assert threads() == []
+    batches = open_batches(store)
+    iterator = iter(batches)
+    next(iterator)
+    assert len(threads()) == 1
+    del batches, iterator
+    gc.collect()
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == []
+
+
+def test_a_forked_process_has_a_thread_of_its_own(store: Store) -> None:
+    """The parent's does not exist there, and would be waited for without end."""
+    batches = open_batches(store)
+    iterator = iter(batches)
+    next(iterator)
+    child = os.fork()
+    if not child:
+        os._exit(0 if rows_of(batches.rewind()) == expected() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_the_thread_cannot_read_is_refused_in_the_loop(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends, and the loop meets the fault where it reads: nothing waits for the thread."""
+
+    def fails(_: FileRange) -> Iterator[int]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(read_ahead, "read_pieces", fails)
+    assert rows_of(open_batches(store)) == expected()
+    monkeypatch.setattr(read_ahead, "read_small", fails)
+    assert rows_of(open_batches(store, read_ahead=1)) == expected()
+
+
+def test_a_missing_file_is_named_as_without_a_thread(tmp_path: Path) -> None:
+    """By the reader, with what to do."""
+    found = era_store(tmp_path / "store")
+    (found.path / STREAM / "0" / f"{0:012d}.bin").unlink()
+    with pytest.raises(DamagedError, match=r"000000000000\.bin"):
+        rows_of(open_batches(found))
+
+
+COLD: Final = """
+import gc, json, os, resource, sys
+from pathlib import Path
+from tokenmill.consumers import Batches
+
+store, stream, ahead = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+options = {"batch_size": 16, "sequence_length": 256, "read_ahead": ahead}
+sum(1 for _ in Batches(store, stream, **options))  # so that all code is loaded
+gc.collect()  # what is mapped cannot be dropped
+for path in store.rglob("*"):
+    if path.is_file():
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+before = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+tokens = sum(int(batch.x.sum()) for batch in Batches(store, stream, **options))
+print(json.dumps([tokens, resource.getrusage(resource.RUSAGE_THREAD).ru_majflt - before]))
+"""
+"""Reads a store after its files were dropped from the page cache; prints the loop's major page faults."""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store of 4 MB in four segments, with two eras."""
+    info = make_info(block_tokens=257, segment_blocks=2048)
+    chains = {partition: make_chain(info, 4096, partition=partition, seed=partition) for partition in range(2)}
+    store = make_store(tmp_path_factory.mktemp("cold") / "store", info)
+    for partition, chain in chains.items():
+        with PartitionWriter.open(store, STREAM, partition) as writer:
+            writer.append(chain, token_offset=0)
+            writer.commit()
+    write_eras(store, make_eras(info, chains, ({0: 2000, 1: 2000}, {0: 4096, 1: 4096}), end=True))
+    return store
+
+
+@pytest.mark.parametrize("ahead", [1 << 30, 1])
+def test_the_loop_never_waits_for_a_page(large: Store, ahead: int) -> None:
+    """The thread that trains has no major page fault on a cold store: eras read whole, and by sample."""
+
+    def run(limit: int) -> tuple[int, int]:
+        command = [sys.executable, "-c", COLD, str(large.path), STREAM, str(limit)]
+        tokens, faults = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        return tokens, faults
+
+    plain, faults = run(0)
+    if not faults:
+        pytest.skip("this file system keeps its files in memory, so nothing is read from a disk")
+    assert run(ahead) == (plain, 0)

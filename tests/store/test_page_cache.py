@@ -1,0 +1,86 @@
+"""Parts of files are brought into memory: which bytes, of which files, and what is no error."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tokenmill.errors import DamagedError
+from tokenmill.store import page_cache
+from tokenmill.store.page_cache import FileRange, read_pieces, read_small
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return which bytes the system is asked to read, as it is asked: first and count."""
+    found: list[tuple[int, int]] = []
+    sendfile = os.sendfile
+
+    def noted(out: int, descriptor: int, at: int, count: int) -> int:
+        sent = sendfile(out, descriptor, at, count)
+        found.append((at, sent))
+        return sent
+
+    monkeypatch.setattr(os, "sendfile", noted)
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a file of 10,000 bytes."""
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(bytes(10_000))
+    return path
+
+
+def test_a_part_is_read_in_pieces(path: Path, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte once, and none behind the part or the file."""
+    monkeypatch.setattr(page_cache, "PIECE_BYTES", 4096)
+    assert list(read_pieces(FileRange(path, 1000, 9000))) == [4096, 3904]
+    assert list(read_pieces(FileRange(path, 9000, 1 << 62))) == [1000]
+    assert list(read_pieces(FileRange(path, 10_000, 20_000))) == []
+    assert asked == [(1000, 4096), (5096, 3904), (9000, 1000)]
+
+
+def test_small_parts_are_read_by_themselves(path: Path, tmp_path: Path, asked: list[tuple[int, int]]) -> None:
+    """In the order in which they are asked for; of a missing file there is nothing to read."""
+    parts = [FileRange(path, at, at + 10) for at in range(0, 6000, 10)]
+    read_small([*parts, FileRange(tmp_path / "missing", 0, 10), FileRange(path, 9995, 10_005)])
+    assert asked == [(part.first, 10) for part in parts] + [(9995, 5)]
+
+
+def test_a_file_that_is_missing_or_cut_off_has_no_bytes(path: Path, tmp_path: Path) -> None:
+    """Who reads it by other means will say so."""
+    assert list(read_pieces(FileRange(tmp_path / "missing", 0, 10))) == []
+    pieces = read_pieces(FileRange(path, 0, 10_000))
+    path.write_bytes(b"")
+    assert list(pieces) == []
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    """A FIFO is not waited for."""
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(DamagedError, match="is no file"):
+        list(read_pieces(FileRange(tmp_path / "fifo", 0, 10)))
+
+
+def test_a_file_system_that_cannot_send_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads must not fail where it could do without."""
+
+    def refuses(*_: int) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "sendfile", refuses)
+    assert list(read_pieces(FileRange(path, 0, 10_000))) == [10_000]
+
+
+def test_a_disk_error_is_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what says that this way is closed is answered by the other."""
+
+    def fails(*_: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "sendfile", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        list(read_pieces(FileRange(path, 0, 10_000)))
