@@ -59,7 +59,13 @@ def started(
 ) -> "subprocess.Popen[bytes]":
     """Start the command; no file may be larger than a ``limit``."""
     command = [sys.executable, "-c", OFTEN, "pack", str(folder), "--store", str(store), "--tokenizer", "bytes"]
-    options = {"--sequence-length": 63, "--segment-blocks": 500, "--era-blocks": 2000, "--partitions": 3, "--packing": packing}
+    options = {
+        "--sequence-length": 63,
+        "--segment-blocks": 500,
+        "--era-blocks": 2000,
+        "--partitions": 3,
+        "--packing": packing,
+    }
     command += [str(part) for pair in options.items() for part in pair]
     command += ["--processes", "2", "--on-error", "dead-letter", "--flush", "--end", "--json"]
 

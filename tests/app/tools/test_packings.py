@@ -90,7 +90,9 @@ def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
 
     assert words in shown("inspect", "stream", stream.name)
     block = open_partition(settings.store, stream.name, 0).blocks - 1
-    found = json.loads(shown("inspect", "block", stream.name, "0", str(block), "--store", str(settings.store), "--json"))
+    found = json.loads(
+        shown("inspect", "block", stream.name, "0", str(block), "--store", str(settings.store), "--json")
+    )
     assert len({piece["offset"] for piece in found["pieces"]}) == 1 or name == "fit"
 
     other = settings.model_copy(update={"packing": "concat"})
@@ -125,7 +127,12 @@ def require_documents(settings: Settings, recipe: Recipe) -> None:
     found = {(one.partition, one.offset): one.tokens.tolist() for one in documents}
     assert found == {place: wanted[place] for place in found}
     assert len(found) == len(documents)
-    assert {place for place in wanted if place[1] < flushed[place[0]]} <= set(found)
+    for partition, offset in set(wanted) - set(found):
+        if offset < flushed[partition]:  # with `fit`, what ends with a block may have a rest in an open one
+            reader = open_partition(settings.store, stream.name, partition)
+            pieces = [piece for number in range(reader.blocks) for piece in reader.documents(number)]
+            ends = [piece.stop for piece in pieces if piece.offset == offset and piece.position >= 0]
+            assert (recipe.packing, ends[-1]) == ("fit", recipe.block_tokens)
 
 
 def require_traced(settings: Settings, state: Path, shown: Callable[..., str]) -> None:
@@ -167,4 +174,3 @@ def require_restored(settings: Settings, directory: Path, shown: Callable[..., s
     assert equal_files(copy, stream.name) == equal_files(settings.store, stream.name, first=16)
     bare = Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=settings.raw_topics)
     assert verify(bare, store=copy, processes=1).ok
-    assert len(Documents(copy, stream.name, eras=None)) < len(Documents(settings.store, stream.name))

@@ -180,7 +180,7 @@ def test_a_run_that_is_killed_anywhere_leaves_nothing_half(tmp_path: Path, to: F
 
 @pytest.mark.needs("minutes")
 def test_an_export_in_a_process_of_its_own_is_killed_and_goes_on(tmp_path: Path) -> None:
-    """SIGKILL when some files are there, or half of one: the same command makes the folder of one that nobody killed."""
+    """SIGKILL when some files are there, or half of one: called again, it makes what one that nobody killed does."""
     milled = milled_store(tmp_path / "store", records=120)
     killed = 0
     for to in HERE:
