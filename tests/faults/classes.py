@@ -37,7 +37,7 @@ CLASSES: Final = {
     "network-broken": "connections delayed, reset and left half open between service and broker",
     "send-failed": "a message written although its sender got an error, refused, or refused before a later one",
     "dead-letters-refused": "the dead-letter topic refuses what is sent to it",
-    "source-retained": "retention deletes what the cursor needs, what open blocks were made of, or what a new store needs",
+    "source-retained": "retention deletes what the cursor, the open blocks or a new store need",
     "source-recreated": "a raw or token topic deleted and made again, shorter and longer",
     "logs-rewritten": "raw and token topic lose their tails and get other records at the same offsets",
     "source-gaps": "aborted transactions, transaction markers, offsets that are nobody's",
