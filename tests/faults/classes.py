@@ -38,7 +38,7 @@ CLASSES: Final = {
     "send-failed": "a message written although its sender got an error, refused, or refused before a later one",
     "dead-letters-refused": "the dead-letter topic refuses what is sent to it",
     "source-retained": "retention deletes what the cursor, the open blocks or a new store need",
-    "source-recreated": "a raw or token topic deleted and made again, shorter and longer",
+    "source-recreated": "a raw or token topic deleted and made again, shorter, longer, or with other text",
     "logs-rewritten": "raw and token topic lose their tails and get other records at the same offsets",
     "source-gaps": "aborted transactions, transaction markers, offsets that are nobody's",
     "groups-moved": "committed offsets of consumer groups deleted, moved back, moved ahead",
