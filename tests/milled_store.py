@@ -2,17 +2,22 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tests.mills import RAW, RECIPE
+from tests.store.eras import make_eras, write_eras
 from tokenmill.milling.reference import Reference, ReferenceBlock
+from tokenmill.packings import Chunks, Rows, packing_of
 from tokenmill.reading.acceptance import Blocks
+from tokenmill.recipe import Recipe
 from tokenmill.recipe_stages import complete
 from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.stages.engines import TokenizerFile
@@ -34,6 +39,16 @@ DRAFT = replace(
 )
 PARTITIONS = 2
 SEGMENT_BLOCKS = 16
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "fit": {"packing": "fit", "parameters": {"open_blocks": 3, "max_age_offsets": 4}, "begin": (2,)},
+    "rows": {"packing": "rows", "begin": (2, 3)},
+    "rows, split": {"packing": "rows", "parameters": {"long": "split"}, "begin": (2, 3)},
+    "rows, full ones": {"packing": "rows", "parameters": {"long": "split", "short": "drop"}, "begin": (2,)},
+    "chunks": {"packing": "chunks", "parameters": {"chunk_tokens": 8}, "begin": (2,)},
+    "chunks, padded": {"packing": "chunks", "parameters": {"chunk_tokens": 8, "rest": "pad"}},
+}
+"""Arguments of `milled_store` for the packings other than concat."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,12 @@ class MilledStore:
         joined = b"".join(block.tokens for block in self.blocks[partition])
         return np.frombuffer(joined, self.info.dtype).reshape(-1, self.info.block_tokens)
 
+    def close_era(self) -> None:
+        """Bring one era with all blocks into the store."""
+        chains = {partition: _joined(blocks) for partition, blocks in self.blocks.items()}
+        reached = {partition: len(blocks) for partition, blocks in self.blocks.items()}
+        write_eras(Store.open(self.path), make_eras(self.info, chains, [reached]), stream=self.info.name)
+
     def sealed(self, partition: int, stop: int | None = None) -> int:
         """Return how many of the first ``stop`` blocks are in sealed segments."""
         count = len(self.blocks[partition][:stop])
@@ -78,12 +99,25 @@ class MilledStore:
 
 
 def milled_store(
-    path: Path, *, seed: int = 0, records: int = 30, dtype: str = "uint8", stop: int | None = None, longest: int = 40
+    path: Path,
+    *,
+    seed: int = 0,
+    records: int = 30,
+    dtype: str = "uint8",
+    stop: int | None = None,
+    longest: int = 40,
+    packing: str = "concat",
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+    begin: Sequence[int] | None = None,
 ) -> MilledStore:
-    """Mill documents with ids, numbers as ids and none, with labels and without, some longer than a segment."""
+    """Mill documents with ids, numbers as ids and none, with labels and without, some longer than a segment.
+
+    ``parameters`` are those of the packing that are no defaults; ``begin`` stands before each text.
+    """
     tokenizer: Tokenizer | None = None if dtype == "uint8" else train_tokenizer(["ab aab b"], vocabulary_size=260)
     file = RAW if tokenizer is None else TokenizerFile("tiny", tokenizer.to_str().encode())
-    recipe, stages = complete(DRAFT, file, None)
+    draft = replace(DRAFT, packing=packing, packing_parameters=dict(parameters))
+    recipe, stages = complete(draft, file, None, begin_of_document=begin)
     genesis = Genesis(STREAM, recipe, (0,) * PARTITIONS, SEGMENT_BLOCKS)
     info = StreamInfo.from_genesis(genesis, SEGMENT_BLOCKS)
     Store.open_or_create(path).add_stream(info, None)
@@ -92,7 +126,7 @@ def milled_store(
     for partition in range(PARTITIONS):
         sent = list(_records(rng, records, longest))
         blocks[partition] = list(Reference(recipe, stages, partition, 0).blocks(sent))
-        documents[partition] = list(_true(tokenizer, recipe.padding_id, sent))
+        documents[partition] = list(_true(tokenizer, recipe, sent))
     store = MilledStore(path, info, blocks, documents)
     store.fill(stop)
     return store
@@ -114,12 +148,34 @@ def _records(rng: random.Random, count: int, longest: int) -> Iterator[Record]:
         yield Record(offset, 1000 + offset, None, json.dumps(value).encode(), [])
 
 
-def _true(tokenizer: Tokenizer | None, end: int, records: Sequence[Record]) -> Iterator[TrueDocument]:
+def _true(tokenizer: Tokenizer | None, recipe: Recipe, records: Sequence[Record]) -> Iterator[TrueDocument]:
     for record in records:
-        if record.value is not None:
-            value = json.loads(record.value)
-            ids = value["text"].encode() if tokenizer is None else tokenizer.encode(value["text"]).ids
-            yield TrueDocument(record.offset, value.get("id"), value.get("label"), [*ids, end])
+        if record.value is None:
+            continue
+        value = json.loads(record.value)
+        ids = list(value["text"].encode()) if tokenizer is None else tokenizer.encode(value["text"]).ids
+        tokens = kept_tokens(ids, recipe)
+        if tokens:
+            yield TrueDocument(record.offset, value.get("id"), value.get("label"), tokens)
+
+
+def kept_tokens(ids: list[int], recipe: Recipe) -> list[int]:
+    """Return what a stream keeps of a text with these ids, each token once; nothing where the document is dropped."""
+    before, after = list(recipe.begin_of_document), list(recipe.after)
+    packing = packing_of(recipe)
+    if isinstance(packing, Rows):
+        step = recipe.block_tokens - len(before) - len(after)
+        if len(ids) > step and packing.long == "drop" or len(ids) < step and packing.short == "drop":
+            return []
+        if packing.long == "truncate":
+            ids = ids[:step]
+        elif packing.short == "drop":
+            ids = ids[: len(ids) // step * step]
+    whole = before + ids + after
+    if isinstance(packing, Chunks) and packing.rest == "drop":
+        chunks = (len(whole) - 1) // packing.chunk_tokens
+        return whole[: chunks * packing.chunk_tokens + 1] if chunks else []
+    return whole
 
 
 def _joined(blocks: Sequence[ReferenceBlock]) -> Blocks:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store, whole_documents
+from tests.milled_store import SHAPES as MILLED_SHAPES
+from tests.milled_store import milled_store
 from tests.store.chains import STREAM, segment_of
 from tokenmill.consumers import Documents
 from tokenmill.errors import DamagedError, InputError, StoreError
@@ -77,6 +79,24 @@ def test_documents_are_those_of_the_table(
             assert found.lengths.tolist() == [len(tokens) for _, _, tokens in expected]
             metas = {(n, one.offset): json.loads(one.meta or "{}") for n, some in documents.items() for one in some}
             assert [one.id for one in taken] == [metas[one.partition, one.offset].get("id") for one in taken]
+
+
+@pytest.mark.parametrize("shape", MILLED_SHAPES)
+def test_documents_of_a_mill_have_each_of_their_tokens_once(tmp_path: Path, shape: str) -> None:
+    """Whatever rows repeat and chunks share; only one whose end nobody can know yet is not listed."""
+    milled = milled_store(tmp_path, **MILLED_SHAPES[shape])
+    milled.close_era()
+    documents = Documents(milled.path, milled.info.name)
+    wanted = {(n, one.offset): (one.id, one.tokens) for n, some in milled.documents.items() for one in some}
+    found = {(one.partition, one.offset): (one.id, one.tokens.tolist()) for one in documents}
+    assert len(found) == len(documents)
+    assert {place: wanted[place] for place in found} == found
+    missing = sorted(set(wanted) - set(found))
+    last = {n: some[-1].offset for n, some in milled.documents.items()}
+    age = 10 if milled.info.values["genesis"]["recipe"]["packing"] == "fit" else 0
+    assert all(offset >= last[partition] - age for partition, offset in missing)
+    assert any(len(tokens) > 3 * milled.info.block_tokens for _, tokens in found.values()) == (shape != "rows")
+    assert documents.lengths.tolist() == [len(one.tokens) for one in documents]
 
 
 def test_documents_are_asked_for_as_those_of_a_list(store: Store) -> None:

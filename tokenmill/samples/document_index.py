@@ -7,13 +7,13 @@ blocks alone do not show whether more follows; then it is the packing that says 
 (`DocumentIndex.of_ranges`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.packings import CONCAT, Fit, PackingParameters, packing_parameters
+from tokenmill.packings import CONCAT, Fit, PackingParameters, Rows, packing_parameters
 from tokenmill.samples.sequence import Numbers
 from tokenmill.store import PartitionReader, Pieces, StreamInfo
 from tokenmill.wire.pieces import PADDING
@@ -64,6 +64,9 @@ class DocumentIndex:
         documents one after the other, but for ``fit``: there its rest may be in a block that is still open, and is in
         one that has left as soon as a record over ``max_age_offsets`` later has a piece.
 
+        Tokens that several blocks repeat are there once: the token that two chunks share, and in ``rows`` those before
+        and after a text.
+
         Raises:
             InputError: blocks are not in the store (any more).
             DamagedError: the document table is damaged.
@@ -71,9 +74,10 @@ class DocumentIndex:
         """
         packing = packing_in(info)
         age = packing.max_age_offsets if isinstance(packing, Fit) else None
+        repeated = len(_recipe_in(info).get("begin_of_document", ())) if isinstance(packing, Rows) else 0
         parts = []
         for reader, first, stop in ranges:
-            found = _PartitionDocuments(info.block_tokens, age)
+            found = _PartitionDocuments(info.block_tokens, age, repeated)
             for start in range(first, stop, _BLOCKS_AT_ONCE):
                 numbers = np.arange(start, min(start + _BLOCKS_AT_ONCE, stop))
                 found.add(numbers, reader.pieces_of(numbers))
@@ -170,9 +174,11 @@ class _Columns(NamedTuple):
 class _PartitionDocuments:
     """Puts the documents of a partition together from the pieces of its blocks, which come in order."""
 
-    def __init__(self, block_tokens: int, max_age: int | None) -> None:
+    def __init__(self, block_tokens: int, max_age: int | None, repeated: int) -> None:
         self._block_tokens = block_tokens
         self._max_age = max_age
+        self._repeated = repeated
+        """Tokens before a text, which each further row of its document begins with; positions do not count them."""
         self._highest = -1
         """Highest offset of a piece so far."""
         self._pending = _Columns(*(np.empty(0, np.int64) for _ in _Columns._fields))
@@ -186,8 +192,10 @@ class _PartitionDocuments:
         stops[:-1] = starts[1:]
         stops[np.cumsum(pieces.counts) - 1] = self._block_tokens
         places = np.repeat(blocks * self._block_tokens, pieces.counts) + starts
-        kept = pieces.rows["position"] != PADDING
-        new = (pieces.rows["offset"], pieces.rows["position"], places, stops - starts)
+        positions = pieces.rows["position"]
+        kept = positions != PADDING
+        skipped = np.where(positions > 0, self._repeated, 0)
+        new = (pieces.rows["offset"], positions + skipped, places + skipped, stops - starts - skipped)
         self._highest = max(self._highest, int(pieces.rows["offset"].max(initial=-1)))
         columns = _Columns(*(np.concatenate([old, one[kept]]) for old, one in zip(self._pending, new, strict=True)))
         self._put_together(columns, int(blocks[-1]))
@@ -232,7 +240,7 @@ class _PartitionDocuments:
             settled = columns.offsets[lasts] + self._max_age < self._highest
         whole = np.logical_and.reduceat(follows, firsts) & (inside | settled)
         counts = lasts - firsts + 1
-        lengths = columns.lengths.copy()  # chunks overlap by a token: what comes twice is taken where it comes last
+        lengths = columns.lengths.copy()  # what comes twice is taken where it comes last
         lengths[:-1] = np.where(same, columns.positions[1:] - columns.positions[:-1], lengths[:-1])
         owners = np.repeat(np.where(whole & (counts > 1), np.cumsum(whole) - 1, -1), counts)
         owned = owners >= 0
@@ -256,8 +264,13 @@ def packing_in(info: StreamInfo) -> PackingParameters:
         SettingsError: a later version made the stream, with a packing that is not known here.
 
     """
-    recipe = info.values.get("genesis", {}).get("recipe", {})
+    recipe = _recipe_in(info)
     return packing_parameters(recipe.get("packing", CONCAT), recipe.get("packing_parameters") or {})
+
+
+def _recipe_in(info: StreamInfo) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = info.values.get("genesis", {}).get("recipe", {})
+    return found
 
 
 def _rises(values: Numbers) -> bool:

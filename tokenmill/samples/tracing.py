@@ -210,11 +210,11 @@ class Tracer:
         total = sum(reader.blocks - reader.first_block for reader in readers)
         done = 0
         for reader in readers:
-            before = None
+            seen: set[int] = set()  # with `fit`, blocks of other records may stand between those of one
             for block in range(reader.first_block, reader.blocks):
                 offsets = [piece.offset for piece in reader.documents(block) if str(piece.id) == wanted]
-                new = [offset for offset in dict.fromkeys(offsets) if offset != before]
-                before = offsets[-1] if offsets else before
+                new = [offset for offset in dict.fromkeys(offsets) if offset not in seen]
+                seen.update(new)
                 done += 1
                 yield done, total, [(reader.partition, offset) for offset in new]
 

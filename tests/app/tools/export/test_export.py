@@ -14,7 +14,7 @@ import pytest
 from pyarrow import dataset as arrow_dataset
 
 from tests.exported import assert_blocks, assert_documents, begun, spelled
-from tests.milled_store import STREAM, MilledStore, milled_store
+from tests.milled_store import SHAPES, STREAM, MilledStore, milled_store
 from tests.store.dying import dies
 from tokenmill.app.tools.export import FORMATS, FormatChoice, What, export
 from tokenmill.errors import DamagedError, DiskError, InputError, LockedError
@@ -91,6 +91,19 @@ def test_documents_come_back_token_for_token(tmp_path: Path, store: MilledStore,
     assert_documents(rows, begun(store, result.waiting))
     assert len(rows) == result.rows > 20
     assert any(len(row["tokens"]) > 9 * 16 for row in rows)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_packing_comes_back_token_for_token(tmp_path: Path, shape: str) -> None:
+    """Documents with each of their tokens once, in the segment in which they begin; blocks as they are."""
+    milled = milled_store(tmp_path / "store", **SHAPES[shape])
+    blocks = export(milled.path, STREAM, tmp_path / "blocks", to="parquet", what="blocks")
+    assert blocks.written
+    assert_blocks(rows_of("parquet", tmp_path / "blocks"), milled)
+    documents = export(milled.path, STREAM, tmp_path / "documents", to="parquet", what="documents")
+    rows = rows_of("parquet", tmp_path / "documents")
+    assert_documents(rows, begun(milled, documents.waiting))
+    assert len(rows) == documents.rows > 10
 
 
 def test_lance_gives_tokens_by_row(tmp_path: Path, store: MilledStore) -> None:
