@@ -11,8 +11,10 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.cold import measure_cold
 from benchmarks.loaders.place import Stock
 from benchmarks.loaders.stock import make_stock
 from benchmarks.measuring import BenchmarkError
@@ -37,6 +39,7 @@ def main(
     blocks: Annotated[int, typer.Option(help="Blocks of 1025 tokens in each of five streams.")] = 65_536,
     seconds: Annotated[float, typer.Option(help="How long each loader reads, twice.")] = 1.0,
     peers: Annotated[bool, typer.Option(help="Measure other loaders as well.")] = True,
+    cold: Annotated[bool, typer.Option(help="Measure reading what is on the disk alone.")] = True,
     directory: Annotated[Path, typer.Option(help="Where the tokens go; emptied first.")] = DIRECTORY,
     output: Annotated[Path, typer.Option(help="Where mixture.json goes.")] = RESULTS,
 ) -> None:
@@ -68,18 +71,21 @@ def main(
             if name in MIXING:
                 with console.status(f"shares and resumes of {name}"):
                     found[name] |= _followed(name, base, known)
+        with console.status("reading what is on the disk alone"):
+            from_disk = measure_cold(place, rounds) if cold else {}
     alone = rates["tokenmill-one-stream"]
     ratios = {
         "mixture_of_one": _ratio(rates["tokenmill-mixture-of-one"], alone),
         "mixture_of_five": _ratio(rates["tokenmill"], alone),
         **{f"to_{name}": _ratio(rates["tokenmill"], rates[name]) for name in names if name not in OURS},
+        **{name: from_disk.pop(name) for name in ("cold_of_disk",) if name in from_disk},
     }
-    _print(found, ratios)
     old = json.loads(file.read_text()) if (file := output / "mixture.json").exists() else {}
     kept = {key: value for key, value in old.items() if key not in {*about, "loaders", "weights", "rounds"}}
     ratios = {**old.get("ratios", {}), **ratios}
-    result = kept | about | {"weights": WEIGHTS, "rounds": rounds, "loaders": found, "ratios": ratios}
+    result = kept | about | {"weights": WEIGHTS, "rounds": rounds, "loaders": found, "ratios": ratios} | from_disk
     write_result(output, "mixture.json", result)
+    _print(found, ratios)
 
 
 def _alone(name: str, task: dict[str, Any]) -> dict[str, Any]:
@@ -121,13 +127,17 @@ def _followed(name: str, base: dict[str, Any], known: dict[int, str]) -> dict[st
     first = _alone(name, base | {"do": "read", "steps": STEPS, "save": state})["rows"]
     task = base | {"do": "read", "steps": STEPS, "load": state, "world_size": 2}
     ranks = [_begin(name, task | {"rank": rank}) for rank in range(2)]
-    try:
-        parts = [_end(name, rank)["rows"] for rank in ranks]
-    except (BenchmarkError, subprocess.TimeoutExpired) as error:
-        for rank in ranks:
+    parts: list[Any] = []
+    refusals: list[str] = []
+    for rank in ranks:
+        try:
+            parts.append(_end(name, rank)["rows"])
+        except (BenchmarkError, subprocess.TimeoutExpired) as error:
             rank.kill()
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        return {"off_by_samples": _off(off), "resumed_with_two_ranks": {"refused": lines[-1][-300:]}}
+            refusals += [line for line in str(error).splitlines() if line.strip()][-1:]
+    if refusals:  # where one rank ends, the other may only say that it lost it
+        causes = [line for line in refusals if "gloo" not in line] or refusals
+        return {"off_by_samples": _off(off), "resumed_with_two_ranks": {"refused": causes[0][-300:]}}
     before = [row for step in first for row in step]
     after = [row for steps in zip(*parts, strict=False) for step in steps for row in step]
     expected = whole[len(before) :]
@@ -155,7 +165,7 @@ def _print(found: dict[str, dict[str, Any]], ratios: dict[str, float]) -> None:
     for name, one in found.items():
         off = one.get("off_by_samples", {}).get("most", "")
         rate = one["tokens_per_cpu_second"]["median"] / 1e6
-        table.add_row(name, f"{rate:,.0f}", str(off), str(one.get("resumed_with_two_ranks", "")))
+        table.add_row(name, f"{rate:,.0f}", str(off), escape(str(one.get("resumed_with_two_ranks", ""))))
     console.print(table)
     console.print(", ".join(f"{name} {value}" for name, value in ratios.items()))
     console.print(f"a step takes {BATCH} samples of 1024 tokens")
