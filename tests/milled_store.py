@@ -165,7 +165,7 @@ def kept_tokens(ids: list[int], recipe: Recipe) -> list[int]:
     packing = packing_of(recipe)
     if isinstance(packing, Rows):
         step = recipe.block_tokens - len(before) - len(after)
-        if len(ids) > step and packing.long == "drop" or len(ids) < step and packing.short == "drop":
+        if (len(ids) > step and packing.long == "drop") or (len(ids) < step and packing.short == "drop"):
             return []
         if packing.long == "truncate":
             ids = ids[:step]
