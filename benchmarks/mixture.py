@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.cold import measure_cold
 from benchmarks.loaders.place import Stock
 from benchmarks.loaders.stock import make_stock
 from benchmarks.measuring import BenchmarkError
@@ -38,6 +39,7 @@ def main(
     blocks: Annotated[int, typer.Option(help="Blocks of 1025 tokens in each of five streams.")] = 65_536,
     seconds: Annotated[float, typer.Option(help="How long each loader reads, twice.")] = 1.0,
     peers: Annotated[bool, typer.Option(help="Measure other loaders as well.")] = True,
+    cold: Annotated[bool, typer.Option(help="Measure reading what is on the disk alone.")] = True,
     directory: Annotated[Path, typer.Option(help="Where the tokens go; emptied first.")] = DIRECTORY,
     output: Annotated[Path, typer.Option(help="Where mixture.json goes.")] = RESULTS,
 ) -> None:
@@ -69,16 +71,19 @@ def main(
             if name in MIXING:
                 with console.status(f"shares and resumes of {name}"):
                     found[name] |= _followed(name, base, known)
+        with console.status("reading what is on the disk alone"):
+            from_disk = measure_cold(place, rounds) if cold else {}
     alone = rates["tokenmill-one-stream"]
     ratios = {
         "mixture_of_one": _ratio(rates["tokenmill-mixture-of-one"], alone),
         "mixture_of_five": _ratio(rates["tokenmill"], alone),
         **{f"to_{name}": _ratio(rates["tokenmill"], rates[name]) for name in names if name not in OURS},
+        **{name: from_disk.pop(name) for name in ("cold_of_disk",) if name in from_disk},
     }
     old = json.loads(file.read_text()) if (file := output / "mixture.json").exists() else {}
     kept = {key: value for key, value in old.items() if key not in {*about, "loaders", "weights", "rounds"}}
     ratios = {**old.get("ratios", {}), **ratios}
-    result = kept | about | {"weights": WEIGHTS, "rounds": rounds, "loaders": found, "ratios": ratios}
+    result = kept | about | {"weights": WEIGHTS, "rounds": rounds, "loaders": found, "ratios": ratios} | from_disk
     write_result(output, "mixture.json", result)
     _print(found, ratios)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from benchmarks.padded import DOCUMENTS, measure_padded
 from benchmarks.shapes_fit import measure_fit
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 
@@ -16,7 +17,15 @@ NAME: Final = "shapes.json"
 Section = Callable[[int, float, Path], Mapping[str, Any]]
 """Measures in so many rounds, on a share of the documents, in a directory; returns figures. Those under ``ratios`` are
 joined with the other sections'."""
-SECTIONS: Final[Mapping[str, Section]] = {"fit": measure_fit}
+
+
+def _measure_padded(rounds: int, share: float, directory: Path) -> Mapping[str, Any]:
+    """Return what padded batches cost beside a ``DataLoader`` over datasets."""
+    found = measure_padded(directory, rounds=rounds, count=max(round(DOCUMENTS * share), 1000))
+    return {"padded": found, "ratios": {"padded_of_dataloader": found["ratio"]}}
+
+
+SECTIONS: Final[Mapping[str, Section]] = {"fit": measure_fit, "padded": _measure_padded}
 """By the name that ``--only`` takes."""
 
 console = Console(width=140, highlight=False)

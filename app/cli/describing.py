@@ -7,10 +7,9 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from ..settings import Settings
-from ..terminal import escaped_lines
 from ..tools.describe import add_broker_facts, card, croissant, store_facts
 from .options import OneStream, examples, with_settings
-from .output import say
+from .output import say, show_page
 
 Description = Literal["croissant", "card", "json"]
 As = Annotated[Description, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(get_args(Description))}.")]
@@ -45,6 +44,6 @@ def describe_command(
         told = card(facts)
     else:
         told = json.dumps(croissant(facts) if description == "croissant" else facts.to_dict(), indent=2)
-    print(escaped_lines(told))  # noqa: T201 - a file that a shell writes, of several lines
+    show_page(told)
     for name, why in facts.unknown.items():
         say(f"not known: {name}: {why}")

@@ -52,6 +52,11 @@ def show(line: str) -> None:
     print(escaped(line), flush=True)  # noqa: T201
 
 
+def show_page(text: str) -> None:
+    """Print a text of several lines, as a shell writes it into a file."""
+    print(escaped_lines(text), flush=True)  # noqa: T201
+
+
 def show_json(value: object) -> None:
     """Write one JSON document on one line to standard output; what JSON does not know is written as text."""
     show(escaped_json(value))

@@ -63,4 +63,4 @@ def test_produce_refuses_a_topic_of_framed_values(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit) as ended:
         main(["produce", "raw-text", "README.md", "--decode", "avro"])
     assert ended.value.code == SettingsError.exit_code
-    assert "give it a raw topic of its own" in capsys.readouterr().err
+    assert "give them a raw topic of their own" in capsys.readouterr().err

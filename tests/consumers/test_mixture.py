@@ -257,6 +257,7 @@ class Fleet:
         self.state = self.ranks[0].state_dict()
 
 
+@pytest.mark.slow
 def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_sequence(  # noqa: C901 - one story
     tmp_path: Path,
 ) -> None:

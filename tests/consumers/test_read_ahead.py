@@ -230,6 +230,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [1 << 30, 1])
 def test_the_loop_never_waits_for_a_page(large: Store, ahead: int) -> None:
     """The thread that trains has no major page fault on a cold store: eras read whole, and by sample."""

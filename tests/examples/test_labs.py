@@ -52,6 +52,7 @@ def test_characters(texts: Path) -> None:
     assert "letters 4, digits 10, spaces 1" in found
 
 
+@pytest.mark.needs("minutes")
 def test_language_model(texts: Path, store: Path) -> None:
     """It says what was kept, shows blocks as text, and its loss falls."""
     found = run("language_model", texts, "--store", store, "--min-chars", "0", "--steps", "40")
@@ -64,6 +65,7 @@ def test_language_model(texts: Path, store: Path) -> None:
     assert losses[-1] < losses[0] - 1
 
 
+@pytest.mark.needs("minutes")
 def test_four_workers(texts: Path, store: Path) -> None:
     """Each says its throughput; here there are two, for a machine with two cores."""
     found = run("four_workers", texts, "--store", store, "--workers", "2", "--passes", "3")
@@ -71,6 +73,7 @@ def test_four_workers(texts: Path, store: Path) -> None:
     assert re.search(r"a parallel efficiency of \d+ %", found)
 
 
+@pytest.mark.needs("minutes")
 def test_stratified(texts: Path, store: Path) -> None:
     """An equal share of each stratum, and every stratum longer than the one before."""
     found = run("stratified", texts, "--store", store, "--samples", "20", "--strata", "4")

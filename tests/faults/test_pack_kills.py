@@ -29,7 +29,7 @@ from tokenmill.app.cli import main
 main(sys.argv[1:])
 """
 """The command, with a commit after each chunk, so that there is something to lose."""
-WAIT_SECONDS: Final = 60
+WAIT_SECONDS: Final = 240
 ROWS: Final = 1500
 """In the files of lines: some chunks of each."""
 POLL_SECONDS: Final = 0.002

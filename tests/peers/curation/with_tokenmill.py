@@ -9,6 +9,7 @@ from typing import Any, Final
 from tests.peers.curation.shards import Answer, answer_shards
 from tests.peers.curation.variants import VARIANTS
 from tokenmill.documents import Document
+from tokenmill.errors import RecordError
 from tokenmill.stages.curation.fast_steps import with_kernels
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.c4_paragraph import C4Paragraph
@@ -47,6 +48,8 @@ def answer(plain: Step, fast: Step, text: str) -> Answer:
 
 
 def _named(found: StepAnswer) -> Answer:
+    if isinstance(found, RecordError):
+        return found.reason
     return OF_DATATROVE.get(found.reason, found.reason) if isinstance(found, Rejected) else [found.text]
 
 

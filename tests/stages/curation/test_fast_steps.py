@@ -60,6 +60,7 @@ def test_every_step_has_a_kernel(fast: tuple[Step, ...]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(curated_texts(), min_size=1, max_size=6))
+@pytest.mark.slow
 @example(["foo:) ) and foo:) )"])
 @example(["0\u2e80the  "])
 @example(["a IS_ALPHA b. " * 9])
@@ -98,6 +99,7 @@ def test_n_grams_are_equal_where_their_words_are_cut_in_other_places() -> None:
     assert step(Document(text)) == Rejected("duplicated_6_n_grams")
 
 
+@pytest.mark.slow
 def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.MonkeyPatch, fast: tuple[Step, ...]) -> None:
     """More chunks than it holds come in one text, and then in many: answers stay right."""
     words = fast[0].words  # type: ignore[attr-defined]

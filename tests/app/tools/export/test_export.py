@@ -152,6 +152,7 @@ def data_files(out: Path) -> list[tuple[str, Path]]:
     return sorted((str(path.relative_to(out)), path) for path in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", HERE)
 def test_a_run_that_is_killed_anywhere_leaves_nothing_half(tmp_path: Path, to: FormatChoice) -> None:
     """Before each rename and sync in turn: what readers see is whole, and the next run completes it."""

@@ -25,6 +25,7 @@ def run(directory: Path, *arguments: str, data: bytes = b"") -> "subprocess.Comp
     return subprocess.run(command, cwd=directory, input=data, capture_output=True, check=False, timeout=60)
 
 
+@pytest.mark.slow
 def test_documents_are_packed_told_and_verified(tmp_path: Path) -> None:
     """A row for each stream accounts for all documents; the verification says how many blocks are equal."""
     write_jsonl(tmp_path / "a.jsonl", rows(100))
@@ -44,6 +45,7 @@ def test_documents_are_packed_told_and_verified(tmp_path: Path) -> None:
     assert verified.stdout.startswith(f"equal: {blocks} blocks as packed again, ".encode()), verified
 
 
+@pytest.mark.slow
 def test_what_is_piped_in_is_packed_once(tmp_path: Path) -> None:
     """Nothing can go on with it; a second call says so."""
     first = run(tmp_path, "-", "--format", "jsonl", "--flush", data=as_lines(rows(50)))

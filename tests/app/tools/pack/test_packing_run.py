@@ -167,6 +167,7 @@ def test_changed_sources_are_named(tmp_path: Path) -> None:
         verified(settings, [path, other])
 
 
+@pytest.mark.slow
 def test_other_documents_behind_a_commit_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the state says nothing of a change, the chain of the blocks does."""
     monkeypatch.setattr(packing_run, "SourceDigests", NoDigests)
@@ -212,6 +213,7 @@ DAMAGE: list[dict[str, float]] = [
 """Rounds: files, and where in each a bit is flipped."""
 
 
+@pytest.mark.slow
 def test_a_verification_finds_every_flipped_bit(packed: tuple[Settings, list[Path]]) -> None:
     """In tokens, sealed and not, document tables, indexes, manifests and eras; and nothing without any."""
     settings, paths = packed

@@ -105,6 +105,7 @@ def test_lines_in_parts_are_the_lines_of_the_file(
         require_same(path, reading_of(Settings(max_record_bytes=60), **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"where": ()}, {"metadata_fields": ("lang", "score"), "key": "score"}])
 def test_row_groups_are_the_rows_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
