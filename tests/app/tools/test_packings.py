@@ -115,10 +115,11 @@ def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
 def require_documents(settings: Settings, recipe: Recipe) -> None:
     """Check that the documents are the records' texts, each token once: those before the flush, and perhaps later."""
     (stream,) = settings.streams()
-    wanted, flushed = {}, {}
-    for partition, found in enumerate(raw_records(settings, settings.raw_topics[0])):
-        flushed[partition] = next(record.offset for record in found if record.headers)
-        for record in found:
+    wanted: dict[tuple[int, int], list[int]] = {}
+    flushed: dict[int, int] = {}
+    for partition, sent in enumerate(raw_records(settings, settings.raw_topics[0])):
+        flushed[partition] = next(record.offset for record in sent if record.headers)
+        for record in sent:
             if record.value and b"\xff" not in record.value:
                 text = json.loads(record.value)["text"] if record.value.startswith(b"{") else record.value.decode()
                 tokens = kept_tokens(list(text.encode()), recipe) if text else []
