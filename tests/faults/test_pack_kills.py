@@ -46,10 +46,26 @@ def corpus(folder: Path) -> Path:
     return folder
 
 
-def started(folder: Path, store: Path, log: Path, *, limit: int | None = None) -> "subprocess.Popen[bytes]":
+PACKINGS: Final = (
+    "concat",
+    '{"name": "fit", "open_blocks": 8, "max_age_offsets": 300}',
+    '{"name": "rows", "long": "split"}',
+    '{"name": "chunks", "chunk_tokens": 126, "rest": "pad"}',
+)
+
+
+def started(
+    folder: Path, store: Path, log: Path, *, packing: str = "concat", limit: int | None = None
+) -> "subprocess.Popen[bytes]":
     """Start the command; no file may be larger than a ``limit``."""
     command = [sys.executable, "-c", OFTEN, "pack", str(folder), "--store", str(store), "--tokenizer", "bytes"]
-    options = {"--sequence-length": 63, "--segment-blocks": 500, "--era-blocks": 2000, "--partitions": 3}
+    options = {
+        "--sequence-length": 63,
+        "--segment-blocks": 500,
+        "--era-blocks": 2000,
+        "--partitions": 3,
+        "--packing": packing,
+    }
     command += [str(part) for pair in options.items() for part in pair]
     command += ["--processes", "2", "--on-error", "dead-letter", "--flush", "--end", "--json"]
 
@@ -101,10 +117,11 @@ def kill_at_work(process: "subprocess.Popen[bytes]", store: Path, trial: Trial, 
 
 @pytest.mark.fault("pack-killed")
 def test_killed_packs_make_the_store_of_one_that_was_not(tmp_path: Path, trial: Trial) -> None:
-    """Segments, eras, letters and totals, whatever was killed when."""
+    """Segments, eras, letters and totals, whatever was killed when, in a random packing."""
+    packing = trial.rng.choice(PACKINGS)
     folder, log = corpus(tmp_path / "in"), tmp_path / "log"
     whole = tmp_path / "whole"
-    wanted = finished(started(folder, whole, log), log)
+    wanted = finished(started(folder, whole, log, packing=packing), log)
     most = size(whole)
     kills = 0
     number = 0
@@ -112,11 +129,11 @@ def test_killed_packs_make_the_store_of_one_that_was_not(tmp_path: Path, trial: 
         store = tmp_path / f"store-{number}"
         number += 1
         for _ in range(trial.rng.randint(2, trial.rounds(3, 12))):
-            if kill_at_work(started(folder, store, log), store, trial, most):
+            if kill_at_work(started(folder, store, log, packing=packing), store, trial, most):
                 kills += 1
                 trial.fired("pack SIGKILL")
         log.unlink()
-        found = finished(started(folder, store, log), log)
+        found = finished(started(folder, store, log, packing=packing), log)
         require_equal(content(store, eras=True), content(whole, eras=True))
         require_equal(letters(store), letters(whole))
         assert found["streams"] == wanted["streams"]

@@ -2,6 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -173,6 +177,31 @@ def test_a_run_that_is_killed_anywhere_leaves_nothing_half(tmp_path: Path, to: F
         if not died:
             break
     assert nth > 10
+
+
+@pytest.mark.needs("minutes")
+def test_an_export_in_a_process_of_its_own_is_killed_and_goes_on(tmp_path: Path) -> None:
+    """SIGKILL when some files are there, or half of one: called again, it makes what one that nobody killed does."""
+    milled = milled_store(tmp_path / "store", records=120)
+    killed = 0
+    for to in HERE:
+        command = [sys.executable, "-m", "tokenmill.app.cli", "export", STREAM, "--store", str(milled.path)]
+        command += ["--to", to, "--what", "documents", "--out"]
+        whole, out = tmp_path / f"{to}-whole", tmp_path / f"{to}-out"
+        subprocess.run([*command, str(whole)], check=True, capture_output=True)
+        wanted = {name: path.read_bytes() for name, path in data_files(whole)}
+        for files in range(0, len(wanted), max(len(wanted) // 4, 1)):
+            process = subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while process.poll() is None and len(list(out.rglob("*-*.*"))) <= files:
+                time.sleep(0.001)
+            process.kill()
+            killed += process.wait() == -signal.SIGKILL
+            assert all(path.read_bytes() == wanted[name] for name, path in data_files(out))
+        subprocess.run([*command, str(out)], check=True, capture_output=True)
+        assert {name: path.read_bytes() for name, path in data_files(out)} == wanted
+        assert rows_of(to, out) == rows_of(to, whole)
+        assert not list(out.rglob("*.tmp"))
+    assert killed > len(HERE)
 
 
 def test_a_document_waits_for_its_end(tmp_path: Path) -> None:

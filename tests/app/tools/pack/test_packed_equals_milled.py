@@ -25,6 +25,7 @@ from tokenmill.app.tools.produce import (
 )
 from tokenmill.errors import StoreError
 
+FIT: dict[str, Any] = {"name": "fit", "open_blocks": 5, "max_age_offsets": 40}
 CHUNKS: dict[str, Any] = {"name": "chunks", "chunk_tokens": 126, "rest": "pad"}
 
 
@@ -50,8 +51,10 @@ def test_packed_is_what_is_milled_of_every_format(
         ([formats], {}, {}),
         ([lines, table], {"key": "lang", "metadata_fields": ("lang", "score")}, {"flush": True}),
         ([formats / "h.csv", lines], {"plain": True}, {"shuffle": 50, "seed": 3, "limit": 200, "resume": False}),
+        ([lines], {}, {"flush": True}),
     ]
-    names = tuple(topic(partitions) for partitions in (2, 3, 1))
+    partitions_of = (2, 3, 1, 2)
+    names = tuple(topic(partitions) for partitions in partitions_of)
     tables = {
         names[0]: {"splits": {"train": 50, "validation": 50}},
         names[1]: {
@@ -61,10 +64,11 @@ def test_packed_is_what_is_milled_of_every_format(
             "packing": "rows",
         },
         names[2]: {"splits": {"all": 1}, "segment_blocks": 5, "packing": CHUNKS},
+        names[3]: {"splits": {"train": 70, "validation": 30}, "packing": FIT},
     }
     settings = service_settings(broker, names[0], tmp_path / "milled", raw_topics=names, topic=tables)
     packed = settings.model_copy(update={"store": tmp_path / "packed" / "store"})
-    for name, partitions, (paths, options, plan) in zip(names, (2, 3, 1), cases, strict=True):
+    for name, partitions, (paths, options, plan) in zip(names, partitions_of, cases, strict=True):
         pack_into(packed, paths, topic=name, reading=options, partitions=partitions, processes=2, **plan)
         sent(settings, name, paths, options, **{key: value for key, value in plan.items() if key != "flush"})
         if plan.get("flush"):
