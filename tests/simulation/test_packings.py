@@ -27,8 +27,8 @@ PACKINGS: Final[tuple[dict[str, Any], ...]] = (
 
 
 @cache
-def packed_scene(number: int, splits: int, block_tokens: int, start: int) -> Scene:
-    """Return the scene in which the chains have the packing of this number."""
+def packed_scene(number: int, splits: int, block_tokens: int, start: int, _: tuple[int, int] | None) -> Scene:
+    """Return the scene in which the chains have the packing of this number, whatever a plan says of ``fit``."""
     packing = PACKINGS[number]
     if packing["packing"] == "chunks":
         parameters = {"chunk_tokens": block_tokens - 1, **packing.get("packing_parameters", {})}
