@@ -240,7 +240,7 @@ PACKED: list[dict[str, Any]] = [
 )
 def test_the_page_is_enough_to_compute_rows_and_chunks(packing: dict[str, Any], text: str, block_tokens: int) -> None:
     """The ids of each block, with padding behind them; or why the document is dropped."""
-    draft = recipe_of(decode="text", **{"block_tokens": block_tokens} | packing)
+    draft = recipe_of(decode="text", max_text_bytes=1000, **{"block_tokens": block_tokens} | packing)
     recipe, stages = complete(draft, TokenizerFile("any", BERT), None, template="tokenizer", padding=2)
     mill = Source(stages, (recipe,)).mill()
     messages = mill.feed([Record(5, 0, None, text.encode())]).messages[recipe.split]
