@@ -19,7 +19,7 @@ from ..tools.produce.summary import OnError
 from ..tools.verify.reference_sample import ReferenceSample
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
-from .produce_output import ProduceProgress, say_refusals, say_unmet
+from .produce_output import ProduceProgress, say_refusals, say_unmet, summary_json
 from .progress import until_interrupted
 from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
 
@@ -265,20 +265,4 @@ def pack_json(summary: PackSummary) -> dict[str, Any]:
         }
         for name, stream in summary.streams.items()
     }
-    partitions = [
-        {"partition": number, "documents": dealt.documents, "bytes": dealt.bytes}
-        for number, dealt in summary.partitions.items()
-    ]
-    return {
-        "topic": summary.topic,
-        "documents": summary.documents,
-        "bytes": summary.bytes,
-        "seconds": round(summary.seconds, 3),
-        "before": summary.before,
-        "refused": summary.refused,
-        "broken": summary.broken,
-        "unmet": summary.unmet,
-        "without_field": summary.without_field,
-        "partitions": partitions,
-        "streams": streams,
-    }
+    return summary_json(summary) | {"streams": streams}
