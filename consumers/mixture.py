@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import repeat
 from typing import Any, Self
 
 from tokenmill.errors import InputError
@@ -13,13 +12,24 @@ from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
 from .mixed_rows import Ended, MixedReader, MixturePart, MixturePlace
-from .mixture_arguments import at_end_of, ends_early, points_of, require_alike, streams_of, told, weight_of, weights_of
+from .mixture_arguments import (
+    MIXED,
+    at_end_of,
+    ends_early,
+    points_of,
+    require_alike,
+    streams_of,
+    told,
+    weight_of,
+    weights_of,
+)
 from .mixture_state import MixtureLeg, StreamShare, beginning_of, fill_of, read_mixture, shares_of, told_of
-from .phases import Walk, batches_of, told_lengths
+from .phases import Found
 from .reachable import ReachableStreams
+from .step_loop import StepLoop
 
 
-class Mixture(Batches):
+class Mixture(StepLoop):
     """`Batches` of several streams, each of which has its share of the samples, as their weights say.
 
     Sample n of the mixture is of the stream that is due first (`tokenmill.samples.mixing`), and the next one there. So
@@ -66,9 +76,10 @@ class Mixture(Batches):
         with told("streams", streams):
             self._streams = streams_of(streams)
         require_alike(self._streams)
-        first = next(iter(self._streams.values()))
-        self.__dict__.update(vars(first))  # what is equal for all streams
-        self._reachable = ReachableStreams([batches.opened.reachable for batches in self._streams.values()])  # type: ignore[assignment]
+        opened = [batches.opened for batches in self._streams.values()]
+        delivery, ranks = opened[0].delivery, opened[0].ranks
+        begin = beginning_of(self._streams, ranks.global_batch)
+        super().__init__(delivery, ReachableStreams([one.reachable for one in opened]), begin)
         self._whole_steps = arguments.choice("interleave", interleave, ("sample", "batch")) == "batch"
         self._counts_tokens = arguments.choice("by", by, ("samples", "tokens")) == "tokens"
         with told("at_end", at_end):
@@ -84,10 +95,9 @@ class Mixture(Batches):
         with told("weights", weights):
             self._given = points_of(weights, self._streams)
         self._linear = arguments.flag("linear", linear)
-        self._begin = self._phases.plan(beginning_of(self._streams, self._ranks.global_batch))
-        self._position = self._begin
-        length, dtype = first.opened.sequence.sequence_length, first.opened.info.dtype
-        self._reader: MixedReader = MixedReader(self._ranks, length, dtype, whole_steps=self._whole_steps)  # type: ignore[assignment]
+        self._reader = MixedReader(
+            ranks, opened[0].sequence.sequence_length, opened[0].info.dtype, whole_steps=self._whole_steps
+        )
         self._positions: dict[str, Position] = {}
         """Of each stream, in its own sequence, where it stood when a state was loaded."""
         for name in self._streams:
@@ -100,32 +110,26 @@ class Mixture(Batches):
         cls,
         streams: Mapping[str, Mapping[str, Any]],
         weights: Mapping[str, Any] | list[tuple[int, Mapping[str, Any]]],
-        *,
-        linear: bool = False,
-        unit: str | None = None,
-        at_end: str | Mapping[str, str] = "wait",
-        interleave: str = "sample",
-        by: str = "samples",
         **options: Any,
     ) -> Self:
         """Open the `Batches` of each stream, and mix them.
 
         Args:
             streams: of each name, the arguments of its `Batches`, such as ``{"store": …, "stream": …, "passes": 4}``.
-            weights, linear, unit, at_end, interleave, by: as for `Mixture`.
-            options: arguments of `Batches` for all streams.
+            weights: as for `Mixture`.
+            options: arguments of `Mixture`, and arguments of `Batches` for all streams.
 
         Raises:
             as `Batches` and `Mixture`.
 
         """
+        mixed = {name: options.pop(name) for name in MIXED if name in options}
         with told("streams", streams):
             opened = {
                 name: Batches(**(options | arguments.options_of(f"stream {name!r}", own)))
                 for name, own in arguments.options_of("streams", streams).items()
             }
-        mixed = {"linear": linear, "unit": unit, "at_end": at_end, "interleave": interleave, "by": by}
-        return cls(opened, weights, **mixed)  # type: ignore[arg-type]
+        return cls(opened, weights, **mixed)
 
     def __repr__(self) -> str:
         weights = ", ".join(f"{name} {float(share.share):.3g}" for name, share in self.shares().items())
@@ -190,6 +194,7 @@ class Mixture(Batches):
             require_alike({**self._streams, **streams})
         share = weight_of(f"weight of {name!r}", weight, below_one=True)
         start = self._start_of(from_step)
+        self._settle()
         self._streams = dict(sorted({**self._streams, **streams}.items()))
         self._at_end.setdefault(name, "wait")
         self._add_part(name)
@@ -214,10 +219,8 @@ class Mixture(Batches):
         saved = read_mixture(state, self._begin, self._streams, self._told())
         for name, position in saved.positions.items():
             self._reader.parts[name].trainable.content.accept(position)
-        self._settle()
+        self._go_on(saved.position, state.get("lengths"))
         self._positions = saved.positions
-        self._lengths = self._phases.merged(state.get("lengths"), saved.position.step)
-        self._position = self._phases.plan(saved.position)
         changed = self._position.ranges != saved.position.ranges
         schedule, place = saved.schedule, self._number(self._position)
         taken = [saved.taken.get(name, 0) for name in schedule.names]
@@ -234,7 +237,6 @@ class Mixture(Batches):
         """Go back to the beginning of the mixture, and to the weights that were given then."""
         super().rewind()
         self._positions = {n: Position.beginning(p.sequence, 1) for n, p in self._positions.items()}
-        self._position = self._begin
         self._place = self._first_place()
         return self
 
@@ -360,23 +362,16 @@ class Mixture(Batches):
             self._place = self._open(course.schedule, course.place, course.taken, place.samples)
         super()._settle()
 
-    def _leg(self) -> MixtureLeg:  # type: ignore[override]
+    def _leg(self) -> MixtureLeg:
         contents = {name: part.trainable.content for name, part in self._reader.parts.items()}
-        return MixtureLeg(
-            self._position,
-            self._place,
-            self._reader,
-            contents,
-            dict(self._positions),
-            self._told() | told_lengths(self._lengths),
-        )
+        told_of_all = self._told() | self._told_lengths()
+        return MixtureLeg(self._position, self._place, self._reader, contents, dict(self._positions), told_of_all)
 
-    def _produce(self) -> Iterator[Batch | None]:
-        place, parts = self._place, self._reader.parts
-        walk, leg = Walk(self._phases, self._position, self._most_samples), repeat(self._leg())
+    def _looks(self) -> Iterator[Found | None]:
+        walk, place, parts = self._walk(), self._place, self._reader.parts
         step, sample = walk.step, walk.sample
         while True:
-            phase, self._reader.ranks, steps = walk.ahead()
+            _, self._reader.ranks, steps = walk.ahead()
             if walk.step > step:
                 place = self._reader.advance(place, walk.step - step, walk.sample - sample)
                 step, sample = walk.step, walk.sample
@@ -389,7 +384,7 @@ class Mixture(Batches):
             if chunk is None or isinstance(chunk, Ended):
                 yield None
                 continue
-            yield from batches_of(chunk, phase, self._sent(phase), walk.numbers(), leg)
+            yield walk.found(chunk)
             walk.made(chunk.steps)
 
     def _awaited(self) -> str:

@@ -15,6 +15,8 @@ from tokenmill.samples import Point, Ranks
 from .arguments import choice, shown, whole
 from .batches import Batches
 
+MIXED: Final = ("linear", "unit", "at_end", "interleave", "by")
+"""The arguments of `Mixture` that are none of `Batches`, beside streams and weights."""
 _AT_END: Final = ("wait", "repeat", "leave")
 _DIGITS: Final = 40
 """Most digits of a weight's numerator and denominator: exact arithmetic on longer ones takes long."""
