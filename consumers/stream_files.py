@@ -56,6 +56,8 @@ class StreamFiles:
         self._sequence = sequence
         self._views = views
         self._documents = documents
+        self._described: set[Path] = set()
+        """Manifests of the sealed segments of the last run."""
 
     def run(self, turn: Turn, most_bytes: int) -> EraRun:
         """Return the eras to be read together from a known one on: one, or several small ones."""
@@ -75,8 +77,16 @@ class StreamFiles:
         return None
 
     def descriptions(self, run: EraRun) -> Iterator[FileRange]:
-        """Yield the files that say which blocks of a run count, and where they are."""
-        for paths, _, _ in self._segments(run):
+        """Yield the files that say which blocks of a run count, and where they are.
+
+        Those of sealed segments that the last run was from, too, are not yielded again.
+        """
+        before = self._described
+        segments = [paths for paths, _, _ in self._segments(run)]
+        self._described = {paths.manifest for paths in segments if paths.manifest.exists()}
+        for paths in segments:
+            if paths.manifest in before:
+                continue
             whole = [paths.manifest, paths.index, paths.commits, *([paths.documents] if self._documents else [])]
             yield from (FileRange(path, 0, _WHOLE) for path in whole)
 
