@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.consumers.mixtures import (
 )
 from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batch, Mixture
+from tokenmill.consumers import Batch, Mixture, step_loop
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples import MixtureTracer
 
@@ -316,6 +316,29 @@ def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_se
     saved = fleet.state
     assert saved is not None
     assert len(json.dumps(saved)) < 16 << 10
+
+
+@pytest.mark.parametrize("open_one", [open_mixture, lambda stores, _: open_streams(stores)["web"]])
+def test_what_is_looked_for_beside_the_loop_changes_nothing(
+    stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch, open_one: Callable[..., Any]
+) -> None:
+    """Also while the loop asks for states, sources and documents of what it has."""
+
+    def told(is_beside: bool) -> list[Any]:  # noqa: FBT001 - of this test
+        monkeypatch.setattr(step_loop, "LONG_SECONDS", -1.0 if is_beside else 1e9)
+        loop = open_one(stores, WEIGHTS)
+        loop._most_samples = 6  # three steps a look
+        found = []
+        for batch in loop:
+            found.append((rows_of([batch]), batch.state, batch.sources(), batch.documents().document_ids.tolist()))
+            if batch.step == 20:
+                state = loop.state_dict()
+                assert state == batch.state
+                loop.load_state_dict(state)
+                break
+        return [*found, *((rows_of([batch]), loop.state_dict(), loop.skipped, len(loop)) for batch in loop)]
+
+    assert told(is_beside=True) == told(is_beside=False)
 
 
 def test_a_running_loop_takes_new_weights_at_the_next_step(stores: dict[str, Path]) -> None:
