@@ -63,7 +63,7 @@ class StepLoop(ABC):
         self._delivery = delivery
         self._phases = delivery.phases
         self._ranks = delivery.phases.first
-        self._stop = delivery.stop
+        self._stop, self._prefetch = delivery.stop, delivery.prefetch
         self._reachable = reachable
         self._begin = self._position = self._phases.plan(begin)
         self._lengths = self._phases.lengths
@@ -111,7 +111,7 @@ class StepLoop(ABC):
         delivery, reachable = self._delivery, self._reachable
         turn, before, skips = self._turn, self._position.step - 1, delivery.skips
         stop, staging, store_wait = self._stop, delivery.stagings.of(self._phases.at(0)), delivery.store_wait
-        source = begin_ahead(self._produce(), delivery.prefetch) if delivery.prefetch else self._produce()
+        source = begin_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         waits, clock, end, carries, masks = True, perf_counter, End.END, staging.carries, delivery.masks
         asked = clock()
         while stop is None or not stop():
