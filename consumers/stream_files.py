@@ -1,7 +1,8 @@
 """Where the tokens of eras and samples are in a stream's files: what reading ahead brings into memory."""
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,7 +29,7 @@ class Turn(NamedTuple):
     era: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EraRun:
     """Consecutive eras of one pass that are read together."""
 
@@ -42,6 +43,10 @@ class EraRun:
     """Whether all of them are read; else their samples are, one by one."""
     is_described: bool = False
     """Whether the files that say where the blocks are were read."""
+    parts: deque[FileRange] = field(default_factory=deque)
+    """Of a run that is read whole, what nobody has begun to read; known when it is described."""
+    begun: int = 0
+    """How many parts are being read."""
 
 
 class StreamFiles:

@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 
 from tokenmill.untrusted import open_regular
 
-PIECE_BYTES: Final = 16 << 20
-"""What is read in one go: large enough for a disk to be at its full speed, though the caller may wait for its turn
-between two pieces, and done in 10 milliseconds, or in 200 by a slow disk."""
+PIECE_BYTES: Final = 4 << 20
+"""What is read in one go: large enough for a disk to be at its full speed, and done in milliseconds."""
 _ANNOUNCED: Final = 256
 """Small parts that the system is told of before the first of them is waited for: a disk works at many at once."""
 _REFUSED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
