@@ -185,7 +185,7 @@ def test_one_module_looks_in_the_working_directory() -> None:
     }
 
     assert touching == {"tokenmill/stages/own_modules.py", "app/__init__.py", "tokenmill/sources/mapping.py"}
-    assert spawning == {"app/tools/side_processes.py"}
+    assert spawning == {"tokenmill/processes.py"}
 
 
 @pytest.fixture
