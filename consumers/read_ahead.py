@@ -97,7 +97,7 @@ class _Reading:
             while not self._ended:
                 runs = [run for run in self._runs if run.last >= first and run.first <= last]
                 if runs and runs[0].first <= first and runs[-1].last >= last and all(run.is_described for run in runs):
-                    left = sum(run.left for run in runs)
+                    left = sum(run.left for run in runs if run.is_awaited)
                     if not left or left > _WORTH_WAITING or not all(run.is_whole for run in runs):
                         return not left
                 self._changed.wait(_POLL_SECONDS)
@@ -108,14 +108,14 @@ class _Reading:
         while (task := self._next(files)) is not None:
             if isinstance(task, RowsAhead):
                 self._read_rows(task, files)
-            elif not task.is_described:
-                for description in files.descriptions(task):
+            elif not task.is_planned:
+                for description in () if task.is_described else files.descriptions(task):
                     for _ in read_pieces(description):
                         pass
                 parts = list(files.tokens(task)) if task.is_whole else []
                 with self._changed:
                     task.parts.extend(parts)
-                    task.is_described = True
+                    task.is_described = task.is_planned = True
                     self._changed.notify_all()
             elif (part := self._begin_part(task)) is not None:
                 self._read_part(task, part, files)
@@ -200,7 +200,7 @@ class _Reading:
         return not stands or self._wants_more(self._asked)
 
     def _unfinished(self) -> EraRun | None:
-        return next((run for run in self._runs if not run.is_described or run.parts), None)
+        return next((run for run in self._runs if not run.is_planned or run.parts), None)
 
     def _wants_more(self, asked: tuple[Turn, Turn]) -> bool:
         """Whether another run should follow: one after what was asked for, and more where these are small."""
