@@ -29,7 +29,7 @@ from tokenmill.errors import TokenMillError
 from tokenmill.samples import Samples, SequenceId, TrainableSamples
 from tokenmill.samples.places import EraPlaces
 from tokenmill.store import StreamInfo
-from tokenmill.store.page_cache import FileRange, KeptFiles, read_pieces, read_small
+from tokenmill.store.page_cache import FileRange, read_pieces, read_small
 
 from .arguments import whole
 from .stream_files import EraRun, StreamFiles, Turn
@@ -67,8 +67,6 @@ class _Reading:
         """The first and the last era that the loop wants next."""
         self._looked: tuple[Turn, Turn] | None = None
         """What was asked for when no further era was known."""
-        self._files = KeptFiles()
-        """Those that eras are read from."""
         self._changed = Condition()
         self._ended = False
 
@@ -77,7 +75,6 @@ class _Reading:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        self._files.close()
 
     def add(self, samples: Samples) -> RowsAhead:
         """Have samples read before all else."""
@@ -153,7 +150,7 @@ class _Reading:
     def _read_part(self, run: EraRun, part: FileRange, files: StreamFiles | None) -> None:
         """Read a part of a run, and with ``files`` all samples that are asked for meanwhile."""
         is_whole = True
-        for count in read_pieces(part, self._files):
+        for count in read_pieces(part):
             with self._changed:
                 run.left = max(run.left - count, 1)
                 if self._ended or self._is_stale(run):
@@ -187,12 +184,10 @@ class _Reading:
                     return self.rows.popleft()
                 asked = self._asked
                 found = self._unfinished()
-                fits = found is not None and (asked is None or self._runs[0].last >= asked[0] >= self._runs[0].first)
-                is_short = sum(len(run.parts) for run in self._runs) <= 1  # the other thread wants one, too
-            if asked is not None and (not fits or (is_short and found is not None and found.is_planned)):
-                self._plan(files, asked)
-            if fits:
+            if found is not None and (asked is None or self._runs[0].last >= asked[0] >= self._runs[0].first):
                 return found
+            if asked is not None:
+                self._plan(files, asked)
 
     def _has_work(self) -> bool:
         if self._asked is None:

@@ -44,7 +44,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[FileRange]:
     """Return what is read ahead, as it is read."""
     found: list[FileRange] = []
 
-    def pieces(part: FileRange, _files: object = None) -> Iterator[int]:
+    def pieces(part: FileRange) -> Iterator[int]:
         found.append(part)
         yield part.stop - part.first
 
@@ -174,7 +174,7 @@ def test_a_forked_process_has_a_thread_of_its_own(store: Store) -> None:
 def test_what_the_thread_cannot_read_is_refused_in_the_loop(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends, and the loop meets the fault where it reads: nothing waits for the thread."""
 
-    def fails(_: FileRange, _files: object = None) -> Iterator[int]:
+    def fails(_: FileRange) -> Iterator[int]:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(read_ahead, "read_pieces", fails)

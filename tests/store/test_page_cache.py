@@ -8,7 +8,7 @@ import pytest
 
 from tokenmill.errors import DamagedError
 from tokenmill.store import page_cache
-from tokenmill.store.page_cache import FileRange, KeptFiles, is_cached, read_pieces, read_small
+from tokenmill.store.page_cache import FileRange, is_cached, read_pieces, read_small
 
 
 @pytest.fixture(autouse=True)
@@ -47,53 +47,6 @@ def test_a_part_is_read_in_pieces(path: Path, asked: list[tuple[int, int]], monk
     assert list(read_pieces(FileRange(path, 9000, 1 << 62))) == [1000]
     assert list(read_pieces(FileRange(path, 10_000, 20_000))) == []
     assert asked == [(1000, 4096), (5096, 3904), (9000, 1000)]
-
-
-def test_a_file_that_is_kept_is_opened_once(path: Path, asked: list[tuple[int, int]]) -> None:
-    """Whoever has it, has it alone; closed, nothing is kept any more."""
-    files = KeptFiles()
-    for first in (0, 4000):
-        assert list(read_pieces(FileRange(path, first, first + 4000), files)) == [4000]
-    assert asked == [(0, 4000), (4000, 4000)]
-    mine, another = files.take(path), files.take(path)
-    assert mine is not None
-    assert another is not None
-    assert mine != another
-    files.give(path, mine)
-    files.give(path, another)
-    assert is_open(mine)
-    assert not is_open(another)
-    path.unlink()
-    path.write_bytes(bytes(7))
-    assert list(read_pieces(FileRange(path, 0, 4000), files)) == [7], "another file has the name"
-    last = files.take(path)
-    assert last is not None
-    files.close()
-    files.give(path, last)
-    assert not is_open(last)
-
-
-def test_few_files_are_kept(tmp_path: Path) -> None:
-    """Those that were used last; a missing one is none."""
-    files = KeptFiles()
-    assert files.take(tmp_path / "missing") is None
-    paths = []
-    for number in range(page_cache._KEPT + 3):
-        (path := tmp_path / str(number)).write_bytes(b"tokens")
-        assert list(read_pieces(FileRange(path, 0, 6), files)) == [6]
-        paths.append(path)
-    open_ones = {link.resolve() for link in Path("/proc/self/fd").iterdir()}
-    assert {*paths} & open_ones == {*paths[3:]}
-    files.close()
-
-
-def is_open(descriptor: int) -> bool:
-    """Whether this process has such a descriptor."""
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
 
 
 def test_small_parts_are_read_by_themselves(path: Path, tmp_path: Path, asked: list[tuple[int, int]]) -> None:

@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from threading import Lock
 from typing import Final, NamedTuple
 
 from tokenmill.untrusted import open_regular
 
 PIECE_BYTES: Final = 4 << 20
 """What is read in one go: large enough for a disk to be at its full speed, and done in milliseconds."""
-_KEPT: Final = 16
-"""Files that stay open: more than most streams have partitions that are read side by side."""
 _ANNOUNCED: Final = 256
 """Small parts that the system is told of before the first of them is waited for: a disk works at many at once."""
 _CACHESTAT: Final = 451
@@ -40,56 +37,16 @@ class FileRange(NamedTuple):
     stop: int
 
 
-class KeptFiles:
-    """Files that are read part by part, in the order of their bytes, and stay open from one part to the next.
-
-    The system reads ahead of who reads a file in a row, and knows that of a descriptor: with a new one for each part, a
-    disk is a fifth slower. Each descriptor is used by one thread at a time.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._descriptors: dict[Path, int] | None = {}
-        """Of those that nobody uses, the one that was used last at the end; None: they are closed."""
-
-    def take(self, path: Path) -> int | None:
-        """Return a descriptor of a file, for `give`; None: there is no such file."""
-        with self._lock:
-            found = None if self._descriptors is None else self._descriptors.pop(path, None)
-        if found is not None and not os.fstat(found).st_nlink:  # another file may have its name
-            os.close(found)
-            found = None
-        return _open(path) if found is None else found
-
-    def give(self, path: Path, descriptor: int) -> None:
-        """Keep a descriptor for the next part; only so many are kept."""
-        with self._lock:
-            kept = self._descriptors
-            if kept is None or path in kept:
-                os.close(descriptor)
-                return
-            kept[path] = descriptor
-            if len(kept) > _KEPT:
-                os.close(kept.pop(next(iter(kept))))
-
-    def close(self) -> None:
-        """Close all, and those that are given back later."""
-        with self._lock:
-            for descriptor in (self._descriptors or {}).values():
-                os.close(descriptor)
-            self._descriptors = None
-
-
-def read_pieces(part: FileRange, files: KeptFiles | None = None) -> Iterator[int]:
+def read_pieces(part: FileRange) -> Iterator[int]:
     """Bring a part of a file into the page cache, piece by piece; yield the bytes that each piece had.
 
-    A missing file has no bytes. The caller may stop between two pieces. Who reads more of a file later gives ``files``.
+    A missing file has no bytes. The caller may stop between two pieces.
 
     Raises:
         OSError: the file cannot be read.
 
     """
-    descriptor = _open(part.path) if files is None else files.take(part.path)
+    descriptor = _open(part.path)
     if descriptor is None:
         return
     try:
@@ -101,10 +58,7 @@ def read_pieces(part: FileRange, files: KeptFiles | None = None) -> Iterator[int
             yield count
             at += count
     finally:
-        if files is None:
-            os.close(descriptor)
-        else:
-            files.give(part.path, descriptor)
+        os.close(descriptor)
 
 
 def read_small(parts: Iterable[FileRange]) -> None:
