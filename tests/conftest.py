@@ -23,13 +23,13 @@ from xdist.scheduler import LoadFileScheduling
 from tests.shared_broker import WORKER, shared_broker, shared_directory
 from tokenmill.app.local.broker import Broker
 
-# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 40 examples
+# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 25 examples
 # keep the whole of the tests within minutes on two cores; `make faults` tries 200 of each property;
 # `--hypothesis-profile=thorough` is for a night.
-settings.register_profile("tokenmill", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tokenmill", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("full", settings.get_profile("tokenmill"), max_examples=200)
 settings.register_profile("thorough", settings.get_profile("tokenmill"), max_examples=10_000)
-settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=15)
+settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=8)
 settings.load_profile("tokenmill")
 
 # A broker of the tests lives for seconds or minutes: the quick compiler alone takes a third off what it costs to start.
