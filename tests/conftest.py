@@ -22,6 +22,10 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.shared_broker import WORKER, shared_broker, shared_directory
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.process import collect_seldom, keep_loaded
+
+# Thousands of tests are loaded for the whole run: looking through them for garbage took a seventh of its time.
+collect_seldom()
 
 # No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 25 examples
 # keep the whole of the tests within minutes on two cores; `make faults` tries 200 of each property;
@@ -99,6 +103,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _keep(config, items, lambda item: item.get_closest_marker("needs") is None)
     if config.getoption("--quick"):
         _keep(config, items, _is_quick)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported, and the tests themselves, out of all collections of garbage to come."""
+    keep_loaded()
 
 
 class SharingFixtures(LoadFileScheduling):  # type: ignore[misc]
