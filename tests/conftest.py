@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.java_cache import VARIABLE, java_options
 from tests.shared_broker import WORKER, shared_broker, shared_directory
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.process import collect_seldom, keep_loaded
@@ -36,8 +37,7 @@ settings.register_profile("thorough", settings.get_profile("tokenmill"), max_exa
 settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=8)
 settings.load_profile("tokenmill")
 
-# A broker of the tests lives for seconds or minutes: the quick compiler alone takes a third off what it costs to start.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault(VARIABLE, java_options())
 
 # In the background of a script Ctrl-C is ignored, and so it would be by all processes whose tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
