@@ -17,7 +17,7 @@ from tokenmill.app.process import Process
 VARIABLE: Final = "JAVA_TOOL_OPTIONS"
 CACHE: Final = Path(sys.prefix) / "kafka.aot"
 QUICK: Final = "-XX:TieredStopAtLevel=1"
-"""A broker of the tests lives for minutes at most: the quick compiler alone takes a third off what it costs to start."""
+"""A broker of the tests lives for minutes at most: the quick compiler alone takes a third off its start."""
 
 
 SECONDS: Final = 120.0
