@@ -1,6 +1,7 @@
 """What all tests share: one real Kafka broker, topics with names of their own, and how hard Hypothesis tries."""
 
 import asyncio
+import gc
 import itertools
 import logging
 import os
@@ -23,10 +24,10 @@ from xdist.scheduler import LoadFileScheduling
 from tests.java_cache import VARIABLE, java_options
 from tests.shared_broker import WORKER, shared_broker, shared_directory
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.process import collect_seldom, keep_loaded
+from tokenmill.app.process import keep_loaded
 
-# Thousands of tests are loaded for the whole run: looking through them for garbage took a seventh of its time.
-collect_seldom()
+# Until all tests are loaded (`pytest_collection_finish`): next to nothing of that is garbage.
+gc.disable()
 
 # No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 25 examples
 # keep the whole of the tests within minutes on two cores; `make faults` tries 200 of each property;
@@ -108,6 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Leave what was imported, and the tests themselves, out of all collections of garbage to come."""
     keep_loaded()
+    gc.enable()
 
 
 class SharingFixtures(LoadFileScheduling):  # type: ignore[misc]
