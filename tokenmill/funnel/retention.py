@@ -73,6 +73,11 @@ class Retention:
         }
 
     @property
+    def left_out(self) -> tuple[int, int]:
+        """Tokens of kept documents that the packing puts into no block, and how many documents lose these."""
+        return self.totals.packing["left_out"], self.totals.packing["shortened"]
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Tokens of documents a second, pauses included; None where that is not known."""
         return self.timed_tokens / self.seconds if self.seconds > 0 and self.timed_tokens else None
@@ -111,6 +116,13 @@ class Retention:
                 f"Packing: {_percent(padding, 2)} of tokens in blocks are padding, {_percent(cut, 2)} of documents are "
                 f"longer than a block and cut, {_percent(joined)} of blocks hold several documents"
             )
+        tokens, documents = self.left_out
+        if tokens:
+            share = _percent(tokens / (self.totals.tokens + tokens), 2)
+            lines.append(
+                f"Left out: {share} of the documents' tokens ({tokens:,}), the ends of {documents:,} documents that the "
+                "packing shortens"
+            )
         if self.tokens_per_second is not None:
             lines.append(f"Speed: {self.tokens_per_second:,.0f} tokens a second over {self.seconds:,.0f} s")
         return lines
@@ -128,6 +140,8 @@ class Retention:
             "efficiency": self.efficiency,
             "tokens_per_second": self.tokens_per_second,
             "packing": self.packing,
+            "left_out_tokens": self.left_out[0],
+            "shortened_documents": self.left_out[1],
             "funnel": [row._asdict() for row in self.funnel()],
         }
 
