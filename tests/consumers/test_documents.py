@@ -140,6 +140,16 @@ def test_retired_documents_are_not_listed(tmp_path: Path) -> None:
         Documents(store.path, STREAM, eras=range(2))
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_where_the_only_era_is_not_whole_this_is_said(tmp_path: Path, *, ends: bool) -> None:
+    """Its blocks do not come again, so nobody is told to wait for them; the mark of a stream's end is no era to read."""
+    blocks = pack(given_documents(LENGTHS), "concat", 5)
+    store = packed_store(tmp_path, packed_info(), {0: blocks}, ends=ends)
+    retire(store.path, STREAM, 0, 4)
+    with pytest.raises(InputError, match="retired, as far as into era 0, the last one. Read a store that still holds"):
+        Documents(store.path, STREAM)
+
+
 def test_labels_are_numbers(store: Store) -> None:
     """By their names' order; a share of them is counted by name."""
     documents = Documents(store.path, STREAM, label_field="label", label_names=["bad", "good"])

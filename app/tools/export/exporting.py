@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.errors import InputError
-from tokenmill.samples.whole_documents import documents_beginning_in
+from tokenmill.samples.document_index import documents_beginning_in
 from tokenmill.store import PartitionReader, StreamInfo, open_partition, partitions_in, read_stream
 from tokenmill.store.layout import partition_directory
 from tokenmill.store.manifest import Manifest
