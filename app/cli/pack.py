@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from tokenmill.errors import InputError, TokenMillError
+from tokenmill.funnel.retention import Retention
 
 from ..settings import Settings
 from ..tools.pack.pack_verification import verify_pack
@@ -203,6 +204,9 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
         show_json(pack_json(summary))
     else:
         show_table(streams_table(summary))
+        for name, stream in summary.streams.items():
+            for line in Retention(stream.totals).left_out_lines():
+                show(f"{name}: {line}")
         show(pack_line(summary, str(settings.store)))
         waiting = sum(stream.open_tokens for stream in summary.streams.values())
         if waiting:

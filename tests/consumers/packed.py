@@ -193,6 +193,8 @@ def whole_documents(
                 tokens[piece.position + at - piece.start] = block.tokens[at]
         number, piece, block = max(mine, key=lambda one: one[1].position)
         ends_inside = any(other.start > piece.start for other in block.pieces)
+        if fit:
+            ends_inside = len(tokens) % size > 0  # what is no whole block is a rest, which comes last
         highest = max(other.offset for some in blocks[first:stop] for other in some.pieces)
         if ends_inside or (document.offset + AGE < highest if fit else number < stop - 1):
             place = min((number, piece.start) for number, piece, _ in mine)

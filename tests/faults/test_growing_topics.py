@@ -12,8 +12,8 @@ from tests.conftest import TopicFactory
 from tests.faults.alive import assert_alive_again
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import eras_of, judge, partitions_of, read_control
-from tests.faults.serving import Serving
 from tests.faults.packings import each_packing
+from tests.faults.serving import Serving
 from tests.faults.trial import Trial
 from tests.service import in_own_loop, service_settings
 from tokenmill.app.kafka.clients import admin

@@ -13,6 +13,7 @@ from tests.simulation import history
 from tests.simulation.history import Action, History, Plan, draw_plan
 from tests.simulation.scene import Scene, scene_of
 from tests.simulation.shrinking import shrink
+from tests.simulation.test_histories import FAULTS
 from tests.simulation.worker import Rules
 
 HISTORIES: Final = 40
@@ -56,11 +57,13 @@ def test_every_store_gets_the_chain_of_the_log_that_stands(
             pytest.fail(f"seed {seed} of {PACKINGS[number]}: {History(shortest).run()}\nshortest: {shortest}")
         counts += one.counts
         counts["within a document"] += sum(m.cursor.taken > 0 for some in one.broker.landed.values() for m in some)
-    signs = ["second owners", "duplicates", "kill", "blocks", "carries"]
+    signs = ["second owners", "duplicates", "blocks", "carries"]
     divides = PACKINGS[number]["packing"] == "chunks" or "split" in str(PACKINGS[number])
     signs += ["within a document"] if divides else []
+    signs += FAULTS if trial.full else ()
     assert not [name for name in signs if not counts[name]], f"from seed {first} on: {counts}"
-    trial.fired("kill", counts["kill"])
+    for name in FAULTS:
+        trial.fired(name, counts[name])
     trial.held("exact", "complete", "conserved", "topic", "loud", histories=rounds, blocks=counts["blocks"])
 
 

@@ -116,16 +116,19 @@ class Retention:
                 f"Packing: {_percent(padding, 2)} of tokens in blocks are padding, {_percent(cut, 2)} of documents are "
                 f"longer than a block and cut, {_percent(joined)} of blocks hold several documents"
             )
-        tokens, documents = self.left_out
-        if tokens:
-            share = _percent(tokens / (self.totals.tokens + tokens), 2)
-            lines.append(
-                f"Left out: {share} of the documents' tokens ({tokens:,}), the ends of {documents:,} documents that the "
-                "packing shortens"
-            )
+        lines += self.left_out_lines()
         if self.tokens_per_second is not None:
             lines.append(f"Speed: {self.tokens_per_second:,.0f} tokens a second over {self.seconds:,.0f} s")
         return lines
+
+    def left_out_lines(self) -> list[str]:
+        """Return the sentence about the tokens of kept documents that are in no block; none where all are."""
+        tokens, documents = self.left_out
+        if not tokens:
+            return []
+        share = _percent(tokens / (self.totals.tokens + tokens), 2)
+        ends = f"the ends of {documents:,} documents that the packing shortens"
+        return [f"Left out: {share} of the documents' tokens ({tokens:,}), {ends}"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types; what is not known is null."""

@@ -204,7 +204,8 @@ class Tracer:
     def documents(self, wanted: str) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
         """Read all document tables; yield blocks read, of how many, and the records with that id (partition, offset).
 
-        Ids are compared as text, so ``7`` finds the id 7 and the id "7"; no text finds records without one. Something is yielded for each block.
+        Ids are compared as text, so ``7`` finds the id 7 and the id "7"; no text finds records without one. Something
+        is yielded for each block.
         """
         readers = [self._reader(number) for number in partitions_in(self._store, self._info.name)]
         total = sum(reader.blocks - reader.first_block for reader in readers)
