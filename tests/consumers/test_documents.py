@@ -154,9 +154,7 @@ def test_where_the_only_era_is_not_whole_this_is_said(tmp_path: Path, *, ends: b
     blocks = pack(given_documents(LENGTHS), "concat", 5)
     store = packed_store(tmp_path, packed_info(), {0: blocks}, ends=ends)
     retire(store.path, STREAM, 0, 4)
-    with pytest.raises(
-        InputError, match=r"retired, as far as into era 0, the last one\. Read a store that"
-    ):
+    with pytest.raises(InputError, match=r"retired, as far as into era 0, the last one\. Read a store that"):
         Documents(store.path, STREAM)
 
 
