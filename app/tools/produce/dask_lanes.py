@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 import xxhash
 
 from tokenmill.errors import InputError, TokenMillError
+from tokenmill.sources.items import DocumentSource, library
+from tokenmill.sources.paths import is_piped
 
 from ...settings import Settings
-from .items import DocumentSource, library
-from .paths import is_piped
 from .producing import RunPlan, produce
 from .run_notes import RunIdentity
 from .sender import Acknowledged
