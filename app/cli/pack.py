@@ -133,6 +133,9 @@ def pack_command(
     topic = raw_topic or settings.raw_topics[0]
     if then_flush:
         require_flush_allowed(settings, topic)
+    kept = settings.for_topic(topic).metadata_fields
+    if lost := [name for name in choice.shape.metadata_fields or () if name not in kept]:
+        say(f"the streams carry no {', '.join(lost)}: the setting metadata_fields names what goes with the tokens")
     with choice.opened(settings, topic, paths) as (reading, sources):
         plan = PackPlan(
             raw_topic=topic,
