@@ -23,7 +23,6 @@ from tokenmill.errors import StoreError
 from tokenmill.store import Store, open_partition
 
 DOCUMENTS = 250
-MESSAGE_BLOCKS = 16
 SUFFIXES = (".bin", ".docs", ".index", ".idx", ".json")
 
 
@@ -70,7 +69,6 @@ def test_copied_and_late_stores_continue(
 ) -> None:
     """A copy is refused, adopted, and goes on; with retention, a new store begins at a border, and an old one halts."""
     settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, **packing)
-    settings = settings.model_copy(update={"message_bytes": MESSAGE_BLOCKS * (settings.sequence_length + 1)})
     stream = settings.streams()[0]
     send(settings, [Raw(document(trial.rng)) for _ in range(DOCUMENTS)])
     flush_all(settings)
