@@ -33,7 +33,7 @@ def test_killed_mirrors_copy_everything_once(
         service.mill()
         service.segment()
         with Feeder(settings, trial.rng, burst=2):
-            for _ in range(trial.rounds(1, 40)):
+            for _ in range(trial.rounds(1, 10 if packing else 40)):
                 with Mirroring(settings, store) as mirroring:
                     time.sleep(trial.rng.uniform(0.5, 4.0))
                     mirroring.kill()
