@@ -135,7 +135,10 @@ def pack_command(
         require_flush_allowed(settings, topic)
     kept = settings.for_topic(topic).metadata_fields
     if lost := [name for name in choice.shape.metadata_fields or () if name not in kept]:
-        say(f"the streams carry no {', '.join(lost)}: the setting metadata_fields names what goes with the tokens")
+        say(
+            f"the streams carry no {', '.join(lost)}: what goes with the tokens is set by metadata_fields "
+            f"(TOKENMILL_METADATA_FIELDS={','.join([*kept, *lost])})"
+        )
     with choice.opened(settings, topic, paths) as (reading, sources):
         plan = PackPlan(
             raw_topic=topic,

@@ -54,7 +54,7 @@ def test_what_is_piped_in_is_packed_once(tmp_path: Path) -> None:
 
     assert first.returncode == 0, first.stderr
     assert b"50 documents, " in first.stdout
-    assert b"the streams carry no source: the setting metadata_fields names what goes" in first.stderr
+    assert b"the streams carry no source: what goes with the tokens is set by metadata_fields" in first.stderr
     assert b"raw-text.train: Left out: " in first.stdout
     assert second.returncode == InputError.exit_code
     assert b"what is piped in cannot be continued" in second.stderr
