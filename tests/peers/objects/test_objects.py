@@ -11,12 +11,12 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import obstore
 import pytest
 from obstore.store import S3Store
@@ -137,13 +137,9 @@ def _google(server: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bucke
     monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
 
     def ask(path: str, data: bytes, kind: str) -> None:
-        request = urllib.request.Request(f"{server}{path}", data, {"Content-Type": kind})
-        with urllib.request.urlopen(request) as answer:
-            assert answer.status == 200
+        httpx.post(f"{server}{path}", content=data, headers={"Content-Type": kind}).raise_for_status()
 
-    with urllib.request.urlopen(f"{server}/storage/v1/b?project=tests") as answer:
-        there = json.loads(answer.read()).get("items")
-    if not there:
+    if not httpx.get(f"{server}/storage/v1/b?project=tests").json().get("items"):
         ask("/storage/v1/b?project=tests", b'{"name": "corpus"}', "application/json")
     upload = "/upload/storage/v1/b/corpus/o?uploadType=media&name="
     return Bucket(

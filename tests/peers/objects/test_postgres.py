@@ -81,13 +81,13 @@ def test_rows_are_packed_gone_on_with_verified_and_refused_once_they_changed(
     made = rows(COUNT)
     values = ", ".join(f"({n}, '{row['text']}', {n}.25, '2026-01-01 00:00:00')" for n, row in enumerate(made))
     ask("CREATE TABLE pages (number int PRIMARY KEY, body text, score numeric, made timestamp)")
-    url = ask(f"INSERT INTO pages VALUES {values}")
+    url = ask(f"INSERT INTO pages VALUES {values}")  # noqa: S608 - texts of tests
     store, other = small_settings(tmp_path / "store"), small_settings(tmp_path / "other")
 
     first = run(store.store, url, "--limit", "1000")
     ask("UPDATE pages SET body = 'other' WHERE number = 2499")
     changed = run(store.store, url)
-    ask(f"UPDATE pages SET body = '{made[2499]['text']}' WHERE number = 2499")
+    ask(f"UPDATE pages SET body = '{made[2499]['text']}' WHERE number = 2499")  # noqa: S608
     rest = run(store.store, url, "--flush")
     verified = run(store.store, url, "--flush", "--verify")
 
@@ -96,7 +96,9 @@ def test_rows_are_packed_gone_on_with_verified_and_refused_once_they_changed(
     assert (json.loads(rest.stdout)["before"], json.loads(rest.stdout)["documents"]) == (1000, COUNT - 1000)
     assert "secret" not in first.stderr + changed.stderr + rest.stderr
     lines = [
-        json.dumps({"id": n, "text": row["text"], "score": f"{n}.25", "made": "2026-01-01T00:00:00"}, ensure_ascii=False)
+        json.dumps(
+            {"id": n, "text": row["text"], "score": f"{n}.25", "made": "2026-01-01T00:00:00"}, ensure_ascii=False
+        )
         for n, row in enumerate(made)
     ]
     (tmp_path / "pages.jsonl").write_text("\n".join(lines).replace('": ', '":').replace(', "', ',"') + "\n")
