@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
 
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.extras import missing_extra
+from tokenmill.processes import collect_seldom
 
-from ..process import collect_seldom
 from ..terminal import escaped, escaped_lines, guard_streams
 
 if TYPE_CHECKING:  # typer comes with an extra, and `main` says so where it is missing
@@ -58,7 +58,7 @@ COMMANDS: Final = {
     "retire": "stores",
     "adopt": "stores",
     "export": "exports",
-    "describe": "describing",
+    "describe": "exports",
     "skip": "control_records",
     "ignore": "control_records",
     "topics": "settings_and_topics",

@@ -1,15 +1,19 @@
-"""``tokenmill export``: the sealed segments of a stream in a format that others read."""
+"""What leaves a store: ``tokenmill export`` in a format that others read, ``tokenmill describe`` says what it is."""
 
+import asyncio
+import json
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
+from tokenmill.exports import FORMATS, FormatChoice, What, export
+
 from ..settings import Settings
-from ..tools.export import FORMATS, FormatChoice, What, export
+from ..tools.describe import add_broker_facts, card, croissant, store_facts
 from .options import OneStream, examples, with_settings
-from .output import AsJson, PlainColumn, count, say, show, show_json
+from .output import AsJson, PlainColumn, count, say, show, show_json, show_page
 from .progress import ProgressLine
 
 To = Annotated[FormatChoice, typer.Option("--to", metavar="FORMAT", help=f"{', '.join(FORMATS)}.", show_default=False)]
@@ -17,10 +21,17 @@ Out = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="The folder: new, or of the same export.", show_default=False)
 ]
 Rows = Annotated[What, typer.Option("--what", metavar="ROWS", help=f"What a row is: {' or '.join(get_args(What))}.")]
+Description = Literal["croissant", "card", "json"]
+As = Annotated[Description, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(get_args(Description))}.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Ask no broker: what the store knows.")]
+Sha = Annotated[
+    bool,
+    typer.Option("--hashes", help="SHA-256s of sealed segments, which reads them all; croissant always has them."),
+]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command(
         "export",
         epilog=examples(
@@ -28,6 +39,13 @@ def register(app: typer.Typer) -> None:
             "tokenmill export raw-text.train --to parquet --what documents --out /data/train",
         ),
     )(with_settings(export_command, "store"))
+    app.command(
+        "describe",
+        epilog=examples(
+            "tokenmill describe raw-text.train --format card > README.md",
+            "tokenmill describe raw-text.train --format croissant --offline > croissant.json",
+        ),
+    )(with_settings(describe_command, "store", "bootstrap_servers"))
 
 
 def export_command(
@@ -57,3 +75,21 @@ def export_command(
             f"not yet: {', '.join(result.waiting)} (partition/first block): the last document there goes on behind "
             "what the store holds; the same command writes them later"
         )
+
+
+def describe_command(
+    settings: Settings, stream: OneStream, *, description: As = "json", offline: Offline = False, with_sha: Sha = False
+) -> None:
+    """Say what a stream in the store is: sources, recipe, tokenizer, counts, retention, checksums.
+
+    Facts alone: from the store, and from the brokers where they answer. What is not known is left open and named.
+    """
+    facts = store_facts(settings.store, stream, with_sha256=with_sha or description == "croissant")
+    asyncio.run(add_broker_facts(facts, None if offline else settings))
+    if description == "card":
+        told = card(facts)
+    else:
+        told = json.dumps(croissant(facts) if description == "croissant" else facts.to_dict(), indent=2)
+    show_page(told)
+    for name, why in facts.unknown.items():
+        say(f"not known: {name}: {why}")

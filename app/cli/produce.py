@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from tokenmill.errors import InputError
+from tokenmill.sources import is_piped
 
 from ..settings import Settings
 from ..settings.values import parse_size
-from ..tools.produce import RunPlan, Summary, dry_run, flush, is_piped, produce, require_flush_allowed
+from ..tools.produce import RunPlan, Summary, dry_run, flush, produce, require_flush_allowed
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from ..tools.produce.summary import OnError
 from .options import examples, with_settings

@@ -10,25 +10,17 @@ from typing import Annotated, Any, Concatenate, Final, NamedTuple, ParamSpec, Ty
 import typer
 
 from tokenmill.errors import SettingsError
+from tokenmill.sources import DocumentSource, FolderWalk, Reading, ShapeOptions, find_sources, is_piped, shape_for
+from tokenmill.sources.compressed import known_encoding
+from tokenmill.sources.conditions import Condition
+from tokenmill.sources.formats import Choice
+from tokenmill.sources.mapping import CALL_SECONDS, Mapping
+from tokenmill.sources.sql import sql_sources
 from tokenmill.stages.decoding import FORMATS
 
 from ..settings import Settings
-from ..tools.produce import (
-    DocumentSource,
-    FolderWalk,
-    Reading,
-    RunIdentity,
-    ShapeOptions,
-    find_sources,
-    is_piped,
-    shape_for,
-)
-from ..tools.produce.compressed import known_encoding
-from ..tools.produce.conditions import Condition
-from ..tools.produce.formats import Choice
-from ..tools.produce.mapping import CALL_SECONDS, Mapping
+from ..tools.produce import RunIdentity
 from ..tools.produce.run_notes import deciding_options
-from ..tools.produce.sql import sql_sources
 from .produce_output import say_not_read
 
 P = ParamSpec("P")
@@ -97,7 +89,7 @@ class SourceChoice:
         mapping = self.mapping()
         try:
             encoding = None if self.encoding is None else known_encoding(self.encoding)
-            shape = shape_for(settings, topic, self.shape)
+            shape = shape_for(settings.for_topic(topic), settings.max_record_bytes, self.shape)
             reading = Reading(
                 shape, self.format_name, mapping, parse_delimiter(self.delimiter), encoding, extract=self.extract
             )

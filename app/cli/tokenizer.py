@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.status import Status
 
 from tokenmill.errors import EngineError
+from tokenmill.sources import FolderWalk, Reading, Refused, find_sources, read_items, shape_for
 from tokenmill.stages.engines import load_tokenizer
 from tokenmill.stages.training_tokenizer import train_tokenizer
 
 from ..local.output_files import require_file
 from ..settings import Settings
-from ..tools.produce import FolderWalk, Reading, Refused, find_sources, read_items, shape_for
 from ..tools.tokenizer_report import TokenizerReport, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size
@@ -131,7 +131,7 @@ class _Texts:
     """The documents' texts; counts them, and names those that cannot be used."""
 
     def __init__(self, settings: Settings, paths: list[str], choice: FormatName) -> None:
-        reading = Reading(shape_for(settings, settings.raw_topics[0]), choice)
+        reading = Reading(shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes), choice)
         walk = FolderWalk()
         self._items = read_items(find_sources(paths, reading, walk=walk))
         say_not_read(walk)

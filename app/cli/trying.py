@@ -13,13 +13,13 @@ from tokenmill.errors import InputError
 from tokenmill.funnel.pictures import languages_line, length_bars, terminal_bars
 from tokenmill.funnel.trial import TrialResult
 from tokenmill.funnel.tried_documents import TriedDocument
+from tokenmill.sources import FolderWalk, Reading, ShapeOptions, find_sources, shape_for
+from tokenmill.sources.compressed import known_encoding
+from tokenmill.sources.conditions import Condition
 
 from ..mill.recipes import RawTopicPlan
 from ..settings import Settings
 from ..terminal import escaped
-from ..tools.produce import FolderWalk, Reading, ShapeOptions, find_sources, shape_for
-from ..tools.produce.compressed import known_encoding
-from ..tools.produce.conditions import Condition
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
@@ -92,7 +92,9 @@ def try_command(
     evenly, with the numbers that decided. Ctrl-C ends it with the figures so far.
     """
     settings = trial_settings(settings, topic or settings.raw_topics[0], profile)
-    shape = shape_for(settings, settings.raw_topics[0], _shape_options(field, where))
+    shape = shape_for(
+        settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes, _shape_options(field, where)
+    )
     code = None if encoding is None else known_encoding(encoding)
     reading = Reading(shape, "lines" if lines else format_name, None, parse_delimiter(delimiter), code)
     walk = FolderWalk(follow_links)

@@ -6,7 +6,7 @@ aiokafka lacks four things, with or without the fast path:
    connections are refused, that costs little. Where they are accepted and reset at once, as by a proxy whose brokers
    are away, each costs two sockets, and memory: the error holds the frames that it passed, these hold the connection
    with its buffer, and the connection holds the error. Python frees such a cycle only in a garbage collection, and
-   here it collects seldom (`tokenmill.app.process`). So `connect` pauses, and frees what the error holds.
+   here it collects seldom (`tokenmill.processes`). So `connect` pauses, and frees what the error holds.
 2. It does not say when a broker answered: `ContactProtocol` does (`tokenmill.app.broker_contact`).
 3. It asks for metadata again at once when it got none: a producer with something to send does so thousands of times a
    second, which takes a whole core for as long as the brokers are away (`aiokafka.producer.sender`, where it waits for

@@ -13,13 +13,14 @@ from rich.console import Console
 from tokenizers import Tokenizer
 
 from tokenmill.errors import TokenMillError
+from tokenmill.sources import GivenSource, Item, shape_for
 from tokenmill.stages.training_tokenizer import train_tokenizer
 
 from ..kafka.topics import ensure_topics
 from ..settings import Settings
 from ..supervisor import Event, Status, Supervisor, WatchLimits, run_until_signalled
 from ..tasks import beside
-from ..tools.produce import GivenSource, Item, RunPlan, Summary, flush, produce, shape_for
+from ..tools.produce import RunPlan, Summary, flush, produce
 from .broker import Broker
 from .demo_outcome import DemoTrainer, check, go_back, in_background, next_commands, say_funnel, say_result, why_not
 from .demo_plan import PARTITIONS, VOCABULARY, DemoPlan, DemoText, demo_settings
@@ -100,7 +101,7 @@ class DemoFeeding:
         """Send all of the text, then a flush; on return all of it is acknowledged by Kafka."""
         topic, text, rate = self._settings.raw_topics[0], self._plan.text, self._plan.bytes_per_second
         self._view.say(f"feeding {topic} with {rate / 1e6:.2f} MB/s, for {text.bytes / rate:.0f} s")
-        items = text.items(shape_for(self._settings, topic))
+        items = text.items(shape_for(self._settings.for_topic(topic), self._settings.max_record_bytes))
         done = await produce(self._settings, topic, [GivenSource(items)], RunPlan(rate=rate), self._progress)
         if not self.killed:
             self._kill()
@@ -149,7 +150,7 @@ def run_demo(plan: DemoPlan, console: Console) -> int:
 
 def learn(text: DemoText) -> Tokenizer:
     """Return a byte-level BPE tokenizer of the text's documents."""
-    items = text.items(shape_for(Settings(), text.name))
+    items = text.items(shape_for(Settings(), Settings().max_record_bytes))
     return train_tokenizer((item.text for item in items if isinstance(item, Item)), vocabulary_size=VOCABULARY)
 
 

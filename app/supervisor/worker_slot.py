@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, Protocol, Self
 
 from tokenmill.backoff import Backoff
 from tokenmill.errors import BrokerError, TokenMillError
+from tokenmill.processes import guarded
 
 from ..broker_contact import CONTACT
-from ..process import guarded
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from ..telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE

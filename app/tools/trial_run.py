@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 from tokenmill.errors import SettingsError
 from tokenmill.funnel.trial import Trial
 from tokenmill.milling.columns import PART_BYTES, PART_RECORDS
+from tokenmill.sources.items import DocumentSource, ItemChunk, Place, Refused
+from tokenmill.sources.reading_order import ITEM_BYTES, ReadAhead
 from tokenmill.spelling import nearest
 from tokenmill.stages.decoding import FORMATS
 from tokenmill.stages.engines import RAW_BYTES
@@ -16,8 +18,6 @@ from tokenmill.stages.steps.profiles import PROFILES
 from ..mill.recipes import RawTopicPlan, plan_topic
 from ..settings import Settings
 from ..tasks import in_thread
-from .produce.items import DocumentSource, ItemChunk, Place, Refused
-from .produce.reading_order import ITEM_BYTES, ReadAhead
 from .produce.summary import PassedOver
 
 FEW_SECONDS: Final = 0.5

@@ -12,12 +12,13 @@ from typing import Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 import faust
 from faust.types import TP
 
+from tokenmill.processes import allow_more_files, keep_loaded
+
 from ..broker_contact import CONTACT
 from ..kafka import fastpath
 from ..kafka.clients import require_group
 from ..kafka.settled_streams import require_ready
 from ..logs import set_up_logging
-from ..process import allow_more_files, keep_loaded
 from ..settings import Settings
 from ..telemetry.measuring import Measured, measure
 from ..telemetry.reporting import WorkerReporter

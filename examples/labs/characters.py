@@ -13,7 +13,7 @@ import numpy as np
 from corpus import arguments
 
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import Reading, Refused, find_sources, read_items, shape_for
+from tokenmill.sources import Reading, Refused, find_sources, read_items, shape_for
 
 
 def main() -> None:
@@ -25,7 +25,9 @@ def main() -> None:
     lengths: list[int] = []
     refused = 0
     settings = Settings()
-    reading = Reading(shape_for(settings, settings.raw_topics[0]))  # as `tokenmill pack` and `produce` read them
+    reading = Reading(
+        shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes)
+    )  # as `tokenmill pack` and `produce` read them
     for item in read_items(find_sources(options.texts, reading)):
         if isinstance(item, Refused):
             refused += 1

@@ -36,8 +36,9 @@ from tokenmill.app.local.live_view import LiveView
 from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines
-from tokenmill.app.tools.produce import PassedOver, Refused
+from tokenmill.app.tools.produce import PassedOver
 from tokenmill.app.worker.run import Worker
+from tokenmill.sources import Refused
 from tokenmill.wire.dead_letters import DeadLetter, RecordPlace
 
 APP = Path(tokenmill.__file__).parents[1] / "app"

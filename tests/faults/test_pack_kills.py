@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from tests.app.tools.pack.packing import content, require_equal, rows
-from tests.app.tools.produce.files import WRITERS, write_jsonl
 from tests.faults.trial import Trial
+from tests.sources.files import WRITERS, write_jsonl
 from tokenmill.errors import DiskError
 
 OFTEN: Final = """

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.app.tools.produce.files import WRITERS, as_lines
 from tests.conftest import TopicFactory
 from tests.faults.oracle import read_letters
 from tests.faults.trial import Trial
 from tests.service import in_own_loop
+from tests.sources.files import WRITERS, as_lines
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings

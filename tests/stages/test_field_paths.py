@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.tools.produce.conditions import finder
+from tokenmill.sources.conditions import finder
 from tokenmill.stages.field_paths import find_field
 
 KEYS = st.sampled_from(["a", "b", "a.b", "b.a", "a.b.c", "", ".", "c"])

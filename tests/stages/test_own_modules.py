@@ -184,8 +184,8 @@ def test_one_module_looks_in_the_working_directory() -> None:
         if isinstance(node, ast.Import) and any(one.name.startswith("multiprocessing") for one in node.names)
     }
 
-    assert touching == {"tokenmill/stages/own_modules.py", "app/__init__.py", "app/tools/produce/mapping.py"}
-    assert spawning == {"app/tools/side_processes.py"}
+    assert touching == {"tokenmill/stages/own_modules.py", "app/__init__.py", "tokenmill/sources/mapping.py"}
+    assert spawning == {"tokenmill/processes.py"}
 
 
 @pytest.fixture

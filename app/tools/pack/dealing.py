@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..produce.items import DocumentSource, Item, Refused
+from tokenmill.sources.items import DocumentSource, Item, Refused
+from tokenmill.sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
+
 from ..produce.producing import partition_of
-from ..produce.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
 from ..produce.summary import Summary
 from .millers import Millers, batch_of
 from .parted_sources import parted

@@ -23,16 +23,15 @@ import numpy.typing as npt
 
 from tokenmill.errors import TokenMillError
 from tokenmill.milling.outcomes import Stages
+from tokenmill.processes import allow_more_files, collect_seldom, end_with_parent, keep_loaded, side_processes
 from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import FLUSH_HEADER, Record
+from tokenmill.sources.file_sources import Reading
+from tokenmill.sources.items import Item
 from tokenmill.stages.engines import EngineName, TokenizerFile
 from tokenmill.store import Store
 from tokenmill.wire.genesis import Genesis
 
-from ...process import allow_more_files, collect_seldom, keep_loaded
-from ..produce.items import Item
-from ..produce.sources import Reading
-from ..side_processes import end_with_parent, side_processes
 from ..verify.reference_sample import ReferenceSample
 from .pack_state import PackFiles
 from .parted_sources import FileSlice, Part, ScannedPart, SliceReader, scan

@@ -20,15 +20,15 @@ from typing import Any, Final, Self
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, StoreError
+from tokenmill.sources.items import Place
+from tokenmill.sources.reading_order import LaneState, OrderState
+from tokenmill.sources.source_changes import KnownSource
 from tokenmill.store.durable import blaming, put_file, sync_way_to
 from tokenmill.untrusted import read_json_file
 from tokenmill.wire.message import Message, decode_message, encode_header
 
 from ...settings import TopicSettings
-from ..produce.items import Place
-from ..produce.reading_order import LaneState, OrderState
 from ..produce.run_notes import ORDER
-from ..produce.source_changes import KnownSource
 
 DIRECTORY: Final = "pack"
 """In a store; no stream has this name, for theirs hold a dot."""

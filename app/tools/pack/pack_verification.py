@@ -14,6 +14,9 @@ from tokenmill.milling.outcomes import Stages
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
+from tokenmill.sources.file_sources import Reading
+from tokenmill.sources.items import DocumentSource
+from tokenmill.sources.reading_order import OrderState, ShuffleBuffer
 from tokenmill.stages.engines import TokenizerFile, reference_of
 from tokenmill.store import StreamInfo, open_eras, open_partition
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
@@ -22,10 +25,7 @@ from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
 from ...settings import Settings
-from ..produce.items import DocumentSource
-from ..produce.reading_order import OrderState, ShuffleBuffer
 from ..produce.sender import Acknowledged
-from ..produce.sources import Reading
 from ..produce.summary import Summary
 from ..verify.comparison import ExpectedBlocks, difference
 from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler

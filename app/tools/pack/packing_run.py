@@ -15,6 +15,9 @@ from typing import Final
 import xxhash
 
 from tokenmill.errors import DamagedError, InputError, SettingsError
+from tokenmill.sources.file_sources import Reading
+from tokenmill.sources.items import DocumentSource, Refused
+from tokenmill.sources.reading_order import OrderState, ShuffleBuffer
 from tokenmill.store import Store
 from tokenmill.store.lock import StoreLock
 from tokenmill.wire.genesis import MAX_PARTITIONS, Genesis
@@ -22,12 +25,9 @@ from tokenmill.wire.totals import Totals
 
 from ...mill.recipes import RawTopicPlan, plan_topic
 from ...settings import Settings
-from ..produce.items import DocumentSource, Refused
 from ..produce.producing import PROGRESS_SECONDS
-from ..produce.reading_order import OrderState, ShuffleBuffer
 from ..produce.run_notes import RunIdentity
 from ..produce.sender import Acknowledged
-from ..produce.sources import Reading
 from ..produce.summary import OnError, Summary
 from .dealing import Dealer
 from .millers import Ends, Millers, MillTask, open_for_packing

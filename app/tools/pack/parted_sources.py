@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import SourceError
-
-from ..produce.compressed import BUFFER_BYTES, DAMAGE, suffixes_of
-from ..produce.formats.columnar import read_parquet, row_groups
-from ..produce.formats.text import read_lines
-from ..produce.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet
-from ..produce.sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
+from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, suffixes_of
+from tokenmill.sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
+from tokenmill.sources.formats.columnar import read_parquet, row_groups
+from tokenmill.sources.formats.text import read_lines
+from tokenmill.sources.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet
 
 PART_BYTES: Final = 4 << 20
 """Bytes of a part of a file of lines: far more than a message between processes costs, and small beside a file."""

@@ -14,14 +14,9 @@ from typing import Final, NamedTuple
 from aiokafka import AIOKafkaProducer
 
 from tokenmill.errors import InputError, SourceError
-
-from ...kafka.retry import retry
-from ...settings import Settings, produced_topic
-from .items import DocumentSource
-from .reading_order import OrderState
-from .run_notes import NOTHING_BEFORE, ORDER, RunEnd, RunNotes, RunStart, SentBefore
-from .run_position import RunPosition, has_marks, is_complete, partition_ends, read_position
-from .source_changes import (
+from tokenmill.sources.items import DocumentSource
+from tokenmill.sources.reading_order import OrderState
+from tokenmill.sources.source_changes import (
     KnownSource,
     SourceChange,
     SourceComparison,
@@ -30,6 +25,11 @@ from .source_changes import (
     look_at_sources,
     sources_to_send,
 )
+
+from ...kafka.retry import retry
+from ...settings import Settings, produced_topic
+from .run_notes import NOTHING_BEFORE, ORDER, RunEnd, RunNotes, RunStart, SentBefore
+from .run_position import RunPosition, has_marks, is_complete, partition_ends, read_position
 
 SETTLE_SECONDS: Final = 60.0
 """How long the end of a part waits for a broker that is away: all is acknowledged, only the note of it is missing."""

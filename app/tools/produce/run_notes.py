@@ -20,12 +20,12 @@ import xxhash
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from tokenmill.errors import SourceError
+from tokenmill.sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
+from tokenmill.sources.reading_order import READERS
+from tokenmill.sources.source_changes import KnownSource
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings, produced_topic
-from .reading_order import READERS
-from .source_changes import KnownSource
-from .sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
 
 PART_BYTES: Final = 512 << 10
 """Bytes of one part of a note of sources; half of what the topic takes."""

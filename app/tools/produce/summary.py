@@ -10,14 +10,14 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from tokenmill.errors import InputError, TopicError
+from tokenmill.sources.datasets import DatasetInfo, DatasetSource
+from tokenmill.sources.items import DocumentSource, Item, Place, Refused, Unmet
+from tokenmill.sources.source_changes import SourceChange
 from tokenmill.wire.dead_letters import SourcePlace, encode_dead_letter, letter_partition
 
 from ...kafka.topics import partition_count
 from ...settings import Settings, dead_letter_topic
-from .datasets import DatasetInfo, DatasetSource
-from .items import DocumentSource, Item, Place, Refused, Unmet
 from .sender import Acknowledged, raise_for
-from .source_changes import SourceChange
 
 EXAMPLES: Final = 20
 """Refusals that are remembered with their text; all are counted."""

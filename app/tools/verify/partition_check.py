@@ -24,6 +24,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import TokenMillError
 from tokenmill.milling.outcomes import Stages
 from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.processes import collect_seldom, end_with_parent, keep_loaded, side_processes
 from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile, reference_of
@@ -33,9 +34,7 @@ from ...kafka import fastpath
 from ...kafka.clients import consumer, read_batches
 from ...kafka.schema_registry import schemas_for_command
 from ...kafka.token_topic import check_source
-from ...process import collect_seldom, keep_loaded
 from ...settings import Settings
-from ..side_processes import end_with_parent, side_processes
 from .chain_check import ChainCheck, ChainTask
 from .reference_sample import ReferenceSample, SampleCheck, Sampler
 from .verify_result import Advance, ChainResult

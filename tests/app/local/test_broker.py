@@ -12,8 +12,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.conftest import topics_on
 from tokenmill.app.local.broker import HOST, Broker
-from tokenmill.app.process import Process
 from tokenmill.errors import BrokerError
+from tokenmill.processes import Process
 
 # A program that starts a broker in argv[1] and dies at once, without any of Python's clean-up.
 DYING_OWNER = """

@@ -7,13 +7,13 @@ import pytest
 
 from tokenmill.app.local.demo_plan import PASSAGE_BYTES, DemoText, own_text, standard_library
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import Item, shape_for
 from tokenmill.errors import InputError
+from tokenmill.sources import Item, shape_for
 
 
 def items(text: DemoText) -> list[Item]:
     """Return the documents of a text."""
-    found = text.items(shape_for(Settings(), "topic"))
+    found = text.items(shape_for(Settings(), Settings().max_record_bytes))
     return [item for item in found if isinstance(item, Item)]
 
 

@@ -18,10 +18,10 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, rejected_topic
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
 from tokenmill.app.tools.inspect.rejected import RejectedDocument, read_rejected
-from tokenmill.app.tools.produce import Reading, find_sources, shape_for
 from tokenmill.app.tools.trial_run import TrialRun, plan_trial, trial_settings
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import InputError
+from tokenmill.sources import Reading, find_sources, shape_for
 from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
 
 PARTITIONS = 2
@@ -126,7 +126,9 @@ def test_a_trial_of_the_same_documents_counts_the_same(filtered: Filtered, tmp_p
     file.write_text("".join(json.dumps({"id": "d", "text": text}) + "\n" for text in filtered.texts.values()))
     settings = trial_settings(filtered.settings, filtered.raw_topic)
     _, trial = plan_trial(settings, 3)
-    sources = find_sources([str(file)], Reading(shape_for(settings, filtered.raw_topic)))
+    sources = find_sources(
+        [str(file)], Reading(shape_for(settings.for_topic(filtered.raw_topic), settings.max_record_bytes))
+    )
     asyncio.run(TrialRun(trial, sources, lambda _: None).run())
     (stream,) = in_own_loop(lambda: read_ledger(filtered.settings)).streams
     found = trial.result()

@@ -12,12 +12,12 @@ import pytest
 
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools import trial_run
-from tokenmill.app.tools.produce import DocumentSource, GivenSource, Item, Reading, find_sources, shape_for
-from tokenmill.app.tools.produce.items import ItemChunk, Place
 from tokenmill.app.tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 from tokenmill.funnel.trial import TrialResult
+from tokenmill.sources import DocumentSource, GivenSource, Item, Reading, find_sources, shape_for
+from tokenmill.sources.items import ItemChunk, Place
 from tokenmill.stages.steps.profiles import PROFILES
 
 SHORT = ({"name": "length", "min_words": 3},)
@@ -26,7 +26,9 @@ SHORT = ({"name": "length", "min_words": 3},)
 def run_of(settings: Settings, *paths: Path, limit: int | None = None, examples: int = 100) -> TrialRun:
     """Return a run over files."""
     own = trial_settings(settings, "raw-text")
-    sources = find_sources([str(path) for path in paths], Reading(shape_for(own, "raw-text")))
+    sources = find_sources(
+        [str(path) for path in paths], Reading(shape_for(own.for_topic("raw-text"), own.max_record_bytes))
+    )
     return TrialRun(plan_trial(own, examples)[1], sources, lambda _: None, limit)
 
 

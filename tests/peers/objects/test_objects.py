@@ -22,10 +22,10 @@ import pytest
 from obstore.store import S3Store
 
 from tests.app.tools.pack.packing import content, pack_into, require_equal, small_settings
-from tests.app.tools.produce.reading import found_in, reading_of, values
-from tokenmill.app.tools.produce import find_sources
-from tokenmill.app.tools.produce.items import Place
+from tests.sources.reading import found_in, reading_of, values
 from tokenmill.errors import InputError
+from tokenmill.sources import find_sources
+from tokenmill.sources.items import Place
 
 pytestmark = pytest.mark.peers
 

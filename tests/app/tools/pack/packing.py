@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.app.tools.produce.files import WRITERS
+from tests.sources.files import WRITERS
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack.packing_run import PackPlan, PackSummary, pack
-from tokenmill.app.tools.produce import DocumentSource, Reading, RunIdentity, ShapeOptions, find_sources, shape_for
+from tokenmill.app.tools.produce import RunIdentity
+from tokenmill.sources import DocumentSource, Reading, ShapeOptions, find_sources, shape_for
 from tokenmill.store import open_partition, partitions_in, streams_in
 from tokenmill.store.layout import partition_directory, segment_firsts
 
@@ -55,7 +56,9 @@ def opened(
     topic: str | None = None,
 ) -> tuple[Reading, list[DocumentSource]]:
     """Return how the sources are read, and the sources."""
-    shape = shape_for(settings, topic or settings.raw_topics[0], ShapeOptions(**(reading or {})))
+    shape = shape_for(
+        settings.for_topic(topic or settings.raw_topics[0]), settings.max_record_bytes, ShapeOptions(**(reading or {}))
+    )
     how = Reading(shape, choice)
     return how, find_sources([str(path) for path in paths], how)
 

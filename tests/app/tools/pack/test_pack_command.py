@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.app.tools.pack.packing import rows
-from tests.app.tools.produce.files import as_lines, write_jsonl
+from tests.sources.files import as_lines, write_jsonl
 from tokenmill.errors import InputError
 
 OPTIONS = ("--store", "store", "--tokenizer", "bytes", "--sequence-length", "63", "--partitions", "2")

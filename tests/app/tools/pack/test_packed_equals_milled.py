@@ -7,23 +7,15 @@ from typing import Any
 import pytest
 
 from tests.app.tools.pack.packing import blocks_in, content, every_format, pack_into, require_equal, rows
-from tests.app.tools.produce.files import write_jsonl, write_parquet
 from tests.conftest import TopicFactory
 from tests.service import Service, in_own_loop, service_settings
+from tests.sources.files import write_jsonl, write_parquet
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import parted_sources
-from tokenmill.app.tools.produce import (
-    Reading,
-    RunIdentity,
-    RunPlan,
-    ShapeOptions,
-    find_sources,
-    flush,
-    produce,
-    shape_for,
-)
+from tokenmill.app.tools.produce import RunIdentity, RunPlan, flush, produce
 from tokenmill.errors import StoreError
+from tokenmill.sources import Reading, ShapeOptions, find_sources, shape_for
 
 FIT: dict[str, Any] = {"name": "fit", "open_blocks": 5, "max_age_offsets": 40}
 CHUNKS: dict[str, Any] = {"name": "chunks", "chunk_tokens": 126, "rest": "pad"}
@@ -31,7 +23,10 @@ CHUNKS: dict[str, Any] = {"name": "chunks", "chunk_tokens": 126, "rest": "pad"}
 
 def sent(settings: Settings, topic: str, paths: list[Path], options: dict[str, Any], **plan: Any) -> None:
     """Produce, as the command does."""
-    reading = Reading(shape_for(settings, topic, ShapeOptions(**options)), plan.pop("choice", "auto"))
+    reading = Reading(
+        shape_for(settings.for_topic(topic), settings.max_record_bytes, ShapeOptions(**options)),
+        plan.pop("choice", "auto"),
+    )
     identity = RunIdentity.of(topic, {}, [str(path) for path in paths]) if plan.pop("resume", True) else None
     sources = find_sources([str(path) for path in paths], reading)
     in_own_loop(lambda: produce(settings, topic, sources, RunPlan(identity=identity, **plan)))

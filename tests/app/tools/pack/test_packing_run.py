@@ -19,7 +19,7 @@ from tests.app.tools.pack.packing import (
     rows,
     small_settings,
 )
-from tests.app.tools.produce.files import as_lines, write_jsonl
+from tests.sources.files import as_lines, write_jsonl
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run
 from tokenmill.app.tools.pack.pack_verification import PackVerification, verify_pack

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.app.tools.pack.packing import rows
-from tests.app.tools.produce.files import write_parquet
-from tests.app.tools.produce.reading import reading_of
+from tests.sources.files import write_parquet
+from tests.sources.reading import reading_of
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import parted_sources
 from tokenmill.app.tools.pack.millers import batch_of, records_of
@@ -25,11 +25,11 @@ from tokenmill.app.tools.pack.parted_sources import (
     parted,
     scan,
 )
-from tokenmill.app.tools.produce import Item, Reading
-from tokenmill.app.tools.produce import sources as source_module
-from tokenmill.app.tools.produce.items import ItemChunk, Place
-from tokenmill.app.tools.produce.sources import FileSource
 from tokenmill.errors import SourceError
+from tokenmill.sources import Item, Reading
+from tokenmill.sources import file_sources as source_module
+from tokenmill.sources.file_sources import FileSource
+from tokenmill.sources.items import ItemChunk, Place
 
 
 def here(reading: Reading) -> Callable[[Part], "Future[ScannedPart]"]:

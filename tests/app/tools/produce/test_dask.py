@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.tools.produce.reading import content_of
 from tests.conftest import TopicFactory
 from tests.service import in_own_loop
+from tests.sources.reading import content_of
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 

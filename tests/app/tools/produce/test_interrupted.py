@@ -16,12 +16,13 @@ from aiokafka import TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.app.tools.produce.reading import reading_of
 from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, ScriptedKafka
+from tests.sources.reading import reading_of
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, find_sources, produce
+from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce
 from tokenmill.app.tools.produce.run_position import MARK_HEADER, BatchMark, decode_mark
 from tokenmill.errors import InputError, SourceError
+from tokenmill.sources import find_sources
 from tokenmill.wire.dead_letters import SourcePlace, decode_dead_letter
 
 SETTINGS = Settings()
@@ -119,10 +120,10 @@ class World:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Let chunks and batches be small, and nobody wait for a reader."""
-    monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 3)
+    monkeypatch.setattr("tokenmill.sources.file_sources.CHUNK_ENTRIES", 3)
     monkeypatch.setattr("tokenmill.app.tools.produce.sender.BATCH_BYTES", 300)
     monkeypatch.setattr("tokenmill.app.tools.produce.producing.MOST_CHECKPOINTS", 4)
-    monkeypatch.setattr("tokenmill.app.tools.produce.reading_order.WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("tokenmill.sources.reading_order.WAIT_SECONDS", 0.001)
     return monkeypatch
 
 

@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from aiokafka import TopicPartition
 
-from tests.app.tools.produce.reading import content_of, reading_of
 from tests.conftest import TopicFactory
+from tests.sources.reading import content_of, reading_of
 from tokenmill.app.kafka.clients import consumer, read_range
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import DocumentSource, RunIdentity, RunPlan, find_sources, flush, produce
-from tokenmill.app.tools.produce.conditions import Condition
+from tokenmill.app.tools.produce import RunIdentity, RunPlan, flush, produce
 from tokenmill.errors import InputError, TopicError
 from tokenmill.records import FLUSH_HEADER
+from tokenmill.sources import DocumentSource, find_sources
+from tokenmill.sources.conditions import Condition
 
 
 @pytest.fixture

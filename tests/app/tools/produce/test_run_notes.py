@@ -6,10 +6,10 @@ from contextlib import closing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.tools.produce.reading import reading_of
+from tests.sources.reading import reading_of
 from tokenmill.app.tools.produce import RunIdentity
-from tokenmill.app.tools.produce.mapping import Mapping
 from tokenmill.app.tools.produce.run_notes import deciding_options
+from tokenmill.sources.mapping import Mapping
 
 file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
 

@@ -8,8 +8,6 @@ from aiokafka import TopicPartition
 
 from tests.app.tools.produce.scripted_kafka import RAW, ScriptedKafka
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce.items import Place
-from tokenmill.app.tools.produce.reading_order import LaneState, OrderState
 from tokenmill.app.tools.produce.run_notes import RunEnd, RunStart, SentBefore
 from tokenmill.app.tools.produce.run_position import (
     FIRST_TAIL,
@@ -24,6 +22,8 @@ from tokenmill.app.tools.produce.run_position import (
     read_position,
 )
 from tokenmill.errors import SourceError
+from tokenmill.sources.items import Place
+from tokenmill.sources.reading_order import LaneState, OrderState
 
 RUN = "ab"
 WHEN = 17

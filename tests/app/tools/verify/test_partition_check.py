@@ -14,9 +14,9 @@ import pytest
 
 from tests.app.tools.verify.published import Published, settled
 from tests.conftest import TopicFactory
+from tokenmill import processes
 from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.tools import side_processes
 from tokenmill.app.tools.verify import partition_check
 from tokenmill.app.tools.verify.chain_check import ChainTask
 from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partition, check_partitions
@@ -222,7 +222,7 @@ def test_advances_are_added_up_between_two_reports(monkeypatch: pytest.MonkeyPat
 def test_processes_that_are_started_never_see_ctrl_c() -> None:
     """They inherit the mask; this process has its own again."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with side_processes._shielded():
+    with processes._shielded():
         assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 

@@ -1,0 +1,168 @@
+"""An export: the sealed segments of a stream that a folder lacks, in a format that others read."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tokenmill.errors import InputError
+from tokenmill.exports.folder import ExportedFile, ExportedSegment, ExportFolder, blaming_export
+from tokenmill.exports.formats import BY_NAME, ExportFormat, FormatChoice
+from tokenmill.exports.rows import RowShape, What, block_rows, document_rows
+from tokenmill.samples.whole_documents import documents_beginning_in
+from tokenmill.store import PartitionReader, StreamInfo, open_partition, partitions_in, read_stream
+from tokenmill.store.layout import partition_directory
+from tokenmill.store.manifest import Manifest
+from tokenmill.store.sealed import sealed_segments
+
+Report = Callable[[int, int, str], None]
+"""Called with the segments that are done, those that there are to do, and the one that was written last."""
+
+
+@dataclass(slots=True)
+class Exported:
+    """What an export did, and what its folder holds then."""
+
+    folder: Path
+    written: list[ExportedSegment] = field(default_factory=list)
+    """By this call."""
+    files: list[ExportedFile] = field(default_factory=list)
+    """All files of the folder."""
+    waiting: list[str] = field(default_factory=list)
+    """Sealed segments in which documents begin whose end is in no block yet."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that the folder holds."""
+        return sum(file.rows for file in _once_a_row(self.files))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the folder holds."""
+        return sum(file.tokens for file in _once_a_row(self.files))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return {
+            "folder": str(self.folder),
+            "segments_written": len(self.written),
+            "rows_written": sum(file.rows for one in self.written for file in _once_a_row(one.files)),
+            "files": len(self.files),
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "waiting": self.waiting,
+        }
+
+
+def _once_a_row(files: "list[ExportedFile] | tuple[ExportedFile, ...]") -> Iterator[ExportedFile]:
+    """Yield the files that have rows of their own: of several with one name and other suffixes, the first."""
+    seen = set()
+    for file in files:
+        stem = file.name.rpartition(".")[0]
+        if stem not in seen:
+            seen.add(stem)
+            yield file
+
+
+def export(
+    store: Path, stream: str, out: Path, *, to: FormatChoice, what: What, report: Report | None = None
+) -> Exported:
+    """Write the sealed segments of a stream into a folder, those that it lacks; on return they are durable.
+
+    Names and content of the files are a function of the segments: every export of a stream, from any store and in any
+    number of calls, has the same. A document is in the file of the segment in which it begins. Index files name only
+    files that are whole.
+
+    Raises:
+        InputError: the folder holds something else; no segment is sealed yet; a library is missing.
+        StoreError: the store holds no such stream.
+        DamagedError: the store is damaged.
+        DiskError: the folder cannot be written to; what it holds stays, and the same call goes on.
+        LockedError: another process exports into the folder.
+
+    """
+    info = read_stream(store, stream)
+    sealed = {
+        partition: list(sealed_segments(partition_directory(store, stream, partition), info, partition))
+        for partition in partitions_in(store, stream)
+    }
+    if not any(sealed.values()):
+        raise InputError(
+            f"{stream} has no sealed segment in {store} yet: a segment has {info.segment_blocks} blocks "
+            f"(segment_blocks), and the fullest partition here has {_blocks(store, stream, list(sealed))}. Wait for "
+            "more, or use a stream with smaller segments"
+        )
+    shape = RowShape.of(info, what)
+    writer = BY_NAME[to](out.absolute(), shape)
+    with ExportFolder(out, _made_of(info, to, what)) as folder, blaming_export(out):
+        known = folder.segments()
+        _require_same_chain(known, sealed, store, out)
+        todo = [
+            (partition, manifest)
+            for partition, manifests in sealed.items()
+            for manifest in manifests
+            if (partition, manifest.first) not in known
+        ]
+        result = Exported(folder.path)
+        for partition, manifest in todo:
+            segment = _write(writer, open_partition(store, stream, partition), manifest, shape)
+            if segment is None:
+                result.waiting.append(f"{partition}/{manifest.first}")
+                continue
+            folder.add(segment)
+            known[partition, manifest.first] = segment
+            result.written.append(segment)
+            if report is not None:
+                report(len(result.written), len(todo), segment.name)
+        result.files = [file for _, segment in sorted(known.items()) for file in segment.files]
+        writer.index(result.files)
+    return result
+
+
+def _made_of(info: StreamInfo, to: FormatChoice, what: What) -> dict[str, Any]:
+    """Return what decides the files of an export."""
+    return {
+        "stream": info.name,
+        "fingerprint": info.fingerprint.hex(),
+        "segment_blocks": info.segment_blocks,
+        "block_tokens": info.block_tokens,
+        "dtype": info.dtype.name,
+        "to": to,
+        "what": what,
+    }
+
+
+def _write(
+    writer: ExportFormat, reader: PartitionReader, manifest: Manifest, shape: RowShape
+) -> ExportedSegment | None:
+    """Write the files of a segment; None where a document of it goes on behind what is committed."""
+    first, stop = manifest.first, manifest.first + manifest.blocks
+    if shape.what == "blocks":
+        rows = block_rows(reader, first, stop)
+    else:
+        documents = documents_beginning_in(reader, first, stop)
+        if documents is None:
+            return None
+        rows = document_rows(reader, *documents)
+    segment = ExportedSegment(reader.partition, first, manifest.chain_after, ())
+    begin = next(rows, None)  # a document may be longer than a segment: none begins there then
+    return segment if begin is None else replace(segment, files=tuple(writer.write(segment.name, chain([begin], rows))))
+
+
+def _require_same_chain(
+    known: dict[tuple[int, int], ExportedSegment], sealed: dict[int, list[Manifest]], store: Path, out: Path
+) -> None:
+    for partition, manifests in sealed.items():
+        for manifest in manifests:
+            segment = known.get((partition, manifest.first))
+            if segment is not None and segment.chain_after != manifest.chain_after:
+                raise InputError(
+                    f"{out} holds the segment at block {manifest.first} of partition {partition} with other blocks "
+                    f"than {store}: they are copies of two streams with one name and recipe. Name a new folder with "
+                    "--out"
+                )
+
+
+def _blocks(store: Path, stream: str, partitions: list[int]) -> int:
+    return max((open_partition(store, stream, partition).blocks for partition in partitions), default=0)

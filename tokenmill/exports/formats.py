@@ -1,0 +1,40 @@
+"""What every format of an export promises, and which formats there are."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal, Protocol, get_args
+
+from tokenmill.exports.arrow_files import ArrowFiles, HuggingFaceFiles, ParquetFiles
+from tokenmill.exports.flat_files import MegatronFiles, NanoGptFiles
+from tokenmill.exports.folder import ExportedFile
+from tokenmill.exports.lance_files import LanceFiles
+from tokenmill.exports.rows import ExportRows, RowShape
+from tokenmill.exports.shards import LitDataShards, MosaicShards
+
+FormatChoice = Literal["parquet", "arrow", "lance", "hf", "mds", "litdata", "megatron", "nanogpt"]
+FORMATS: Final = get_args(FormatChoice)
+
+
+class ExportFormat(Protocol):
+    """A way to write rows; another format is a class with these, and a line in `BY_NAME`."""
+
+    def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
+        """Write the files of one segment, whose names begin with ``name``; on return their content is durable.
+
+        Names and content are a function of ``name`` and the rows. There is one chunk of rows at least.
+        """
+
+    def index(self, files: Sequence[ExportedFile]) -> None:
+        """Write what names all files of the folder, where the format has such; atomic, and durable on return."""
+
+
+BY_NAME: Final[dict[FormatChoice, Callable[[Path, RowShape], ExportFormat]]] = {
+    "parquet": ParquetFiles,
+    "arrow": ArrowFiles,
+    "lance": LanceFiles,
+    "hf": HuggingFaceFiles,
+    "mds": MosaicShards,
+    "litdata": LitDataShards,
+    "megatron": MegatronFiles,
+    "nanogpt": NanoGptFiles,
+}

@@ -1,0 +1,321 @@
+"""Sources of documents: a file, or standard input. Each yields its items in chunks, from the end of any chunk on."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from io import BufferedReader, FileIO, RawIOBase
+from pathlib import Path
+from typing import Any, Final
+
+from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, UTF_8, decompressed, encoding_of, recoded, suffixes_of
+from tokenmill.sources.formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text, kind_of
+from tokenmill.sources.items import DocumentSource, Item, ItemChunk, Place, Refused, Unmet
+from tokenmill.sources.mapping import Mapping
+from tokenmill.sources.shape import Shape
+
+CHUNK_BYTES: Final = 1 << 20
+"""Bytes of values and refused data after which a chunk ends. A run remembers places between chunks: it cannot continue
+with another size."""
+CHUNK_ENTRIES: Final = 4096
+"""Entries in a chunk, wanted or not, so that the progress of a file is seen even if a condition hardly ever holds."""
+CHUNK_RULE: Final = 2
+"""Version of the rule by which chunks end: a run continues only with its own. In 1, refusals had no size."""
+STDIN: Final = "-"
+STDIN_NAME: Final = "stdin"
+STDIN_NUMBER: Final = 0
+GROWING: Final = ("jsonl", "lines")
+"""Kinds of files that may grow at their end: what was there before is read as it was."""
+START: Final = Place()
+TABLES: Final = frozenset({"csv", "tsv"})
+RECODED: Final = TABLES | {"text", "lines"}
+"""Kinds of files that may be in other encodings than UTF-8; JSON never is (RFC 8259)."""
+
+
+class Chunker:
+    """Makes items of entries, and chunks of items.
+
+    Where a chunk ends depends on the entries and the shape alone: read again from there, later chunks are the same.
+    """
+
+    def __init__(self, shape: Shape, name: str, start: Place, *, one_by_one: bool = False) -> None:
+        """Make items of the entries of ``name`` after ``start``; ``one_by_one``: each item is a chunk."""
+        self.place = start
+        self._shape = shape
+        self._name = name
+        self._limit = 0 if one_by_one else CHUNK_BYTES
+        self._items: list[Item | Refused] = []
+        self._numbers: list[int] = []
+        self.size = 0
+        """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
+        self.unmet = Unmet()
+        """What met not all conditions within the last chunk; once the entries have ended, within `rest`."""
+
+    def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
+        """Yield the items of full chunks; meanwhile `place` is the end of the chunk. The last items are in `rest`."""
+        items, numbers, size, count, limit = self._items, self._numbers, 0, 0, self._limit
+        unmet = without_field = 0
+        quick = self._shape.quick
+        try:
+            for number, at, content in entries:
+                # The usual case first, for what is done here is done for every line.
+                item = (quick(content) if type(content) is bytes else None) or self.outcome(number, content)
+                count += 1
+                if isinstance(item, Unmet):
+                    unmet += item.documents
+                    without_field += item.without_field
+                elif item is not None:
+                    items.append(item)
+                    numbers.append(0 if type(content) is Text and content.whole else number)
+                    size += len(item.data if isinstance(item, Refused) else item.value)
+                if size >= limit or count >= CHUNK_ENTRIES:
+                    self.place, self.size, self.unmet = Place(number, at), size, Unmet(unmet, without_field)
+                    self._items = []
+                    yield items
+                    self._numbers = []
+                    items, numbers, size, count = self._items, self._numbers, 0, 0
+                    unmet = without_field = 0
+        finally:
+            self.size, self.unmet = size, Unmet(unmet, without_field)
+
+    def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> ItemChunk:
+        """Return the chunk of these items: those that were yielded last, or the `rest`."""
+        return ItemChunk(items, self.place, bytes_read, self.size, last, self.unmet, self._numbers)
+
+    @property
+    def rest(self) -> list[Item | Refused]:
+        """The items after the last full chunk."""
+        return self._items
+
+    def where(self, number: int) -> str:
+        """Return the place of an entry, for people."""
+        return f"{self._name}:{number}" if number else self._name
+
+    def outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        """Return what an entry is."""
+        if type(content) is bytes:
+            return self._shape.of_json(f"{self._name}:{number}", content)
+        if isinstance(content, dict):
+            where = self.where(number)
+            return self._shape.of_row(where, content, where)
+        if isinstance(content, Text):
+            where = self._name if content.whole else self.where(number)
+            return self._shape.of_text(where, where, content.data)
+        if isinstance(content, Bad):
+            return Refused(self.where(number), content.why, content.data, content.broken)
+        return self._made_elsewhere(number, content)
+
+    def _made_elsewhere(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        """Return what another process has made of an entry (`tokenmill.app.tools.pack.parted_sources`), or nothing."""
+        if content is None or isinstance(content, Item | Unmet):
+            return content
+        if isinstance(content, Refused):
+            return content._replace(where=self.where(number))
+        raise TypeError(content)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How all sources are read."""
+
+    shape: Shape
+    choice: Choice = "auto"
+    mapping: Mapping | None = None
+    delimiter: str | None = None
+    """Between the fields of csv and tsv; None: comma and tab."""
+    encoding: str | None = None
+    """Of csv, tsv and texts; None: UTF-8, and for csv and tsv what a byte order mark says."""
+    extract: bool = False
+    """Whether the text of HTML pages in WARC files is extracted."""
+
+    @property
+    def needs(self) -> Needs:
+        """What formats need to know."""
+        texts = tuple(name for name, _ in self.shape.texts)
+        columns = None if self.mapping else self.shape.columns
+        return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter, self.extract)
+
+    def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
+        """Return the entries of a file of a kind, mapped if there is a mapping (`Mapping.of`)."""
+        if kind in RECODED:
+            file.encoding = self.encoding or (encoding_of(file.stream) if kind in TABLES else UTF_8)
+            file.stream = recoded(file.stream, file.encoding)
+        entries = BY_CHOICE[kind](file, self.needs, start)
+        return entries if self.mapping is None else self.mapping.of(entries, name=file.name, piped=piped)
+
+
+@dataclass(slots=True)
+class FileSource:
+    """A file of any format, perhaps compressed; or a part of one that grows."""
+
+    path: str
+    reading: Reading
+    size: int = -1
+    """Byte at which the part ends; by default the end of the file now."""
+    begin: Place = START
+    """Where the part begins."""
+    bounded: bool = False
+    """Whether what comes after `size` is left out."""
+    groups: range | None = None
+    """The row groups of a parquet file that are the part; None: all."""
+
+    def __post_init__(self) -> None:
+        if self.size >= 0:
+            return
+        try:
+            self.size = Path(self.path).stat().st_size
+        except OSError:
+            self.size = 0
+
+    @property
+    def name(self) -> str:
+        """The path as it was given."""
+        return os.fsencode(self.path).decode("utf-8", "replace")
+
+    @property
+    def kind(self) -> str:
+        """The kind of file as which it is read."""
+        return kind_of(suffixes_of(self.path)[0], self.reading.choice)
+
+    @property
+    def grows(self) -> bool:
+        """Whether it may grow at its end, with what was there before read as it was."""
+        if self.kind in RECODED and self.reading.encoding not in (None, UTF_8):
+            return False  # its places count bytes of UTF-8, the file has others
+        return self.kind in GROWING and not suffixes_of(self.path)[1]
+
+    def part(self, entry: int, byte: int, end: int) -> "FileSource":
+        """Return the part between two places of a file that grows; any other file whole."""
+        return replace(self, size=end, begin=Place(entry, byte), bounded=True) if self.grows else self
+
+    def signature(self) -> bytes:
+        """Return nothing: files are compared by content (`tokenmill.sources.source_changes`)."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the file's items."""
+        start = max(start, self.begin)
+        chunker = Chunker(self.reading.shape, self.name, start)
+        try:
+            file = FileIO(self.path)
+            with BufferedReader(BoundedFile(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
+                yield from self._chunks(raw, chunker, start)
+        except DAMAGE as error:
+            yield broken_chunk(chunker, error)
+
+    def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
+        suffix = suffixes_of(self.path)[1]
+        path = None if suffix else self.path
+        file = File(self.name, decompressed(raw, suffix), path, begin=self.begin, groups=self.groups)
+
+        def read_so_far() -> int:
+            # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a
+            # buffered reader moves its notion of that.
+            if file.share is not None:
+                return int(file.share * self.size)
+            return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if self.size else 0  # a pipe has no size, and no place
+
+        for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
+            yield chunker.chunk(items, read_so_far())
+        yield chunker.chunk(chunker.rest, self.size, last=True)
+
+
+class BoundedFile(RawIOBase):
+    """A file up to some byte."""
+
+    def __init__(self, file: FileIO, end: int) -> None:
+        self._file = file
+        self._end = end
+
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the file's number."""
+        return self._file.fileno()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is before the end."""
+        left = max(0, self._end - self._file.tell())
+        return self._file.readinto(memoryview(buffer)[:left]) or 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class StandardInput:
+    """What is piped in. It is read once, so no run can continue in it; items come as soon as they are there."""
+
+    reading: Reading
+    name: str = STDIN_NAME
+    size: int = 0
+
+    def signature(self) -> bytes:
+        """Return nothing: there is only one standard input."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the items, one in each chunk."""
+        chunker = Chunker(self.reading.shape, self.name, start, one_by_one=True)
+        # Not sys.stdin: the interpreter closes it at its end, and aborts if a thread is still in the middle of a read.
+        # Nor is this one closed, which would wait for the end of a read that was given up.
+        raw = BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES)
+        try:
+            kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
+            for items in chunker.chunks(self.reading.entries(kind, File(self.name, raw), start, piped=True)):
+                yield chunker.chunk(items, 0)
+            yield chunker.chunk(chunker.rest, 0, last=True)
+        except DAMAGE as error:
+            yield broken_chunk(chunker, error)
+
+
+def broken_chunk(chunker: Chunker, error: BaseException) -> ItemChunk:
+    """Return the last chunk of a source that cannot be read to its end: what was read, and why it ends."""
+    last = len(chunker.rest)
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    place = f" (behind entry {chunker.place.entry:,} and {last:,} more)" if chunker.place.entry or last else ""
+    refused = Refused(chunker.where(0), f"cannot be read{' to its end' if place else ''}: {why}{place}", broken=True)
+    return chunker.chunk([*chunker.rest, refused], 0, last=True)
+
+
+class GivenSource:
+    """Items that a program makes, each sent as soon as it is made."""
+
+    name = "given"
+    size = 0
+
+    def __init__(self, items: Iterable[Item | Refused]) -> None:
+        self._items = items
+
+    def signature(self) -> bytes:
+        """Return nothing: no run can continue in it."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the items, one in each chunk."""
+        for item in self._items:
+            size = len(item.data if isinstance(item, Refused) else item.value)
+            yield ItemChunk([item], start, 0, size)
+        yield ItemChunk([], start, 0, 0, last=True)
+
+
+def read_items(sources: Iterable[DocumentSource]) -> Iterator[Item | Refused]:
+    """Yield all items of all sources, one source after the other."""
+    for source in sources:
+        for chunk in source.chunks(Place()):
+            yield from chunk.items

@@ -1,0 +1,88 @@
+"""Ways to read documents: each format is a module with one function behind `Format`, and a line in `FORMATS` here."""
+
+from collections.abc import Iterable
+from typing import Final, Literal, get_args
+
+from tokenmill.sources.formats.columnar import read_arrow, read_parquet
+from tokenmill.sources.formats.json_values import read_json
+from tokenmill.sources.formats.text import read_csv, read_jsonl, read_text, read_text_lines, read_tsv
+from tokenmill.sources.formats.warc import read_warc
+from tokenmill.sources.items import Bad, Content, Entry, File, Format, Needs, Text, library
+
+Choice = Literal["auto", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "warc", "text", "lines"]
+CHOICES: Final[tuple[str, ...]] = get_args(Choice)
+
+BY_CHOICE: Final[dict[str, Format]] = {
+    "jsonl": read_jsonl,
+    "json": read_json,
+    "csv": read_csv,
+    "tsv": read_tsv,
+    "parquet": read_parquet,
+    "arrow": read_arrow,
+    "warc": read_warc,
+    "text": read_text,
+    "lines": read_text_lines,
+}
+BY_SUFFIX: Final = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".warc": "warc",
+    ".wet": "warc",
+}
+"""Any other file is tried as text."""
+
+
+LIBRARIES: Final = {
+    "parquet": ("pyarrow.parquet", "produce", "reading parquet"),
+    "arrow": ("pyarrow.ipc", "produce", "reading Arrow files"),
+    "warc": ("warcio.archiveiterator", "produce", "reading WARC and WET"),
+}
+"""Libraries that are checked before a run begins, so that it does not end in the middle for lack of one."""
+
+
+def kind_of(suffix: str, choice: Choice) -> str:
+    """Return the kind of a file, a key of `BY_CHOICE`, by its suffix (without that of a compression) and the choice.
+
+    ``auto`` takes it from the suffix; ``lines`` does as well, and reads any other text line by line; every other choice
+    is the kind.
+    """
+    if choice not in ("auto", "lines"):
+        return choice
+    return BY_SUFFIX.get(suffix.lower(), "lines" if choice == "lines" else "text")
+
+
+def require(kinds: Iterable[str]) -> None:
+    """Check that these kinds of files can be read.
+
+    Raises:
+        InputError: a library is missing; says what to install.
+
+    """
+    for kind in sorted(set(kinds) & set(LIBRARIES)):
+        library(*LIBRARIES[kind])
+
+
+__all__ = [
+    "BY_CHOICE",
+    "BY_SUFFIX",
+    "CHOICES",
+    "Bad",
+    "Choice",
+    "Content",
+    "Entry",
+    "File",
+    "Format",
+    "Needs",
+    "Text",
+    "kind_of",
+    "require",
+]

@@ -1,0 +1,135 @@
+"""Arrow and Parquet: a bounded number of rows at a time, and only the columns that are needed."""
+
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import Any, Final
+
+from tokenmill.sources.items import Bad, Entry, File, Needs, Place, library
+
+ROWS: Final = 512
+"""Rows that are objects of Python at once: enough that pyarrow's own cost for a batch does not count."""
+ROWS_BYTES: Final = 1 << 20
+"""Of these rows, where they are large, as Arrow holds them: rows can be books."""
+MAGIC: Final = b"ARROW1"
+"""What a file begins with, and a stream does not (Arrow columnar format, IPC file format)."""
+BUFFER_BYTES: Final = 1 << 18
+"""Read at once of each column that is needed. By default pyarrow reads all of a row group's, of any size."""
+
+
+def rows_within(size: int, rows: int) -> int:
+    """Return how many of ``rows`` that take ``size`` bytes in all may be in memory at once: 1 to `ROWS`."""
+    return max(1, min(ROWS, ROWS_BYTES * rows // max(1, size)))
+
+
+def rows_of(batch: Any) -> Iterator[dict[str, Any] | Bad]:
+    """Yield the rows of a record batch; one of which a value cannot be had is `Bad`, with the column's name."""
+    step = rows_within(batch.nbytes, batch.num_rows)
+    for begin in range(0, batch.num_rows, step):
+        some = batch.slice(begin, step)
+        try:
+            rows = some.to_pylist()
+        except Exception:  # noqa: BLE001 - types raise what they like (bad UTF-8, no such day or time zone): see `_row`
+            rows = [_row(some.slice(number, 1)) for number in range(some.num_rows)]
+        yield from rows
+
+
+def _row(one: Any) -> dict[str, Any] | Bad:
+    """Return the row that a record batch of one is."""
+    row = {}
+    for name, column in zip(one.schema.names, one.columns, strict=True):
+        try:
+            (row[name],) = column.to_pylist()
+        except UnicodeDecodeError as error:
+            return Bad(f"not UTF-8: {error.reason} at byte {error.start} of {name!r}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this value, and the next row may be well
+            return Bad(f"{name!r} cannot be read: {error}")
+    return row
+
+
+def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
+    """Yield the rows, numbered from 1."""
+    arrow = library("pyarrow", "produce", "reading Arrow files")
+    number = 0
+    try:
+        schema, batches = _open(library("pyarrow.ipc", "produce", "reading Arrow files"), file.stream)
+        if bad := needs.missing(schema.names):
+            yield 0, 0, bad
+            return
+        # By number, for names may be there twice.
+        columns = [n for n, name in enumerate(schema.names) if needs.columns is None or name in needs.columns]
+        for batch in batches:
+            skip = min(max(0, start.entry - number), batch.num_rows)
+            number += skip
+            for row in rows_of(batch.select(columns).slice(skip)):
+                number += 1
+                yield number, 0, row
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        yield number + 1, 0, Bad(f"no Arrow data, or damaged: {error}", broken=True)
+
+
+def _open(ipc: Any, stream: "BufferedReader[Any]") -> tuple[Any, Iterator[Any]]:
+    """Return schema and record batches."""
+    if not stream.peek(len(MAGIC)).startswith(MAGIC):
+        reader = ipc.open_stream(stream)
+        return reader.schema, iter(reader)
+    reader = ipc.open_file(stream)
+    return reader.schema, (reader.get_batch(number) for number in range(reader.num_record_batches))
+
+
+def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
+    """Yield the rows, numbered from 1; whole row groups before ``start`` are not read, nor those not of the file's."""
+    arrow = library("pyarrow", "produce", "reading parquet")
+    parquet = library("pyarrow.parquet", "produce", "reading parquet")
+    number = start.entry
+    try:
+        with parquet.ParquetFile(file.path or file.stream, pre_buffer=False, buffer_size=BUFFER_BYTES) as opened:
+            names = opened.schema_arrow.names
+            if bad := needs.missing(names):
+                yield 0, 0, bad
+                return
+            columns = names if needs.columns is None else [name for name in names if name in needs.columns]
+            for batch in _batches(opened, columns, start.entry, file.groups or range(opened.metadata.num_row_groups)):
+                for row in rows_of(batch):
+                    number += 1
+                    yield number, 0, row
+                file.share = number / opened.metadata.num_rows
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        yield number + 1, 0, Bad(f"no parquet, or damaged: {error}", broken=True)
+
+
+def row_groups(path: str) -> list[tuple[int, int]]:
+    """Return the rows of each row group of a parquet file, and their bytes, decompressed.
+
+    Raises:
+        ArrowException, OSError: it is no parquet file, or cannot be read.
+
+    """
+    with library("pyarrow.parquet", "produce", "reading parquet").ParquetFile(path) as opened:
+        found = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
+        return [(group.num_rows, group.total_byte_size) for group in found]
+
+
+def _batches(opened: Any, columns: list[str], skip: int, groups: range) -> Iterator[Any]:
+    """Yield the rows behind the first ``skip`` as record batches, each of as many as may be in memory at once."""
+    needed = frozenset(columns)
+    for number in range(opened.metadata.num_row_groups):
+        group = opened.metadata.row_group(number)
+        if skip >= group.num_rows:
+            skip -= group.num_rows
+            continue
+        if number not in groups:
+            return
+        rows = rows_within(_size(group, needed), group.num_rows)
+        for batch in opened.iter_batches(rows, row_groups=[number], columns=columns):
+            yield batch.slice(min(skip, batch.num_rows))
+            skip = max(0, skip - batch.num_rows)
+
+
+def _size(group: Any, columns: frozenset[str]) -> int:
+    """Return the bytes of a row group's columns, decompressed; those of a struct are called ``column.field``."""
+    chunks = map(group.column, range(group.num_columns))
+    return sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.path_in_schema in columns or chunk.path_in_schema.partition(".")[0] in columns
+    )

@@ -1,0 +1,325 @@
+"""From an object, a row or a text to a record: which field is the text, what goes with it, and what is left out."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, Final, Protocol
+
+import orjson
+
+from tokenmill.documents import Limits
+from tokenmill.errors import RecordError
+from tokenmill.sources.conditions import Condition, Finder, Row, columns_of, finder, word
+from tokenmill.sources.items import Item, Refused, Unmet
+from tokenmill.stages.decoding.json_objects import check_integer
+from tokenmill.stages.decoding.refusals import refusal
+
+_CUT: Final = "…"
+_INT_ID: Final = 4
+"""From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
+_BOM: Final = b"\xef\xbb\xbf"
+_SHOWN: Final = 60
+"""Characters of a field's name in a message: names are untrusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How documents of one topic are made of objects, rows and texts; made by `shape_for`."""
+
+    limits: Limits
+    text_field: str
+    """Name of the text in the topic's records."""
+    id_field: str
+    """Name of the id in the topic's records."""
+    max_record_bytes: int
+    plain: bool
+    as_is: bool
+    """JSON objects are sent byte for byte as they are."""
+    texts: tuple[tuple[str, Finder], ...]
+    id_from: str
+    """Name or path of the id in the sources."""
+    id: Finder
+    metadata_fields: tuple[tuple[str, Finder], ...]
+    where: tuple[Condition, ...]
+    key: tuple[str, Finder] | None
+    quick_id: int = 0
+    """Characters of an id that is short enough without counting its bytes; 0: `quick` decides nothing."""
+    columns: frozenset[str] = field(default=frozenset())
+    """Names that a needed column may have."""
+
+    def deciding(self) -> dict[str, object]:
+        """Return what decides what is sent, as JSON types: equal for shapes that send the same."""
+        return {
+            "names": [self.text_field, self.id_field, *(name for name, _ in self.texts), self.id_from],
+            "metadata_fields": [name for name, _ in self.metadata_fields],
+            "where": [condition.deciding() for condition in self.where],
+            "key": None if self.key is None else self.key[0],
+            "kind": [self.plain, self.as_is],
+            "limits": [self.max_record_bytes, *astuple(self.limits)],
+        }
+
+    def quick(self, data: bytes) -> Item | None:
+        """Return what `of_json` does, for an ordinary object that is sent as it is; None: call `of_json`."""
+        if not self.quick_id:
+            return None
+        try:
+            row = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return None
+        if type(row) is not dict or len(data) > self.limits.max_text_bytes:
+            return None
+        text, name = row.get(self.text_field), row.get(self.id_field)
+        if type(text) is not str:
+            text = next((found for _, find in self.texts if type(found := find(row)) is str), None)
+        if type(name) is float:
+            return None
+        if type(name) is str and len(name) > self.quick_id and _id_bytes(name) > self.limits.max_id_bytes:
+            return None
+        return Item(data, text) if text is not None and (type(name) is not int or self.quick_id >= _INT_ID) else None
+
+    def of_json(self, where: str, data: bytes) -> Item | Refused | Unmet:
+        """Return the document that the bytes of a JSON object are; `Unmet` if it is not wanted."""
+        try:
+            row = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            if not data.startswith(_BOM):
+                return Refused(where, str(refusal(data)), data)
+            return self.of_json(where, data.removeprefix(_BOM))
+        if type(row) is not dict:
+            return Refused(where, "not_an_object: a JSON value, but not an object", data)
+        if self.as_is:
+            return self._as_it_is(where, row, data)
+        return self.of_row(where, row, "", data)
+
+    def of_row(self, where: str, row: Row, name: str, data: bytes = b"") -> Item | Refused | Unmet:
+        """Return the document that a row is; `Unmet` if it is not wanted. ``name`` is its id if it has none."""
+        if self.where and (unwanted := self._unwanted(row)):
+            return unwanted
+        try:
+            text = self._text(row)
+            self._check_integers(row, data)
+            found = _scalar(self.id(row))
+            own = found if (isinstance(found, str) and found) or type(found) is int else name
+            return self._made(where, row, text, own)
+        except RecordError as error:
+            return Refused(where, str(error), data)
+        except (orjson.JSONEncodeError, UnicodeEncodeError) as error:
+            return Refused(where, f"no JSON can be made of it: {error}", data)
+
+    def of_text(self, where: str, name: str, data: bytes) -> Item | Refused | Unmet:
+        """Return the document of a text: ``{"id": name, "text": …}``, or with ``plain`` the text as it is."""
+        if b"\0" in data:
+            return Refused(where, "not text: it holds NUL bytes", data)
+        try:
+            text = data.decode("utf-8-sig")
+            row = {self.id_field: name, self.text_field: text}
+            if self.where and (unwanted := self._unwanted(row)):
+                return unwanted
+            self.limits.check_text(text)
+            return self._made(where, row, text, name)
+        except UnicodeDecodeError as error:
+            return Refused(where, f"not UTF-8: {error.reason} at byte {error.start}", data)
+        except RecordError as error:
+            return Refused(where, str(error), data)
+
+    def too_long(self, where: str) -> Refused:
+        """Return the refusal of what is longer than a record may be."""
+        return Refused(where, f"longer than {self.max_record_bytes} bytes (max_record_bytes)")
+
+    def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | Unmet:
+        """Return the object's own bytes, after checking that the mill takes them as a document."""
+        if self.where and (unwanted := self._unwanted(row)):
+            return unwanted
+        try:
+            text = self._text(row)
+            if len(data) > self.limits.max_text_bytes:  # UTF-8 is never longer than the same text in JSON
+                self.limits.check_text(text)
+            self._check_integers(row, data)
+            name = self.id(row)
+            if (isinstance(name, str) and name) or type(name) is int:
+                self.limits.check_id(name)
+            if self.metadata_fields:
+                self._carried(row)
+            return Item(data, text, None if self.key is None else self._key(row, name))
+        except RecordError as error:
+            return Refused(where, str(error), data)
+
+    def _check_integers(self, row: Row, data: bytes) -> None:
+        """Refuse an id or a carried field that is an integer beyond 64 bits in the JSON of which ``row`` was parsed."""
+        for name, find in ((self.id_from, self.id), *self.metadata_fields) if data else ():
+            value = find(row)
+            if type(value) is float:
+                check_integer(f"{name!r}", name, value, data)
+
+    def _unwanted(self, row: Row) -> Unmet | None:
+        """Return the count of a row that does not meet all conditions; None if it meets them."""
+        for condition in self.where:
+            if not condition.holds(row):
+                return Unmet(1, int(condition.missing(row)))
+        return None
+
+    def _made(self, where: str, row: Row, text: str, name: str | int) -> Item | Refused:
+        """Return a document whose value is a new object, or the text alone."""
+        self.limits.check_text(text)
+        if isinstance(name, str):
+            name = fit_id(name, self.limits.max_id_bytes)
+        key = None if self.key is None else self._key(row, name)
+        if self.plain:
+            return self._fitting(where, Item(text.encode(), text, key))
+        made: dict[str, Any] = {self.id_field: name} if name != "" else {}
+        made[self.text_field] = text
+        if self.metadata_fields:
+            made |= self._carried(row)
+        return self._fitting(where, Item(orjson.dumps(made), text, key))
+
+    def _fitting(self, where: str, item: Item) -> Item | Refused:
+        return self.too_long(where) if len(item.value) > self.max_record_bytes else item
+
+    def _text(self, row: Row) -> str:
+        wrong = None
+        for name, find in self.texts:
+            text = find(row)
+            if type(text) is str:
+                return text
+            if isinstance(text, bytes):
+                return _decoded(name, text)
+            wrong = wrong or (name if text is not None or name in row else None)
+        wanted = " or ".join(repr(name) for name, _ in self.texts)
+        if wrong:
+            raise RecordError("wrong_type", f"{wrong!r} is {_kind(dict(self.texts)[wrong](row))}, not a string")
+        there = ", ".join(ascii(name)[:_SHOWN] for name in list(row)[:8]) or "no fields"
+        raise RecordError("missing_text", f"no field {wanted}; there are: {there}; say which is the text: --field")
+
+    def _carried(self, row: Row) -> dict[str, Any]:
+        fields = {name: value for name, find in self.metadata_fields if (value := _scalar(find(row))) is not None}
+        for name, value in fields.items():
+            if isinstance(value, (dict, list)):
+                raise RecordError("wrong_type", f"the carried field {name!r} is an array or an object, not one value")
+        self.limits.check_fields(fields)
+        return fields
+
+    def _key(self, row: Row, name: object) -> bytes:
+        wanted, find = self.key or ("", _nothing)
+        value = name if wanted == self.id_field and name != "" else find(row)
+        if value is None or isinstance(value, (dict, list)):
+            raise RecordError("no_key", f"no field {wanted!r} for the key")
+        return word(value).encode()
+
+
+def fit_id(name: str, max_id_bytes: int) -> str:
+    """Return the name, cut on the left where it is too long for an id: a path's end says more than its start."""
+    if len(name) * 6 <= max_id_bytes and name.isascii():
+        return name
+    name = name.encode("utf-8", "replace").decode()
+    if _id_bytes(name) <= max_id_bytes:
+        return name
+    while name and _id_bytes(_CUT + name) > max_id_bytes:
+        name = name[1:]
+    return _CUT + name
+
+
+def _id_bytes(name: str) -> int:
+    return len(orjson.dumps(name)) - 2  # without the quotes: as `Limits` counts
+
+
+def _decoded(name: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise RecordError("invalid_utf8", f"{name!r} is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _scalar(value: Any) -> Any:
+    """Return a value of a table as JSON has it: dates, decimals and the like as text."""
+    if value is None or isinstance(value, (str, int, float, bool, dict, list)):
+        return value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _nothing(_row: Row) -> None:
+    return None
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    return {bool: "true or false", int: "a number", float: "a number", dict: "an object", list: "an array"}.get(
+        type(value), f"of type {type(value).__name__}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeOptions:
+    """How documents are made, beside the settings of the topic."""
+
+    fields: Sequence[str] = ()
+    """Names or dotted paths of the text in the sources; the first that holds a string. None: the topic's own."""
+    id_field: str | None = None
+    """Where the id is; None: where the topic has it."""
+    metadata_fields: Sequence[str] | None = None
+    """Fields that go with the text; None: the topic's own, and all others of an object that goes as it is."""
+    where: Sequence[Condition] = ()
+    """All must hold."""
+    key: str | None = None
+    """Field whose value becomes the record's key."""
+    plain: bool = False
+    """Send the text alone: no JSON object around it, no id."""
+
+
+class TopicRules(Protocol):
+    """What a raw topic's settings say of its records (`tokenmill.app.settings.TopicSettings`)."""
+
+    @property
+    def text_fields(self) -> tuple[str, ...]:
+        """Names or dotted paths of the text; the first that holds a string."""
+
+    @property
+    def id_field(self) -> str:
+        """Where the id is."""
+
+    @property
+    def metadata_fields(self) -> tuple[str, ...]:
+        """Fields that go with the text."""
+
+    @property
+    def decode(self) -> str:
+        """How records are decoded; ``text`` is no JSON."""
+
+    @property
+    def max_id_bytes(self) -> int:
+        """A longer id is shortened."""
+
+    @property
+    def limits(self) -> Limits:
+        """Beyond these, a document is refused."""
+
+
+def shape_for(topic: TopicRules, max_record_bytes: int, options: ShapeOptions | None = None) -> Shape:
+    """Return how documents for a raw topic are made, by the settings of that topic and the options.
+
+    A topic that is decoded as ``text`` gets plain text whatever the options: JSON would be tokenized as it is.
+    """
+    options = options or ShapeOptions()
+    fields = tuple(options.fields) or topic.text_fields
+    id_field = topic.id_field if options.id_field is None else options.id_field
+    metadata_fields = topic.metadata_fields if options.metadata_fields is None else tuple(options.metadata_fields)
+    plain = options.plain or topic.decode == "text"
+    needed = [*fields, id_field, *metadata_fields, *(condition.field for condition in options.where)]
+    needed += [] if options.key is None else [options.key]
+    as_is = not plain and fields == topic.text_fields and id_field == topic.id_field and options.metadata_fields is None
+    ordinary = as_is and not (options.where or options.key or metadata_fields or "." in id_field)
+    return Shape(
+        limits=topic.limits,
+        text_field=topic.text_fields[0],
+        id_field=topic.id_field,
+        max_record_bytes=max_record_bytes,
+        plain=plain,
+        as_is=as_is,
+        texts=tuple((name, finder(name)) for name in fields),
+        id_from=id_field,
+        id=finder(id_field),
+        metadata_fields=tuple((name, finder(name)) for name in metadata_fields),
+        where=tuple(options.where),
+        key=None if options.key is None else (options.key, finder(options.key)),
+        quick_id=topic.max_id_bytes // 6 if ordinary else 0,
+        columns=frozenset(column for name in needed for column in columns_of(name)),
+    )
