@@ -49,8 +49,8 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 # The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
 test test-quick faults: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/kafka.aot ## all tests, against a real broker (ARGS="-k cursor" chooses)
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/kafka.aot ## all tests, against a real broker, in some 8 minutes on two cores (ARGS="-k cursor" chooses)
+	$(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in less than a minute: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
@@ -176,7 +176,7 @@ $(VENV)/.test-data: $(VENV)/.locked tests/vocabularies/requirements.txt
 	@touch $@
 
 # With it, the brokers that tests start need half the time for that.
-$(VENV)/kafka.aot: $(VENV)/.installed app/local/broker.lock.toml tests/java_cache.py
+$(VENV)/kafka.aot: $(VENV)/.locked app/local/broker.lock.toml tests/java_cache.py | $(VENV)/.installed
 	@$(BIN)/python -m tests.java_cache
 
 # The loaders that ours is compared with, on the environment's torch: in a folder of their own, for they want other

@@ -18,8 +18,6 @@ VARIABLE: Final = "JAVA_TOOL_OPTIONS"
 CACHE: Final = Path(sys.prefix) / "kafka.aot"
 QUICK: Final = "-XX:TieredStopAtLevel=1"
 """A broker of the tests lives for minutes at most: the quick compiler alone takes a third off its start."""
-
-
 SECONDS: Final = 120.0
 """For writing the file, which takes three."""
 
