@@ -184,10 +184,12 @@ class _Reading:
                     return self.rows.popleft()
                 asked = self._asked
                 found = self._unfinished()
-            if found is not None and (asked is None or self._runs[0].last >= asked[0] >= self._runs[0].first):
-                return found
-            if asked is not None:
+                fits = found is not None and (asked is None or self._runs[0].last >= asked[0] >= self._runs[0].first)
+                is_short = sum(len(run.parts) for run in self._runs) <= 1  # the other thread wants one, too
+            if asked is not None and (not fits or (is_short and found is not None and found.is_planned)):
                 self._plan(files, asked)
+            if fits:
+                return found
 
     def _has_work(self) -> bool:
         if self._asked is None:

@@ -231,7 +231,7 @@ class Fleet:
         self.batch_size = batch_size
         named = {name: self._stores[name] for name in self.names}
         self.ranks = [
-            open_mixture(named, self._weights, rank=rank, world_size=world_size, batch_size=batch_size)
+            open_mixture(named, self._weights, rank=rank, world_size=world_size, batch_size=batch_size, read_ahead=0)
             for rank in range(world_size)
         ]
         if self.state is not None:
@@ -249,7 +249,12 @@ class Fleet:
     def add(self, name: str, weight: Any, ahead: int) -> None:
         """Add a stream on all ranks."""
         for number, rank in enumerate(self.ranks):
-            options: dict[str, Any] = {"rank": number, "world_size": len(self.ranks), "batch_size": self.batch_size}
+            options: dict[str, Any] = {
+                "rank": number,
+                "world_size": len(self.ranks),
+                "batch_size": self.batch_size,
+                "read_ahead": 0,
+            }
             rank.add_stream(name, open_streams({name: self._stores[name]}, **options)[name], weight, rank.step + ahead)
         self.names.append(name)
         self.state = self.ranks[0].state_dict()
@@ -283,7 +288,7 @@ def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_se
                     break
                 except StoreError:
                     for seed, name in enumerate(there):
-                        reached[name] = min(reached[name] + 8, eras)
+                        reached[name] = min(reached[name] + 20, eras)
                         bring(there[name], seed, eras, reached[name], info=LONG_SEGMENTS)
                     fleet.begin(world, size)  # as after a crash
             known = len(rows)
