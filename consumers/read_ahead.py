@@ -96,7 +96,7 @@ class _Reading:
             while not self._ended:
                 runs = [run for run in self._runs if run.last >= first and run.first <= last]
                 if runs and runs[0].first <= first and runs[-1].last >= last and all(run.is_described for run in runs):
-                    left = sum(run.left for run in runs)
+                    left = sum(run.left for run in runs if run.is_awaited)
                     if not left or left > _WORTH_WAITING or not all(run.is_whole for run in runs):
                         return not left
                 self._changed.wait(_POLL_SECONDS)

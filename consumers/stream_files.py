@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +18,8 @@ _RUN_BYTES: Final = 8 << 20
 """Consecutive small eras that are read as one: their blocks follow each other in each partition."""
 _GAP_BYTES: Final = 32 << 10
 """Between two samples in a file: to read them is cheaper than another request."""
+_AWAITED_SEGMENTS: Final = 256
+"""Of an era: opening the files of so many takes 10 ms. The loop does not wait for more, for it may need few of them."""
 _WHOLE: Final = 1 << 62
 """Behind the end of any file."""
 
@@ -40,8 +43,10 @@ class EraRun:
     """Of these, how many are not read yet."""
     is_whole: bool
     """Whether all of them are read; else their samples are, one by one."""
+    is_awaited: bool = True
+    """Whether the loop waits for it."""
     is_described: bool = False
-    """Whether the files that say where the blocks are were read."""
+    """Whether the files that say where the blocks are were read, or are left to the loop."""
 
 
 class StreamFiles:
@@ -64,7 +69,10 @@ class StreamFiles:
         while stop < known and (self.eras.blocks_before(stop + 1) - before) * size <= _RUN_BYTES:
             stop += 1
         count = (self.eras.blocks_before(stop) - before) * size
-        return EraRun(turn, Turn(turn.passed, stop - 1), count, count, is_whole=count <= most_bytes)
+        run = EraRun(turn, Turn(turn.passed, stop - 1), count, count, is_whole=count <= most_bytes)
+        run.is_awaited = sum(1 for _ in islice(self._segments(run), _AWAITED_SEGMENTS + 1)) <= _AWAITED_SEGMENTS
+        run.is_described = not run.is_awaited
+        return run
 
     def following(self, turn: Turn) -> Turn | None:
         """Return the era after one, perhaps in the next pass; None where it is not known."""

@@ -8,7 +8,13 @@ import pytest
 
 from tokenmill.errors import DamagedError
 from tokenmill.store import page_cache
-from tokenmill.store.page_cache import FileRange, read_pieces, read_small
+from tokenmill.store.page_cache import FileRange, is_cached, read_pieces, read_small
+
+
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing in memory, as far as the system says."""
+    monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
 
 
 @pytest.fixture
@@ -84,3 +90,25 @@ def test_a_disk_error_is_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "sendfile", fails)
     with pytest.raises(OSError, match="Input/output error"):
         list(read_pieces(FileRange(path, 0, 10_000)))
+
+
+def test_what_is_in_memory_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its pages have to be there; a system that does not say so has it read."""
+    monkeypatch.setattr(page_cache, "is_cached", is_cached)
+    path.write_bytes(bytes(1 << 20))
+    with path.open("rb") as file:
+        if not is_cached(file.fileno(), 0, 1 << 20):
+            pytest.skip("this system does not say what is in memory")
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if is_cached(file.fileno(), 0, 1 << 20):
+            pytest.skip("this file system keeps files in memory")
+        assert list(read_pieces(FileRange(path, 0, 1 << 20))) == [1 << 20]
+        assert is_cached(file.fileno(), 0, 1 << 20)
+        assert is_cached(file.fileno(), 4095, 2)
+    monkeypatch.delattr(os, "sendfile")
+    assert list(read_pieces(FileRange(path, 1, 1 << 20))) == [(1 << 20) - 1]
+    read_small([FileRange(path, 1, 10), FileRange(path, 5000, 5010)])
+    monkeypatch.setattr(page_cache, "_system_call", lambda: lambda *_: -1)
+    with pytest.raises(AttributeError, match="sendfile"):
+        list(read_pieces(FileRange(path, 1, 10)))
