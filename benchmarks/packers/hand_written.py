@@ -1,7 +1,7 @@
 """The loop that one writes by hand with a fast engine: lines in, batches of texts, blocks into a file for each split.
 
-Its engine has as many threads as there are cores, and each as much text at once. It has no answer to a kill between two of its lines, and nobody knows
-afterwards which document a token came from.
+Its engine has as many threads as there are cores, and each as much text at once. It has no answer to a kill between two
+of its lines, and nobody knows afterwards which document a token came from.
 """
 
 import json

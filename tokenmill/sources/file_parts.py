@@ -102,6 +102,27 @@ class FilePart:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class DividedFile:
+    """How a file is divided, as a source without documents: a run that has it notices when that changes."""
+
+    name: str
+    parts: FileParts
+
+    @property
+    def size(self) -> int:
+        """The file's."""
+        return self.parts.size
+
+    def signature(self) -> bytes:
+        """Return a hash of where the parts begin and end."""
+        return xxhash.xxh3_128_digest(repr(self.parts).encode())
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield nothing."""
+        yield ItemChunk([], start, self.size, 0, last=True)
+
+
 def parts_of(source: FileSource, least: int = PART_BYTES) -> FileParts:
     """Return how a file that may be divided is divided; ``least`` is `PART_BYTES`, of the process that asks.
 

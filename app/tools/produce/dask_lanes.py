@@ -16,7 +16,7 @@ import xxhash
 
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.sources import file_parts
-from tokenmill.sources.file_parts import FileParts, divided, may_be_divided, parts_of
+from tokenmill.sources.file_parts import DividedFile, FileParts, divided, may_be_divided, parts_of
 from tokenmill.sources.file_sources import FileSource
 from tokenmill.sources.items import DocumentSource, library
 from tokenmill.sources.paths import is_piped
@@ -108,6 +108,7 @@ def produce_on_dask(
                 f"--only-new: {next(iter(task.parts))} is sent in parts, and what was added to it cannot be told from "
                 "the rest: name the new files alone, without --only-new"
             )
+        _note_parts(task, sources)
         lanes = sorted({lane_of(source) for source in divided(sources, task.parts)})
         submitted = {
             client.submit(LaneTask.run, replace(task, lane=lane), pure=False, retries=RETRIES): lane for lane in lanes
@@ -135,6 +136,21 @@ def _divided_by(client: Any, sources: Sequence[DocumentSource], address: str) ->
     except Exception as error:
         raise InputError(f"{_why(error, address)}. Nothing was sent; the same command begins again") from error
     return {source.path: parts for source, parts in zip(large, found, strict=True) if len(parts.bounds) > 1}
+
+
+def _note_parts(task: LaneTask, sources: Sequence[DocumentSource]) -> None:
+    """Note on Kafka how files are divided, as a run without documents; lanes know nothing of one another.
+
+    Raises:
+        InputError: they are divided otherwise since the first call: parts that no lane knows would be sent, with
+            documents that were sent before.
+
+    """
+    names = {source.path: source.name for source in sources if isinstance(source, FileSource)}
+    files = [DividedFile(names[path], parts) for path, parts in task.parts.items()]
+    identity = RunIdentity.of(task.topic, {**task.options, "lane": ["parts", LANES, RULE]}, task.paths)
+    plan = RunPlan(identity=identity, restart=task.plan.restart, only_new=task.plan.only_new)
+    asyncio.run(produce(task.settings, task.topic, files, plan))
 
 
 def _result(future: Any) -> Summary:
