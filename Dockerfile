@@ -1,7 +1,10 @@
 # TokenMill in containers. Three targets:
 #
 #   docker build -t tokenmill .                         the service and its commands; no torch
-#   docker build -t tokenmill-tools --target tools .    the same with what reads parquet, Arrow, WARC and Hugging Face
+#   docker build -t tokenmill-tools --target tools .    the same with all that `produce` and `pack` read: parquet, Arrow,
+#                                                       WARC, Hugging Face, object stores, databases (whose drivers are
+#                                                       yours to add); and Dask's client. Of exports only Lance, with its
+#                                                       220 MB, is left out
 #   docker build -t tokenmill-train --target train .    the service's with torch; runs examples/train_gpt.py
 #
 # Build arguments:

@@ -1,7 +1,7 @@
 """The loop that one writes by hand with a fast engine: lines in, batches of texts, blocks into a file for each split.
 
-Its engine has as many threads as there are cores. It has no answer to a kill between two of its lines, and nobody knows
-afterwards which document a token came from.
+Its engine has as many threads as there are cores, and each as much text at once. It has no answer to a kill between two
+of its lines, and nobody knows afterwards which document a token came from.
 """
 
 import json
@@ -16,7 +16,7 @@ import gigatoken
 import numpy as np
 import orjson
 
-BATCH_CHARACTERS = 2 << 20
+THREAD_CHARACTERS = 2 << 20
 SHARDS, TRAIN = 1000, 980
 END = 50256
 
@@ -28,7 +28,7 @@ def split_of(key: str) -> str:
 
 def main() -> None:
     file, tokenizer_file, folder = map(Path, sys.argv[1:4])
-    parallel = int(os.environ["RAYON_NUM_THREADS"]) > 1
+    threads = int(os.environ["RAYON_NUM_THREADS"])
     content = json.loads(tokenizer_file.read_bytes())
     # It would make <|endoftext|> in a text the real thing.
     content["added_tokens"] = [token for token in content["added_tokens"] if not token["special"]]
@@ -39,7 +39,7 @@ def main() -> None:
     characters = dict.fromkeys(files, 0)
 
     def write(split: str) -> int:
-        layout = tokenizer.encode_batch(waiting[split], parallel=parallel).layout
+        layout = tokenizer.encode_batch(waiting[split], parallel=threads > 1).layout
         ids = np.insert(layout.content.data.astype(np.uint16), layout.offsets.data[1:], END)
         files[split].write(ids.data)
         waiting[split], characters[split] = [], 0
@@ -51,7 +51,7 @@ def main() -> None:
             split = split_of(document["id"])
             waiting[split].append(document["text"])
             characters[split] += len(document["text"])
-            if characters[split] >= BATCH_CHARACTERS:
+            if characters[split] >= threads * THREAD_CHARACTERS:
                 tokens += write(split)
     for split, output in files.items():
         if waiting[split]:

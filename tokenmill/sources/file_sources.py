@@ -155,6 +155,8 @@ class FileSource:
     """Where the part begins."""
     bounded: bool = False
     """Whether what comes after `size` is left out."""
+    groups: range | None = None
+    """The row groups of a parquet file that are the part; None: all."""
 
     def __post_init__(self) -> None:
         if self.size >= 0:
@@ -202,7 +204,8 @@ class FileSource:
 
     def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
         suffix = suffixes_of(self.path)[1]
-        file = File(self.name, decompressed(raw, suffix), None if suffix else self.path)
+        path = None if suffix else self.path
+        file = File(self.name, decompressed(raw, suffix), path, begin=self.begin, groups=self.groups)
 
         def read_so_far() -> int:
             # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a

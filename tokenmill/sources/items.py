@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import BufferedReader
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from tokenmill.errors import InputError
 from tokenmill.extras import how_to_install
@@ -53,6 +53,9 @@ class Place(NamedTuple):
     """What the format counts: lines, rows, records, elements; 0 is the start."""
     byte: int = 0
     """Where to go in the (decompressed) bytes; 0 for formats that count entries from the start."""
+
+
+START: Final = Place()
 
 
 class ItemChunk(NamedTuple):
@@ -139,6 +142,10 @@ class File:
     """The encoding of its bytes before they became UTF-8 (`tokenmill.sources.compressed`)."""
     share: float | None = None
     """Share of it that was read, 0 to 1, where the format knows it better than the stream's position."""
+    begin: Place = START
+    """Where a part of a table begins: between its first line and this, nothing is read."""
+    groups: range | None = None
+    """The row groups of a parquet file that are read; None: all."""
 
 
 @dataclass(frozen=True, slots=True)

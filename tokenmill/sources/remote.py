@@ -90,7 +90,10 @@ class _Identity:
     @classmethod
     def of(cls, meta: Any) -> "_Identity":
         """Return that of an object's metadata."""
-        return cls(int(meta["size"]), str(meta["e_tag"] or meta["last_modified"].isoformat()))
+        tag = meta["e_tag"]
+        if tag and not tag.endswith('"'):  # some servers leave the quotes out in lists, and nowhere else
+            tag = f'"{tag}"'
+        return cls(int(meta["size"]), str(tag or meta["last_modified"].isoformat()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -39,6 +39,8 @@ from .partition_packer import ChainEnd, PartitionPacker, PartitionWork
 
 WAITING_BYTES: Final = 16 << 20
 """Bytes of documents that wait at a process."""
+COMMITTING: Final = 8
+"""Partitions that a process makes durable side by side."""
 NO_TIME: Final = -1
 """A document in a file has no time."""
 _NO_SLICE: Final = -1
@@ -171,8 +173,8 @@ class _Miller:
             self._packers[request.partition].take([record])
             return None
         if isinstance(request, CommitRequest):
-            for packer in self._packers.values():
-                packer.commit(self._task.files)
+            with ThreadPoolExecutor(COMMITTING) as threads:  # they wait for the disk
+                list(threads.map(lambda packer: packer.commit(self._task.files), self._packers.values()))
             return self.ends()
         return scan(request, self._task.reading)
 

@@ -1,11 +1,11 @@
 """Closing the eras of a packed stream: by the number of blocks alone, so that equal sources give equal eras."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tokenmill.eras import EraLog, close_era
+from tokenmill.eras import Era, EraLog, close_era
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.reading.continuing import Extent
-from tokenmill.store import EraWriter, Store, open_partition
+from tokenmill.store import EraWriter, PartitionReader, Store, open_partition
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import Genesis
 
@@ -78,23 +78,34 @@ class PackedEras:
                     "end do not read them. Pack everything into another store"
                 )
             return
+        due: list[tuple[Mapping[int, int], bool]] = []
         while (ends := era_ends(stops, blocks, self._era_blocks, ended=ended)) is not None:
-            self._write({number: self._extent(number, block) for number, block in ends.items()}, end=False)
+            due.append((ends, False))
             stops = ends
         if end:
-            self._write({number: self._extent(number, block) for number, block in stops.items()}, end=True)
+            due.append((stops, True))
+        if due:  # all at once: the syncs of one era take longer than everything else about it
+            self._write(due)
 
-    def _write(self, extents: Mapping[int, Extent], *, end: bool) -> None:
-        era = close_era(self._log, extents, now=self._closed, era_blocks=1, overdue=True, end=end)
-        if era is None:
-            raise ValueError("an era without blocks")
-        self._writer.append([(era, era.number)])  # there is no control topic; readers of stores ask for no offset
-        self._log.add(era.pack())
+    def _write(self, due: Sequence[tuple[Mapping[int, int], bool]]) -> None:
+        """Write eras, each with where it ends in each partition, and whether it is the end marker."""
+        stream = self._genesis.stream
+        held = [number for number, block in due[-1][0].items() if block]
+        readers = {number: open_partition(self._store.path, stream, number) for number in held}
+        eras: list[tuple[Era, int]] = []
+        for ends, end in due:
+            extents = {number: self._extent(readers, number, block) for number, block in ends.items()}
+            era = close_era(self._log, extents, now=self._closed, era_blocks=1, overdue=True, end=end)
+            if era is None:
+                raise ValueError("an era without blocks")
+            self._log.add(era.pack())
+            eras.append((era, era.number))  # there is no control topic; readers of stores ask for no offset
+        self._writer.append(eras)
 
-    def _extent(self, partition: int, block: int) -> Extent:
+    def _extent(self, readers: Mapping[int, PartitionReader], partition: int, block: int) -> Extent:
         if not block:
             return Extent(0, genesis_hash(self._genesis.recipe.fingerprint, partition))
-        chain = open_partition(self._store.path, self._genesis.stream, partition).chain_before(block)
+        chain = readers[partition].chain_before(block)
         if chain is None:
             raise DamagedError(f"{self._genesis.stream} partition {partition} no longer holds block {block - 1}")
         return Extent(block, chain)

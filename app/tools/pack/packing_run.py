@@ -256,30 +256,39 @@ class _Call:
                 f"and there are more documents now (--limit): keep what is there, or {OTHER_STORE}"
             )
 
-    async def _begin_commit(self) -> None:
-        """Have all that was dealt out made durable, and noted after that; waits for the commit before."""
+    async def _begin_commit(self, *, last: bool = False) -> None:
+        """Have all that was dealt out made durable, and noted after that; waits for the commit before.
+
+        With the ``last`` commit all eras are closed.
+        """
         await self._dealer.deal_open()
         if self._committing is not None:
             await self._committing
         answers = [asyncio.wrap_future(found) for found in self._millers.commit()]
-        self._committing = asyncio.create_task(self._settle(answers, self._position))
+        self._committing = asyncio.create_task(self._settle(answers, self._position, last=last))
         self._committed = time.monotonic()
 
-    async def _settle(self, answers: Sequence["asyncio.Future[Ends]"], position: PackPosition) -> Ends:
+    async def _settle(self, answers: Sequence["asyncio.Future[Ends]"], position: PackPosition, *, last: bool) -> Ends:
         ends: Ends = {}
         for answer in answers:
             ends |= await answer
-        await asyncio.to_thread(self._note_committed, position, ends)
+        # Each waits for the disk, and for none of the others; who fails lets them end before files are closed.
+        noted = asyncio.to_thread(self._note, position)
+        closed = (asyncio.to_thread(self._close_eras, split, ends, last) for split in self._eras)
+        for failed in await asyncio.gather(noted, *closed, return_exceptions=True):
+            if failed is not None:
+                raise failed
         return ends
 
-    def _note_committed(self, position: PackPosition, ends: Ends) -> None:
+    def _note(self, position: PackPosition) -> None:
         self._letters.sync()
         self._files.write_position(position)
-        for split, eras in self._eras.items():
-            eras.close_due(blocks_of(ends, split))
 
-    async def _commit(self) -> Ends:
-        await self._begin_commit()
+    def _close_eras(self, split: str, ends: Ends, last: bool) -> None:  # noqa: FBT001 - called by to_thread
+        self._eras[split].close_due(blocks_of(ends, split), ended=last, end=last and self._plan.end)
+
+    async def _commit(self, *, last: bool = False) -> Ends:
+        await self._begin_commit(last=last)
         if self._committing is None:
             raise ValueError("no commit was begun")
         ends = await self._committing
@@ -291,13 +300,7 @@ class _Call:
         if self._plan.flush and self._dealer.number and not self._position.flushed:
             await self._dealer.flush()
             self._position = replace(self._position, flushed=True)
-        ends = await self._commit()
-        await asyncio.to_thread(self._close_eras, ends)
-        self._conclude(ends)
-
-    def _close_eras(self, ends: Ends) -> None:
-        for split, eras in self._eras.items():
-            eras.close_due(blocks_of(ends, split), ended=True, end=self._plan.end)
+        self._conclude(await self._commit(last=True))
 
     def _conclude(self, ends: Ends) -> None:
         """Add up, and check that every document is accounted for in every stream."""

@@ -160,13 +160,14 @@ def _lines(descriptor: int, start: int, stop: int) -> int:
 
 
 def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
-    file = File(part.path, BufferedReader(FileIO(part.path)), part.path)
+    groups = range(part.group, part.group + 1)
+    file = File(part.path, BufferedReader(FileIO(part.path)), part.path, groups=groups)
     chunker = Chunker(reading.shape, os.fsencode(part.path).decode("utf-8", "replace"), Place())
     entries: list[tuple[int, int, int, int]] = []
     others: list[Outcome] = []
     last = begin = max(part.before, part.passed)
     with file.stream:
-        for number, _, content in read_parquet(file, reading.needs, Place(begin), range(part.group, part.group + 1)):
+        for number, _, content in read_parquet(file, reading.needs, Place(begin)):
             outcome = chunker.outcome(number, content)
             last = number
             if outcome is not None:

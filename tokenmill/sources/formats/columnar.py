@@ -76,8 +76,8 @@ def _open(ipc: Any, stream: "BufferedReader[Any]") -> tuple[Any, Iterator[Any]]:
     return reader.schema, (reader.get_batch(number) for number in range(reader.num_record_batches))
 
 
-def read_parquet(file: File, needs: Needs, start: Place, groups: range | None = None) -> Iterator[Entry]:
-    """Yield the rows, numbered from 1; whole row groups before ``start`` are not read, nor those not in ``groups``."""
+def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
+    """Yield the rows, numbered from 1; whole row groups before ``start`` are not read, nor those not of the file's."""
     arrow = library("pyarrow", "produce", "reading parquet")
     parquet = library("pyarrow.parquet", "produce", "reading parquet")
     number = start.entry
@@ -88,7 +88,7 @@ def read_parquet(file: File, needs: Needs, start: Place, groups: range | None = 
                 yield 0, 0, bad
                 return
             columns = names if needs.columns is None else [name for name in names if name in needs.columns]
-            for batch in _batches(opened, columns, start.entry, groups or range(opened.metadata.num_row_groups)):
+            for batch in _batches(opened, columns, start.entry, file.groups or range(opened.metadata.num_row_groups)):
                 for row in rows_of(batch):
                     number += 1
                     yield number, 0, row

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import BinaryIO, Final, NamedTuple
 
@@ -111,8 +112,20 @@ def _read(file: File, needs: Needs, start: Place, delimiter: str) -> Iterator[En
             if bad := needs.missing(names):
                 yield lines.number, 0, bad._replace(why=bad.why + _advice(names, delimiter))
                 return
+            lines.pass_to(file.begin)
         elif row and lines.number > start.entry:
             yield lines.number, 0, _content(names, row, lines)
+
+
+def row_ends(file: File, needs: Needs, *, tabs: bool) -> Iterator[Place]:
+    """Yield where each row of a table ends; none behind what `read_csv` or `read_tsv` cannot read."""
+    csv.field_size_limit(_MAX_FIELD)
+    lines = _Lines(file, needs.limit)
+    reader = csv.reader(lines, delimiter=needs.delimiter or ("\t" if tabs else ","), strict=True)
+    with suppress(csv.Error):
+        while next(reader, None) is not None:
+            yield lines.place
+            lines.begin_row()
 
 
 def _advice(names: list[str], delimiter: str) -> str:
@@ -140,6 +153,18 @@ class _Lines:
         self._encoding = file.encoding
         self._limit = limit
         self._row_bytes = 0
+        self._at = 0
+
+    @property
+    def place(self) -> Place:
+        """Where the next line begins."""
+        return Place(self.number, self._at)
+
+    def pass_to(self, place: Place) -> None:
+        """Pass over all lines before a place that is the beginning of a row."""
+        if place.byte > self._at:
+            self._stream.seek(place.byte)
+            self.number, self._at = place
 
     def begin_row(self) -> None:
         """Say that the next line is a row's first."""
@@ -156,6 +181,7 @@ class _Lines:
             if not data:
                 raise StopIteration
             self.number += 1
+            self._at += len(data)
             self._row_bytes += len(data)
             if self._row_bytes <= self._limit + 2 and (data.endswith(b"\n") or len(data) <= self._limit):
                 return self._decoded(data)
@@ -163,6 +189,7 @@ class _Lines:
                 raise csv.Error(f"a field with line breaks is longer than {self._limit} bytes; is a quote missing?")
             while data and not data.endswith(b"\n"):
                 data = self._stream.readline(self._limit + 2)
+                self._at += len(data)
             self.skipped.append(self.number)
             self._row_bytes = 0
 

@@ -11,16 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tests.app.tools.pack.packing import rows
 from tests.conftest import TopicFactory
 from tests.service import in_own_loop
-from tests.sources.reading import content_of
+from tests.sources.files import write_csv, write_jsonl
+from tests.sources.reading import content_of, found_in, reading_of, values
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
+from tokenmill.sources import find_sources
+from tokenmill.sources.file_parts import parts_of
 
 WAIT_SECONDS = 60.0
 FILES, LINES = 12, 1500
+PART = 100_000
 CLUSTER = """
 import sys, time
 from distributed import LocalCluster
@@ -29,6 +36,15 @@ if __name__ == "__main__":
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50)
     print(cluster.scheduler_address, *(worker.process.pid for worker in cluster.workers.values()), flush=True)
     time.sleep(600)
+"""
+
+IN_PARTS = """
+from tokenmill.sources import file_parts
+
+file_parts.PART_BYTES = {}
+from tokenmill.app.cli import main
+
+main()
 """
 
 
@@ -61,9 +77,12 @@ def documents(directory: Path) -> list[bytes]:
     return lines
 
 
-def begin(settings: Settings, raw: str, files: Path, address: str) -> subprocess.Popen[str]:
-    """Start the command."""
-    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", raw, str(files), "--dask", address, "--json"]
+def begin(
+    settings: Settings, raw: str, files: Path, address: str, *, part_bytes: int | None = None
+) -> subprocess.Popen[str]:
+    """Start the command; files have parts of ``part_bytes``."""
+    program = ["-m", "tokenmill.app.cli"] if part_bytes is None else ["-c", IN_PARTS.format(part_bytes)]
+    command = [sys.executable, *program, "produce", raw, str(files), "--dask", address, "--json"]
     environment = {**os.environ, "TOKENMILL_BOOTSTRAP_SERVERS": settings.bootstrap_servers}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -94,6 +113,44 @@ def test_each_document_is_sent_once_though_a_worker_is_killed(
         assert again.returncode == 0, told
         assert (json.loads(out)["documents"], sent(settings, raw)) == (0, Counter(lines))
         assert f"{len(lines):,} documents of this run were in {raw} already" in told
+
+
+@pytest.mark.needs("minutes")
+@pytest.mark.timeout(240)
+def test_large_files_are_sent_in_parts_once_though_a_worker_is_killed(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Lines, a table and parquet: the documents, with the ids, that one reader makes; a second call sends nothing."""
+    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    files = tmp_path / "files"
+    files.mkdir()
+    made = [rows(8 * LINES, seed) for seed in (1, 2, 3)]
+    write_jsonl(files / "a.jsonl", made[0])
+    write_csv(files / "b.csv", [{"text": row["text"] + ' "quoted"\nline'} for row in made[1]])
+    pq.write_table(pa.Table.from_pylist([{"text": row["text"]} for row in made[2]]), files / "c.parquet", 2 * LINES)
+    reading = reading_of(settings)
+    wanted = Counter(values(found_in(reading, files)))
+    counts = [len(parts_of(source, PART).bounds) for source in find_sources([str(files)], reading)]  # type: ignore[arg-type]
+    assert min(counts) > 2
+    assert sum(counts) > 30
+    with cluster(tmp_path) as (_, address, workers):
+        run = begin(settings, raw, files, address, part_bytes=PART)
+        _wait_for(lambda: sum(sent(settings, raw).values()) > 0)
+        os.kill(workers[0], signal.SIGKILL)
+        out, told = run.communicate(timeout=2 * WAIT_SECONDS)
+        assert run.returncode == 0, told
+        assert sent(settings, raw) == wanted
+        assert wanted.total() == len(wanted) == 24 * LINES
+        again = begin(settings, raw, files, address, part_bytes=PART)
+        out, told = again.communicate(timeout=WAIT_SECONDS)
+        assert (again.returncode, json.loads(out)["documents"]) == (0, 0), told
+        with (files / "a.jsonl").open("ab") as more:
+            more.write(b'{"text": "more"}\n' * (PART // 8))  # some parts more
+        changed = begin(settings, raw, files, address, part_bytes=PART)
+        _, told = changed.communicate(timeout=WAIT_SECONDS)
+        assert changed.returncode == 12
+        assert "a.jsonl has changed" in told
+    assert sent(settings, raw) == wanted
 
 
 @pytest.mark.needs("minutes")
