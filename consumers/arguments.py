@@ -304,10 +304,10 @@ def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
     return found
 
 
-def instance_of(name: str, value: Any, kind: type[Any]) -> Any:
-    """Return what is of a class; raises InputError for anything else."""
+def instance_of(name: str, value: Any, kind: type[Any], called: str | None = None) -> Any:
+    """Return what is of a class, which people call otherwise perhaps; raises InputError for anything else."""
     if not isinstance(value, kind):
-        raise InputError(f"{name} is {shown(value)}: give a {kind.__name__}")
+        raise InputError(f"{name} is {shown(value)}: give a {called or kind.__name__}")
     return value
 
 

@@ -145,22 +145,25 @@ class BatchDocuments:
 
     @cached_property
     def _bounds(self) -> Numbers:
-        return np.append(self._stretches.begins, self._shape[0] * self._shape[1])
+        bounds = np.empty(len(self._stretches.begins) + 1, np.int64)
+        bounds[:-1] = self._stretches.begins
+        bounds[-1] = self._shape[0] * self._shape[1]
+        return bounds
 
     @cached_property
     def _lengths(self) -> Numbers:
-        return np.diff(self._bounds)
+        return self._bounds[1:] - self._bounds[:-1]
 
     @cached_property
     def _numbers(self) -> Numbers:
         """The number in its row of each stretch, padding counted as well: these never fall along a row."""
-        counts = np.bincount(self._stretches.rows, minlength=self._shape[0])
-        firsts = np.cumsum(counts) - counts
-        return np.arange(len(self._stretches.rows)) - firsts[self._stretches.rows]
+        rows = self._stretches.rows
+        counts = np.bincount(rows, minlength=self._shape[0])
+        return np.arange(len(rows)) - (counts.cumsum() - counts)[rows]
 
     def _spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return for each token of x what its stretch has."""
-        return np.repeat(values, self._lengths).reshape(self._shape)
+        return values.repeat(self._lengths).reshape(self._shape)
 
     def _ordered(self, blocks: npt.NDArray[np.bool_]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return how many key blocks each query block has, and their numbers first: as a block mask has them."""
@@ -202,13 +205,13 @@ def _places(count: int) -> Numbers:
 def documents_of(pieces: Pieces, views: Numbers, length: int, device: torch.device) -> BatchDocuments:
     """Return the documents of rows, each a view of a block with these pieces."""
     counts = pieces.counts
-    rows = np.repeat(np.arange(len(counts)), counts)
+    rows = np.arange(len(counts)).repeat(counts)
     starts = pieces.rows["start"].astype(np.int64)
     if views.any():
         starts -= (views * length)[rows]
     stops = np.empty_like(starts)
     stops[:-1] = starts[1:]
-    stops[np.cumsum(counts) - 1] = length + 1  # where the block goes on, the row does not
+    stops[counts.cumsum() - 1] = length + 1  # where the block goes on, the row does not
     kept = (stops > 0) & (starts < length)
     rows, starts, stops = rows[kept], np.maximum(starts[kept], 0), stops[kept]
     padding = pieces.rows["position"][kept] == PADDING

@@ -1,42 +1,43 @@
 """Batches of a stream's samples, as tensors: the same sequence for any number of ranks, resumed exactly."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Final, NoReturn, Self
+from typing import Any, NamedTuple
 
 import torch
 
-from tokenmill.errors import DamagedError, InputError
-from tokenmill.samples import Position, Ranks, TrainableSamples, count_views
-from tokenmill.store import OnDamage, open_eras, read_stream
+from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
+from tokenmill.store import OnDamage, StreamInfo, open_eras, read_stream
 
 from . import arguments
-from .batch import Batch, Leg
-from .beside import LONG_SECONDS
-from .metrics import Behind, Head, Metrics
-from .opened import OpenBatches
-from .phases import Phase, Phases, Sender, Stagings, Walk, batches_of, told_lengths
+from .batch import Leg
+from .metrics import Behind, Head
+from .phases import Found, Phases, Stagings
 from .reachable import ReachableStream
 from .read_ahead import DEFAULT_BYTES, open_read_ahead
 from .rows import RowReader
-from .staging import End, begin_ahead, device_of
+from .staging import device_of
+from .step_loop import Delivery, StepLoop
 from .waiting import StoreWait, awaited_era
 
-_CHUNK_BYTES: Final = 16 << 20
-"""Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
-_CHUNK_SAMPLES: Final = 8192
-"""At most, so that the first batch of small samples comes soon."""
-_NO_DATASET: Final = (
-    "Batches is no dataset for a DataLoader, whose workers would all read the same: loop over it "
-    "directly, or give the DataLoader a StepDataset of the same arguments, with batch_size=None"
-)
+
+class OpenBatches(NamedTuple):
+    """What `Batches` have open, for what reads several of them."""
+
+    info: StreamInfo
+    sequence: SequenceId
+    ranks: Ranks
+    options: tuple[Any, ...]
+    """What batches of several streams must have in common, beside these: device, checks and others."""
+    trainable: TrainableSamples
+    reader: RowReader
+    head: Head
+    reachable: ReachableStream
+    delivery: Delivery
 
 
-class Batches:
+class Batches(StepLoop):
     """An iterable over the samples of a stream in a store, in the one order that its eras and the seed give.
 
     Step by step, the next ``world_size * batch_size`` samples of the sequence are taken, of which each rank gets a
@@ -114,54 +115,45 @@ class Batches:
             DamagedError: the files are damaged.
 
         """
-        self._phases = Phases(batch_size, sequence_length, rank, world_size, worker)
-        self._ranks = self._phases.first
+        phases = Phases(batch_size, sequence_length, rank, world_size, worker)
         asked = arguments.sequence_of(
-            stream, self._phases.length, seed=seed, shuffle=shuffle, eras=eras, passes=passes, in_order=in_order
+            stream, phases.length, seed=seed, shuffle=shuffle, eras=eras, passes=passes, in_order=in_order
         )
         if asked.in_order:
-            self._phases.require_one()
+            phases.require_one()
         prefetch = arguments.prefetch_of(prefetch)
-        self._mask_loss = arguments.mask_loss_of(mask_loss, widen)
-        self._skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
+        masks = arguments.mask_loss_of(mask_loss, widen)
+        skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
         check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
-        self._store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
-        self._stop = arguments.callable_of("stop", stop)
+        store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
+        stop = arguments.callable_of("stop", stop)
         target = device_of(device)
         self._store = arguments.store_of(store)
-        self._info = read_stream(self._store, stream)
-        self._reachable = ReachableStream(self._store, stream)
+        self._info = info = read_stream(self._store, stream)
+        reachable = ReachableStream(self._store, stream)
         length = asked.sequence_length
-        self._views = views = count_views(self._info.block_tokens, length)
+        self._views = views = count_views(info.block_tokens, length)
         if asked.in_order:
-            arguments.require_chunks(self._info)
-        sequence = replace(asked, fingerprint=self._info.fingerprint.hex())
-        self._position = self._phases.plan(Position.beginning(sequence, self._ranks.global_batch))
-        self._lengths = self._phases.lengths
-        """From which step on rows had which length."""
-        self._made = 0
-        """Steps delivered since ``_position``."""
-        self._turn = 0
-        """Counts what makes running iterations invalid."""
-        self._prefetch = prefetch if target.type == "cuda" else 0
-        self._delivered = self._sampled = self._missing = 0  # the last: damaged samples that batches lack
-        self._waited = self._worked = 0.0
-        with self._reachable:
-            self._head = Head(open_eras(self._store, stream), sequence, views)
+            arguments.require_chunks(info)
+        sequence = replace(asked, fingerprint=info.fingerprint.hex())
+        with reachable:
+            head = Head(open_eras(self._store, stream), sequence, views)
             self._trainable = TrainableSamples(
-                self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
+                self._store, info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
-        ahead = open_read_ahead(read_ahead, self._trainable, documents=self._mask_loss)
-        self._reader = RowReader(self._trainable, self._ranks, length, ahead, skip=self._skips, sends_documents=sends)
-        self._row_bytes = (length + 1) * self._info.dtype.itemsize
-        options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(self._lengths))
-        self._most_samples = min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES)
-        slots = self._prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
-        self._stagings = Stagings(self._phases, self._info.dtype, target, widen=widen, slots=slots)
+        ahead = open_read_ahead(read_ahead, self._trainable, documents=masks)
+        self._reader = RowReader(self._trainable, phases.first, length, ahead, skip=skips, sends_documents=sends)
+        options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(phases.lengths))
+        prefetch = prefetch if target.type == "cuda" else 0
+        slots = prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
+        stagings = Stagings(phases, info.dtype, target, widen=widen, slots=slots)
+        row_bytes = (length + 1) * info.dtype.itemsize
+        delivery = Delivery(phases, stagings, store_wait, stop, prefetch, row_bytes, masks=masks, skips=skips)
         self.opened = OpenBatches(
-            self._info, sequence, self._ranks, options, self._trainable, self._reader, self._head, self._reachable
+            info, sequence, phases.first, options, self._trainable, self._reader, head, reachable, delivery
         )
         """What is open, for what reads several streams: `Mixture`."""
+        super().__init__(delivery, reachable, Position.beginning(sequence, phases.first.global_batch))
 
     def __repr__(self) -> str:
         sequence, ranks = self._position.sequence, self._ranks
@@ -183,97 +175,12 @@ class Batches:
             TypeError: the end is not known; as Python and torch expect it of what has no length.
 
         """
-        if (total := self._trainable.known_total()) is None:
+        if (total := self.opened.head.total()) is None:
             raise TypeError(
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
                 "that are there (eras=range(0, 8)), close the stream (`tokenmill close`), or leave len() out"
             )
         return replace(self._position, sample=max(self._position.end(total, self._views), 0)).step
-
-    def __getitem__(self, index: object) -> NoReturn:
-        raise TypeError(_NO_DATASET)  # what DataLoader asks of all that is no IterableDataset
-
-    def __bool__(self) -> bool:
-        return True  # else Python would ask for the length
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError(_NO_DATASET)  # what a DataLoader's workers do that are not forked
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches from here on.
-
-        Raises:
-            StoreError: no batch came within ``timeout`` seconds, or the store is not there any more.
-            DiskError: a file may not be read, or its disk fails.
-            InputError: the store does not hold the samples any more, the state is behind the sequence's end or is one
-                over other content, or the whole sequence has too few samples for one step; or `load_state_dict`,
-                `rewind` or another iteration came between.
-            DifferenceError: the store holds other blocks than its eras speak of.
-            DamagedError: a file is damaged or cut off (with ``check``: a block, before its batch is delivered).
-
-        """
-        self._settle()
-        turn, before, skips = self._turn, self._position.step - 1, self._skips
-        stop, staging = self._stop, self._stagings.of(self._phases.at(0))
-        store_wait, reachable = self._store_wait, self._reachable
-        source = begin_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
-        waits, clock, end, carries, masks = True, perf_counter, End.END, staging.carries, self._mask_loss
-        asked = clock()
-        while stop is None or not stop():
-            try:  # a context would cost a tenth of a small batch
-                made = next(source, end)
-            except (OSError, DamagedError):
-                with reachable:
-                    raise
-            if made is end:
-                return
-            if made is None:
-                waits = True
-                reachable.require()
-                store_wait.wait(self._awaited())
-                began, asked = asked, clock()
-                self._waited += asked - began
-                continue
-            if waits:
-                waits = False
-                store_wait.end()
-            if carries:
-                staging.deliver(made._sent)  # noqa: SLF001 - of this package
-            if masks:
-                made.mask_loss()
-            chunk: Any = made._chunk  # noqa: SLF001 - as above
-            self._sampled += chunk.batch_size
-            if skips:
-                self._missing += chunk.batch_size - len(made) // chunk.split
-            self._made = made.step - before
-            self._delivered += 1
-            given = clock()
-            self._waited += given - asked
-            yield made
-            del made  # its memory can be the next one's, here or on a device
-            asked = clock()
-            self._worked += asked - given
-            if turn != self._turn:
-                raise InputError("these Batches were set to another place meanwhile: begin a new iteration there")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the run stands, counting the batches that were delivered: small, JSON, equal on every rank.
-
-        Raises DamagedError where the eras are damaged, and the run, just set to this place, has not read them.
-        """
-        return self._leg().state_after(self.step - 1)
-
-    def state_after(self, step: int) -> dict[str, Any]:
-        """Return where the run stands once all steps up to this one, and no later one, were trained on.
-
-        For loops that know the number of the step that they are through with: ``batch.state`` by arithmetic, of any
-        step of the run. Raises InputError where it is no number of a step, or one behind the run's end.
-        """
-        step = arguments.whole("step", step, 0, "steps")
-        with suppress(TypeError):  # its end is not known
-            if step >= (steps := len(self)):
-                raise InputError(f"step is {step}, but the last one of this run is {steps - 1}: give a number up to it")
-        return self._leg().state_after(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
@@ -290,46 +197,12 @@ class Batches:
         state = arguments.state_of(state_dict, {"format"}, "what state_dict() of Batches returned")
         position = self._trainable.content.accept(Position.from_dict(state, self._position.sequence))
         arguments.require_resumable(position, self._ranks, self._views)
-        self._settle()
-        self._lengths = self._phases.merged(state.get("lengths"), position.step)
-        self._position = self._phases.plan(position)
-
-    def rewind(self) -> Self:
-        """Go back to the beginning of the sequence, as for each validation."""
-        self._settle()
-        self._lengths = self._phases.lengths
-        self._position = self._phases.plan(Position.beginning(self._position.sequence, self._ranks.global_batch))
-        return self
-
-    def skip(self, steps: int) -> Self:
-        """Go on so many steps later (of each worker's), unread; raises InputError where it is no number of steps."""
-        steps = arguments.whole("steps", steps, 0, "steps")
-        self._settle()
-        self._made = steps * self._ranks.workers
-        self._settle()
-        return self
-
-    @property
-    def step(self) -> int:
-        """The number of the next step, counted from the beginning of the sequence."""
-        return self._position.after(self._made).step
+        self._go_on(position, state.get("lengths"))
 
     @property
     def stream(self) -> str:
         """The name of the stream."""
         return self._info.name
-
-    @property
-    def metrics(self) -> Metrics:
-        """What was delivered up to now, and how long the loop waited for it."""
-        samples = self._sampled - self._missing
-        return Metrics(
-            *(self._delivered, samples, samples * self._position.sequence.sequence_length, samples * self._row_bytes),
-            work_seconds=self._worked,
-            wait_seconds=self._waited,
-            store_wait_seconds=self._store_wait.waited_seconds,
-            device_wait_seconds=self._stagings.stalled_seconds,
-        )
 
     def behind(self) -> Behind:
         """Return how much there is in the store beyond the next step; costs a small read, in any thread.
@@ -337,58 +210,46 @@ class Batches:
         Raises StoreError where the store is not there any more, DamagedError where the files of the eras are damaged.
         """
         with self._reachable:
-            return self._head.behind(self._position.after(self._made).sample)
+            return self.opened.head.behind(self._position.after(self._made).sample)
 
     @property
     def skipped(self) -> int:
         """Number of damaged blocks that this rank left out so far."""
-        return sum(len(reader.skipped) for reader in self._trainable.readers.values())
+        return sum(len(reader.skipped) for reader in list(self._trainable.readers.values()))
 
     def with_content(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return an earlier state of the same run that names the content that was used up to now."""
         return state | {"content": self.state_dict()["content"]}
 
     def _leg(self) -> Leg:
-        """Return the part of the run that began where a state was loaded last, or at the beginning."""
-        return Leg(self._position, self._trainable.content, told_lengths(self._lengths))
+        return Leg(self._position, self._trainable.content, self._told_lengths())
 
-    def _settle(self) -> None:
-        """Stand where the last delivered batch ended; what was read ahead is forgotten."""
-        self._turn += 1
-        self._position = self._position.after(self._made)
-        self._made = 0
-
-    def _produce(self) -> Iterator[Batch | None]:
-        """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
-        walk, leg = Walk(self._phases, self._position, self._most_samples), repeat(self._leg())
-        segments = self._position.segments(self._views)
+    def _looks(self) -> Iterator[Found | None]:
+        walk, begin = self._walk(), self._position
+        segments = begin.segments(self._views)
         while True:
-            phase, ranks, steps = walk.ahead()
-            agrees = self._trainable.content.compare(self._position)  # else the state is ahead of the store
-            self._reader.ranks = ranks
+            _, self._reader.ranks, steps = walk.ahead()
+            agrees = self._trainable.content.compare(begin)  # else the state is ahead of the store
             chunk = self._reader.read(walk.sample, steps, segments) if agrees else None
-            if chunk is None:
-                if self._is_end(walk.sample, ranks):
-                    return
+            if chunk is not None:
+                yield walk.found(chunk)
+                walk.made(chunk.steps)
+            elif self._is_end(begin, walk.sample, self._reader.ranks):
+                return
+            else:
                 yield None
-                continue
-            yield from batches_of(chunk, phase, self._sent(phase), walk.numbers(), leg)
-            walk.made(chunk.steps)
 
-    def _sent(self, phase: Phase) -> Sender:
-        return self._stagings.sent(phase, lambda: self._worked > LONG_SECONDS * self._delivered)
-
-    def _is_end(self, sample: int, ranks: Ranks) -> bool:
+    def _is_end(self, begin: Position, sample: int, ranks: Ranks) -> bool:
         """Whether no step of this process comes after ``sample``."""
         total = self._trainable.total()
         if total is None:
             return False
         ahead = ranks.turn - ranks.global_batch  # a worker's turn may begin so far behind
-        if self._position.sample - ahead > total:
-            raise arguments.behind_end(self._position.sample, self._info.name, total)
-        ends = self._position.end(total, self._views)
-        if not self._position.sample and ends < ranks.global_batch:
-            raise arguments.too_large(ranks, self._position.sequence, total)
+        if begin.sample - ahead > total:
+            raise arguments.behind_end(begin.sample, self._info.name, total)
+        ends = begin.end(total, self._views)
+        if not begin.sample and ends < ranks.global_batch:
+            raise arguments.too_large(ranks, begin.sequence, total)
         return not ranks.steps_in(ends - sample)
 
     def _awaited(self) -> str:

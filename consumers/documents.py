@@ -113,6 +113,8 @@ class Documents:
                     for partition, part in enumerate(self._frozen.merged.ranges)
                 ],
             )
+            self.unfinished = self._index.unfinished
+            """Documents that begin in these eras, and are not listed: it is not known that their ends are there."""
             if named is not None:
                 self._label(named, drops=drops)
 

@@ -35,6 +35,11 @@ def freeze_eras(
     index = open_eras(store, info.name)
     if eras is None:
         start = 0 if from_start else _first_whole(index, trainable)
+        if start and not any(part.blocks for number in range(start, index.eras) for part in index.era(number).ranges):
+            raise InputError(
+                f"no era of {info.name} is whole in {store}: its older segments were retired, as far as into era "
+                f"{start - 1}, the last one. Read a store that still holds them, or wait for the next era"
+            )
         eras = range(start, _trainable_now(index, trainable, start))
     if not 0 <= eras.start < eras.stop <= index.eras:
         raise InputError(

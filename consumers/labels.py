@@ -55,9 +55,10 @@ class Labels:
         """Raise InputError where the stream does not carry the field."""
         carried = info.values.get("genesis", {}).get("recipe", {}).get("metadata_fields")
         if carried is not None and self.field not in carried:
+            others = f"give one of {', '.join(carried)}, or " if carried else ""
             raise InputError(
-                f"label_field is {self.field!r}, which {info.name} does not carry: give one of {carried}, or mill a "
-                "stream with it among its metadata_fields"
+                f"label_field is {self.field!r}, which {info.name} does not carry: {others}mill a stream with it among "
+                "its metadata_fields"
             )
 
     def numbers(self, partition: int, offsets: Numbers, metas: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.int64]:

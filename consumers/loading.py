@@ -19,6 +19,7 @@ from .batches import Batches
 from .mixture import Mixture
 from .mixture_arguments import told
 from .place import LoopPlace, State, note_use
+from .step_loop import StepLoop
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +50,13 @@ class StepDataset(IterableDataset[Batch]):
         """Stand at the beginning of what is opened with these options."""
         self._options = options
         self._place = LoopPlace(self._fresh().state_dict())
-        self._running: Batches | None = None
+        self._running: StepLoop | None = None
         """What the loop reads from, where it does so without workers."""
         self._given: dict[str, Any] | None = None
         """In a worker: the state of its own that it was told to go on from."""
         self._worker: dict[str, Any] | None = None
         """In a worker: its own state, which only a loader with as many workers can use."""
-        self._reading: Batches | None = None
+        self._reading: StepLoop | None = None
         """In a worker: what it reads from, which knows the content of what was read."""
 
     def __repr__(self) -> str:
@@ -153,13 +154,13 @@ class StepDataset(IterableDataset[Batch]):
         self._settle()  # what is open stays with this process
         return self.__dict__
 
-    def _here(self, batches: Batches) -> Iterator[Batch]:
+    def _here(self, batches: StepLoop) -> Iterator[Batch]:
         for batch in batches:
             yield batch
             if self._running is not batches:
                 raise InputError("this StepDataset was set to another place meanwhile: begin a new loop there")
 
-    def _in_worker(self, batches: Batches, state: dict[str, Any]) -> Iterator[Batch]:
+    def _in_worker(self, batches: StepLoop, state: dict[str, Any]) -> Iterator[Batch]:
         used = partial(note_use, self._place.key, self._place.turn)
         for batch in batches:
             batch.tell_others(used)
@@ -176,12 +177,12 @@ class StepDataset(IterableDataset[Batch]):
             self._place.advance(self._place.turn, self._running.state_dict())
             self._running = None
 
-    def _open(self, state: Mapping[str, Any], **options: Any) -> Batches:
+    def _open(self, state: Mapping[str, Any], **options: Any) -> StepLoop:
         batches = self._fresh(**options)
         batches.load_state_dict(state)
         return batches
 
-    def _fresh(self, **options: Any) -> Batches:
+    def _fresh(self, **options: Any) -> StepLoop:
         """Open what is read, at its beginning."""
         return Batches(**(self._options | options))
 
@@ -219,7 +220,7 @@ class MixtureDataset(StepDataset):
         mixture.set_weights(weights, from_step)
         self.resume(mixture.state_dict())
 
-    def _fresh(self, **options: Any) -> Batches:
+    def _fresh(self, **options: Any) -> StepLoop:
         return Mixture.open(**(self._options | options))
 
 

@@ -114,7 +114,7 @@ class MixedChunk(Chunk):
             trainable = self._rows[index][1].trainable
             for partition in np.unique(places.partitions[parts == index]).tolist():
                 mine = np.flatnonzero((parts == index) & (places.partitions == partition))
-                found.append((mine, trainable.reader(partition).pieces_of(places.blocks[mine])))
+                found.append((mine, trainable.pieces_of(partition, places.blocks[mine])))
         return join_pieces(found, len(places.blocks))
 
     def refuse(self, at: int) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import repeat
 from typing import Any, Self
 
 from tokenmill.errors import InputError
@@ -13,13 +12,23 @@ from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
 from .mixed_rows import Ended, MixedReader, MixturePart, MixturePlace
-from .mixture_arguments import at_end_of, ends_early, points_of, require_alike, streams_of, told, weight_of, weights_of
-from .mixture_state import MixtureLeg, StreamShare, beginning_of, fill_of, read_mixture, shares_of, told_of
-from .phases import Walk, batches_of, told_lengths
+from .mixture_arguments import (
+    MIXED,
+    ends_early,
+    mixing_of,
+    require_alike,
+    streams_of,
+    told,
+    weight_of,
+    weights_of,
+)
+from .mixture_state import MixtureLeg, StreamShare, beginning_of, fill_of, read_mixture, shares_of
+from .phases import Found
 from .reachable import ReachableStreams
+from .step_loop import StepLoop
 
 
-class Mixture(Batches):
+class Mixture(StepLoop):
     """`Batches` of several streams, each of which has its share of the samples, as their weights say.
 
     Sample n of the mixture is of the stream that is due first (`tokenmill.samples.mixing`), and the next one there. So
@@ -66,28 +75,25 @@ class Mixture(Batches):
         with told("streams", streams):
             self._streams = streams_of(streams)
         require_alike(self._streams)
-        first = next(iter(self._streams.values()))
-        self.__dict__.update(vars(first))  # what is equal for all streams
-        self._reachable = ReachableStreams([batches.opened.reachable for batches in self._streams.values()])  # type: ignore[assignment]
-        self._whole_steps = arguments.choice("interleave", interleave, ("sample", "batch")) == "batch"
-        self._counts_tokens = arguments.choice("by", by, ("samples", "tokens")) == "tokens"
-        with told("at_end", at_end):
-            self._at_end = at_end_of(at_end, self._streams)
-        default = "step" if self._whole_steps else "sample"
-        self._by_step = arguments.choice("unit", default if unit is None else unit, ("sample", "step")) == "step"
-        if self._whole_steps and self._phases.changes_batch:
+        opened = [batches.opened for batches in self._streams.values()]
+        delivery, ranks = opened[0].delivery, opened[0].ranks
+        begin = beginning_of(self._streams, ranks.global_batch)
+        super().__init__(delivery, ReachableStreams([one.reachable for one in opened]), begin)
+        self._mixing = mixing = mixing_of(
+            self._streams,
+            weights,
+            linear=linear,
+            unit=unit,
+            at_end=at_end,
+            interleave=interleave,
+            by=by,
+        )
+        if mixing.whole_steps and self._phases.changes_batch:
             raise InputError(
                 "with interleave='batch' weights count steps of one size: give one batch_size, no schedule"
             )
-        if self._whole_steps and not self._by_step:
-            raise InputError("unit is 'sample', but with interleave='batch' weights count steps: give 'step', or none")
-        with told("weights", weights):
-            self._given = points_of(weights, self._streams)
-        self._linear = arguments.flag("linear", linear)
-        self._begin = self._phases.plan(beginning_of(self._streams, self._ranks.global_batch))
-        self._position = self._begin
-        length, dtype = first.opened.sequence.sequence_length, first.opened.info.dtype
-        self._reader: MixedReader = MixedReader(self._ranks, length, dtype, whole_steps=self._whole_steps)  # type: ignore[assignment]
+        length, dtype = opened[0].sequence.sequence_length, opened[0].info.dtype
+        self._reader = MixedReader(ranks, length, dtype, whole_steps=mixing.whole_steps)
         self._positions: dict[str, Position] = {}
         """Of each stream, in its own sequence, where it stood when a state was loaded."""
         for name in self._streams:
@@ -100,32 +106,26 @@ class Mixture(Batches):
         cls,
         streams: Mapping[str, Mapping[str, Any]],
         weights: Mapping[str, Any] | list[tuple[int, Mapping[str, Any]]],
-        *,
-        linear: bool = False,
-        unit: str | None = None,
-        at_end: str | Mapping[str, str] = "wait",
-        interleave: str = "sample",
-        by: str = "samples",
         **options: Any,
     ) -> Self:
         """Open the `Batches` of each stream, and mix them.
 
         Args:
             streams: of each name, the arguments of its `Batches`, such as ``{"store": …, "stream": …, "passes": 4}``.
-            weights, linear, unit, at_end, interleave, by: as for `Mixture`.
-            options: arguments of `Batches` for all streams.
+            weights: as for `Mixture`.
+            options: arguments of `Mixture`, and arguments of `Batches` for all streams.
 
         Raises:
             as `Batches` and `Mixture`.
 
         """
+        mixed = {name: options.pop(name) for name in MIXED if name in options}
         with told("streams", streams):
             opened = {
                 name: Batches(**(options | arguments.options_of(f"stream {name!r}", own)))
                 for name, own in arguments.options_of("streams", streams).items()
             }
-        mixed = {"linear": linear, "unit": unit, "at_end": at_end, "interleave": interleave, "by": by}
-        return cls(opened, weights, **mixed)  # type: ignore[arg-type]
+        return cls(opened, weights, **mixed)
 
     def __repr__(self) -> str:
         weights = ", ".join(f"{name} {float(share.share):.3g}" for name, share in self.shares().items())
@@ -190,8 +190,9 @@ class Mixture(Batches):
             require_alike({**self._streams, **streams})
         share = weight_of(f"weight of {name!r}", weight, below_one=True)
         start = self._start_of(from_step)
+        self._settle()
         self._streams = dict(sorted({**self._streams, **streams}.items()))
-        self._at_end.setdefault(name, "wait")
+        self._mixing.at_end.setdefault(name, "wait")
         self._add_part(name)
         course = self._place.course
         held = course.schedule.plan.pieces[course.schedule.plan.piece_at(start)].weights
@@ -200,7 +201,7 @@ class Mixture(Batches):
 
     def shares(self) -> dict[str, StreamShare]:
         """Return, of each stream, what it was to give and gave up to now, and how fresh its latest samples are."""
-        return shares_of(self._now(), self._reader.parts, self._whole_steps)
+        return shares_of(self._now(), self._reader.parts, self._mixing.whole_steps)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, as `Batches` do; weights that were set, and streams that left, come with it.
@@ -211,17 +212,17 @@ class Mixture(Batches):
 
         """
         state = arguments.state_of(state_dict, {"format", "mixture"}, "what state_dict() of Mixture returned")
-        saved = read_mixture(state, self._begin, self._streams, self._told())
+        saved = read_mixture(state, self._begin, self._streams, self._mixing.told())
         for name, position in saved.positions.items():
             self._reader.parts[name].trainable.content.accept(position)
-        self._settle()
+        self._go_on(saved.position, state.get("lengths"))
         self._positions = saved.positions
-        self._lengths = self._phases.merged(state.get("lengths"), saved.position.step)
-        self._position = self._phases.plan(saved.position)
         changed = self._position.ranges != saved.position.ranges
         schedule, place = saved.schedule, self._number(self._position)
         taken = [saved.taken.get(name, 0) for name in schedule.names]
-        if changed and self._by_step and not self._whole_steps:  # steps to come begin at other samples now
+        if (
+            changed and self._mixing.by_step and not self._mixing.whole_steps
+        ):  # steps to come begin at other samples now
             later = [point for point in self._resolved() if point.start > place]
             if later and not any(change.points for change in schedule.changes):
                 pieces = schedule.plan.pieces
@@ -234,7 +235,6 @@ class Mixture(Batches):
         """Go back to the beginning of the mixture, and to the weights that were given then."""
         super().rewind()
         self._positions = {n: Position.beginning(p.sequence, 1) for n, p in self._positions.items()}
-        self._position = self._begin
         self._place = self._first_place()
         return self
 
@@ -266,7 +266,7 @@ class Mixture(Batches):
                 "how many batches this mixture has is not known, for not all of its streams have an end that is in "
                 "their store: name eras that are there, close the streams (`tokenmill close`), or leave len() out"
             )
-        if self._whole_steps:
+        if self._mixing.whole_steps:
             return self._position.step + places
         return replace(self._position, sample=self._position.sample + places).step
 
@@ -280,21 +280,10 @@ class Mixture(Batches):
         """Number of damaged blocks that this rank left out so far."""
         return sum(batches.skipped for batches in self._streams.values())
 
-    def _told(self) -> dict[str, Any]:
-        """Return what a state says of the mixture as it was opened: what decides the order beside its streams."""
-        settings = {
-            "interleave": "batch" if self._whole_steps else "sample",
-            "unit": "step" if self._by_step else "sample",
-            "by": "tokens" if self._counts_tokens else "samples",
-            "linear": self._linear,
-            "leave": sorted(name for name, at_end in self._at_end.items() if at_end == "leave"),
-        }
-        return told_of(self._given, settings)
-
     def _add_part(self, name: str) -> None:
         batches = self._streams[name]
         opened = batches.opened
-        part = MixturePart(opened.trainable, opened.reader, opened.head, leaves=self._at_end[name] == "leave")
+        part = MixturePart(opened.trainable, opened.reader, opened.head, leaves=self._mixing.at_end[name] == "leave")
         self._reader.parts[name] = part
         self._positions[name] = Position.beginning(batches.opened.sequence, 1)
         views = {each.trainable.views for each in self._reader.parts.values()}
@@ -303,16 +292,16 @@ class Mixture(Batches):
 
     def _first_place(self) -> MixturePlace:
         fill = {}
-        if self._counts_tokens:
+        if self._mixing.counts_tokens:
             fill = {name: fill_of(part.trainable, name) for name, part in self._reader.parts.items()}
-        schedule = Schedule(self._resolved(), self._linear, (), fill)
+        schedule = Schedule(self._resolved(), self._mixing.linear, (), fill)
         return self._open(schedule, 0, [0] * len(schedule.names), {})
 
     def _resolved(self) -> tuple[Point, ...]:
         """Return the given points by the places at which they begin, with the batches of now."""
-        if not self._by_step or self._whole_steps:
-            return self._given
-        return tuple(Point(self._position.before(start).sample, weights) for start, weights in self._given)
+        if not self._mixing.by_step or self._mixing.whole_steps:
+            return self._mixing.points
+        return tuple(Point(self._position.before(start).sample, weights) for start, weights in self._mixing.points)
 
     def _open(self, schedule: Schedule, place: int, taken: list[int], samples: Mapping[str, int]) -> MixturePlace:
         begun = dict(zip(schedule.names, taken, strict=True))
@@ -324,7 +313,7 @@ class Mixture(Batches):
 
     def _number(self, position: Position) -> int:
         """Return the place of a position: the number of its next sample or step."""
-        return position.step if self._whole_steps else position.sample
+        return position.step if self._mixing.whole_steps else position.sample
 
     def _now(self) -> MixturePlace:
         """Return the place behind what was delivered."""
@@ -360,23 +349,16 @@ class Mixture(Batches):
             self._place = self._open(course.schedule, course.place, course.taken, place.samples)
         super()._settle()
 
-    def _leg(self) -> MixtureLeg:  # type: ignore[override]
+    def _leg(self) -> MixtureLeg:
         contents = {name: part.trainable.content for name, part in self._reader.parts.items()}
-        return MixtureLeg(
-            self._position,
-            self._place,
-            self._reader,
-            contents,
-            dict(self._positions),
-            self._told() | told_lengths(self._lengths),
-        )
+        told_of_all = self._mixing.told() | self._told_lengths()
+        return MixtureLeg(self._position, self._place, self._reader, contents, dict(self._positions), told_of_all)
 
-    def _produce(self) -> Iterator[Batch | None]:
-        place, parts = self._place, self._reader.parts
-        walk, leg = Walk(self._phases, self._position, self._most_samples), repeat(self._leg())
+    def _looks(self) -> Iterator[Found | None]:
+        walk, place, parts = self._walk(), self._place, self._reader.parts
         step, sample = walk.step, walk.sample
         while True:
-            phase, self._reader.ranks, steps = walk.ahead()
+            _, self._reader.ranks, steps = walk.ahead()
             if walk.step > step:
                 place = self._reader.advance(place, walk.step - step, walk.sample - sample)
                 step, sample = walk.step, walk.sample
@@ -389,7 +371,7 @@ class Mixture(Batches):
             if chunk is None or isinstance(chunk, Ended):
                 yield None
                 continue
-            yield from batches_of(chunk, phase, self._sent(phase), walk.numbers(), leg)
+            yield walk.found(chunk)
             walk.made(chunk.steps)
 
     def _awaited(self) -> str:

@@ -12,12 +12,43 @@ import numpy as np
 from tokenmill.errors import InputError
 from tokenmill.samples import Point, Ranks
 
-from .arguments import choice, shown, whole
+from .arguments import choice, flag, shown, whole
 from .batches import Batches
 
+MIXED: Final = ("linear", "unit", "at_end", "interleave", "by")
+"""The arguments of `Mixture` that are none of `Batches`, beside streams and weights."""
 _AT_END: Final = ("wait", "repeat", "leave")
 _DIGITS: Final = 40
 """Most digits of a weight's numerator and denominator: exact arithmetic on longer ones takes long."""
+
+
+class Mixing(NamedTuple):
+    """How streams are mixed: what decides the order beside the streams."""
+
+    points: tuple[Point, ...]
+    """The weights that were given, by place."""
+    linear: bool
+    """Whether weights change steadily from place to place."""
+    by_step: bool
+    """Whether places are steps."""
+    at_end: dict[str, str]
+    """What each stream does at its end."""
+    whole_steps: bool
+    """Whether all samples of a step are of one stream."""
+    counts_tokens: bool
+    """Whether weights are divided by what is no padding."""
+
+    def told(self) -> dict[str, Any]:
+        """Return what a state says of it."""
+        settings = {
+            "interleave": "batch" if self.whole_steps else "sample",
+            "unit": "step" if self.by_step else "sample",
+            "by": "tokens" if self.counts_tokens else "samples",
+            "linear": self.linear,
+            "leave": sorted(name for name, at_end in self.at_end.items() if at_end == "leave"),
+        }
+        weights = [[start, {name: str(weight) for name, weight in held.items()}] for start, held in self.points]
+        return {"mixture": weights, "settings": [settings]}
 
 
 class _Trait(NamedTuple):
@@ -104,6 +135,23 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
                     f"the streams of a mixture have one {trait.name}, but {first!r} has {trait.values[first]} and "
                     f"{other!r} {trait.values[other]}: give streams that agree; {trait.advice}"
                 )
+
+
+def mixing_of(
+    streams: Mapping[str, Batches], weights: Any, *, linear: Any, unit: Any, at_end: Any, interleave: Any, by: Any
+) -> Mixing:
+    """Return how streams are to be mixed; raises InputError where that cannot be."""
+    whole_steps = choice("interleave", interleave, ("sample", "batch")) == "batch"
+    counts_tokens = choice("by", by, ("samples", "tokens")) == "tokens"
+    with told("at_end", at_end):
+        ends = at_end_of(at_end, streams)
+    default = "step" if whole_steps else "sample"
+    by_step = choice("unit", default if unit is None else unit, ("sample", "step")) == "step"
+    if whole_steps and not by_step:
+        raise InputError("unit is 'sample', but with interleave='batch' weights count steps: give 'step', or none")
+    with told("weights", weights):
+        points = points_of(weights, streams)
+    return Mixing(points, flag("linear", linear), by_step, ends, whole_steps, counts_tokens)
 
 
 def ends_early(ranks: Ranks) -> InputError:

@@ -10,7 +10,7 @@ import xxhash
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import InputError
-from tokenmill.samples import Course, Point, Position, Schedule, SequenceId, StepRange, TrainableSamples, UsedContent
+from tokenmill.samples import Course, Position, Schedule, SequenceId, StepRange, TrainableSamples, UsedContent
 from tokenmill.wire.pieces import PADDING
 
 from .batches import Batches
@@ -231,12 +231,6 @@ def fill_of(trainable: TrainableSamples, name: str) -> Fraction:
         tokens += reader.block_tokens
         padded += int((stops - pieces["start"])[pieces["position"] == PADDING].sum())
     return Fraction(max(tokens - padded, 1), tokens)
-
-
-def told_of(points: tuple[Point, ...], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a state says of the mixture as it was opened."""
-    weights = [[start, {name: str(weight) for name, weight in held.items()}] for start, held in points]
-    return {"mixture": weights, "settings": [dict(settings)]}
 
 
 def _require_counts(taken: Mapping[str, Any], schedule: Schedule) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, pairwise, repeat
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,10 +21,7 @@ from .batch import Batch
 from .beside import Beside
 from .gathering import Rows
 from .rows import Chunk, DamagedRowError
-from .staging import Sent, Staging, open_staging
-
-Sender: TypeAlias = Callable[[Iterator[Rows]], Iterator[Sent]]
-"""Sends copies on their way to a device."""
+from .staging import Staging, open_staging
 
 
 class Phase(NamedTuple):
@@ -128,10 +125,10 @@ class Walk:
                 return phase, ranks, 1
             self._go(left, ranks, ends=True)  # the phase ends with steps of other workers
 
-    def numbers(self) -> Iterator[int]:
-        """Return the numbers of this process's steps, from the next one on."""
-        _, ranks, _ = self._now()
-        return count(self.step + ranks.worker, ranks.workers)
+    def found(self, chunk: Chunk) -> "Found":
+        """Return the next steps of this process, which a chunk has."""
+        phase, ranks, _ = self._now()
+        return Found(chunk, phase, self.step + ranks.worker, ranks.workers)
 
     def made(self, steps: int) -> None:
         """Go on behind so many steps of this process, and those of the other workers beside them."""
@@ -151,6 +148,51 @@ class Walk:
         self._turns += steps if ends else 0
 
 
+class Found(NamedTuple):
+    """Where the samples of steps are that are made alike."""
+
+    chunk: Chunk
+    phase: Phase
+    first_step: int
+    """The number of the first step."""
+    workers: int
+    """How far the numbers of steps are apart."""
+
+    def copies(self) -> "Iterator[Copy]":
+        """Yield the copies of all rows; holds none of them while it makes the next.
+
+        Raises:
+            DamagedError: as in `Chunk.refuse`, and in `Chunk.stretches`.
+
+        """
+        stretches = self.chunk.stretches()
+        if self.phase.split > 1:
+            self.chunk.split = self.phase.split
+            stretches = map(split_rows, stretches, repeat(self.phase.split))
+        try:
+            yield from map(Copy, stretches, count(0, self.chunk.together), repeat(self))
+        except DamagedRowError as damaged:
+            self.chunk.refuse(damaged.at)
+
+
+class Copy(NamedTuple):
+    """Consecutive batches, copied."""
+
+    stretch: Rows
+    start: int
+    """Which of the chunk's samples is the first one."""
+    found: Found
+
+
+def copies_of(looks: Iterator[Found | None]) -> Iterator[Copy | None]:
+    """Yield the copies of what is found, look by look; None where nothing is there yet."""
+    for found in looks:
+        if found is None:
+            yield None
+        else:
+            yield from found.copies()
+
+
 class Stagings:
     """The ways of rows to a device: one for each number of rows that samples are divided into."""
 
@@ -160,7 +202,7 @@ class Stagings:
         """Open the way of the first steps; others are opened when they are asked for."""
         self._phases = phases
         self._open = partial(open_staging, dtype=dtype, device=device, widen=widen, slots=slots)
-        self._beside = Beside(in_thread=device.type != "cuda")
+        self._beside: Beside[Copy, Batch] = Beside(in_thread=device.type != "cuda")
         self._found: dict[int, Staging] = {}
         self.of(phases.at(0))
 
@@ -171,33 +213,28 @@ class Stagings:
             self._found[phase.split] = self._open(rows, columns)
         return self._found[phase.split]
 
-    def sent(self, phase: Phase, is_slow: Callable[[], bool]) -> Sender:
-        """Return what sends copies on that way; the next ones are made beside the loop while that ``is_slow``."""
-        return partial(self._beside.batches, self.of(phase).send, is_long=is_slow)
+    def batches(self, looks: Iterator[Found | None], leg: Any, is_long: Callable[[], bool]) -> Iterator[Batch | None]:
+        """Yield the batches of what is found, sent on their way; None where nothing is there yet.
+
+        While the loop's steps are long, the next ones are looked for and copied beside it (`Beside.batches`).
+        """
+        return self._beside.batches(partial(self._send, repeat(leg)), copies_of(looks), is_long=is_long)
+
+    def settle(self) -> None:
+        """Let nothing be looked for or copied any more."""
+        self._beside.settle()
+
+    def _send(self, legs: Iterator[Any], copy: Copy) -> Iterator[Batch]:
+        chunk, phase, first_step, workers = copy.found
+        steps = count(first_step + copy.start // chunk.batch_size * workers, workers)
+        starts = count(copy.start, chunk.batch_size)
+        made = map(Batch, self.of(phase).send(copy.stretch), steps, repeat(chunk), starts, legs)
+        return made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
 
     @property
     def stalled_seconds(self) -> float:
         """How long a device's work waited because a batch was not there yet, as far as that is known."""
         return sum(staging.stalled_seconds for staging in self._found.values())
-
-
-def batches_of(
-    chunk: Chunk,
-    phase: Phase,
-    sent: Sender,
-    steps: Iterator[int],
-    leg: Iterator[Any],
-) -> Iterator[Batch]:
-    """Yield the batches of a chunk; holds none of them while it makes the next."""
-    stretches = chunk.stretches()
-    if phase.split > 1:
-        chunk.split = phase.split
-        stretches = (split_rows(stretch, phase.split) for stretch in stretches)
-    made = map(Batch, sent(stretches), steps, repeat(chunk), count(0, chunk.batch_size), leg)
-    try:
-        yield from made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
-    except DamagedRowError as found:
-        chunk.refuse(found.at)
 
 
 def told_lengths(lengths: Sequence[tuple[int, int]]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from tokenmill.errors import InputError
 from tokenmill.page_server import PageServer, metrics_of
 
 from . import arguments
-from .batches import Batches
 from .metrics import Metrics
 from .mixture import Mixture
 from .mixture_state import StreamShare
+from .step_loop import StepLoop
 
 
 class _Counted(NamedTuple):
@@ -101,16 +101,16 @@ def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistr
 
 
 class BatchesCollector(Collector):
-    """Gives a registry the metrics of one `Batches`, as they are when it is scraped."""
+    """Gives a registry the metrics of one `Batches` or `Mixture`, as they are when it is scraped."""
 
-    def __init__(self, batches: Batches, **labels: str | int) -> None:
+    def __init__(self, batches: StepLoop, **labels: str | int) -> None:
         """Collect for a run, with labels that tell it from others, such as ``rank``.
 
         Raises:
             InputError: Prometheus has no such labels.
 
         """
-        self._batches: Batches = arguments.instance_of("batches", batches, Batches)
+        self._batches: StepLoop = arguments.instance_of("batches", batches, StepLoop, "Batches or Mixture")
         told = arguments.labels_of(labels, taken={"stream", _PART})
         self._names = ["stream", *told]
         self._values = [batches.stream, *told.values()]

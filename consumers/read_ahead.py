@@ -1,7 +1,8 @@
-"""Reading the files of the eras that come next, in a thread of its own, so that the training loop waits for no disk.
+"""Reading the files of the eras that come next, in threads of their own, so that the training loop waits for no disk.
 
-A shuffled era is read in no order of its file, so its first batch may need the last page. The thread therefore reads
-whole eras in the order of their files, at the disk's full speed: the one that the loop is in, and the one after it.
+A shuffled era is read in no order of its file, so its first batch may need the last page. The threads therefore read
+whole eras in the order of their files, at the disk's full speed: the one that the loop is in, and the one after it. One
+says what is read, and both read it, each another partition's file: so the disk is never without something to do.
 The loop waits once for the first of them. Eras that are larger than what may be kept ahead, and the beginning of a
 large one, are read by sample: those of the batches that are made next, and those after them.
 
@@ -15,9 +16,9 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from threading import Condition, Event, Thread
 from typing import Any, Final
@@ -28,7 +29,7 @@ from tokenmill.errors import TokenMillError
 from tokenmill.samples import Samples, SequenceId, TrainableSamples
 from tokenmill.samples.places import EraPlaces
 from tokenmill.store import StreamInfo
-from tokenmill.store.page_cache import read_pieces, read_small
+from tokenmill.store.page_cache import FileRange, read_pieces, read_small
 
 from .arguments import whole
 from .stream_files import EraRun, StreamFiles, Turn
@@ -55,7 +56,7 @@ class RowsAhead:
 
 
 class _Reading:
-    """What the thread does, and what the loop knows of it. Only the thread changes the runs, under the lock."""
+    """What two threads do, and what the loop knows of it. Only one of them changes the list of runs, under the lock."""
 
     def __init__(self, most_bytes: int) -> None:
         self.rows: deque[RowsAhead] = deque()
@@ -104,25 +105,72 @@ class _Reading:
 
     def work(self, files: StreamFiles) -> None:
         """Read until it is ended: samples first, then eras, each in pieces."""
-        current: EraRun | None = None
-        pieces: Iterator[int] = iter(())
         while (task := self._next(files)) is not None:
             if isinstance(task, RowsAhead):
-                read_small(files.rows(task.samples))
-                task.done.set()
-            elif not task.is_described:
-                for _ in chain.from_iterable(map(read_pieces, files.descriptions(task))):
-                    pass
+                self._read_rows(task, files)
+            elif not task.is_planned:
+                for description in () if task.is_described else files.descriptions(task):
+                    for _ in read_pieces(description):
+                        pass
+                parts = list(files.tokens(task)) if task.is_whole else []
                 with self._changed:
-                    task.is_described = True
+                    task.parts.extend(parts)
+                    task.is_described = task.is_planned = True
                     self._changed.notify_all()
-            else:
-                if task is not current:
-                    current, pieces = task, chain.from_iterable(map(read_pieces, files.tokens(task)))
-                count = next(pieces, None)
-                with self._changed:
-                    task.left = 0 if count is None else max(task.left - count, 1)
-                    self._changed.notify_all()
+            elif (part := self._begin_part(task)) is not None:
+                self._read_part(task, part, files)
+
+    def assist(self) -> None:
+        """Read parts of eras beside who works, until it is ended.
+
+        While one of the two waits for its turn in this process, the disk has something to do for the other.
+        """
+        while (run := self._next_to_assist()) is not None:
+            if (part := self._begin_part(run)) is not None:
+                self._read_part(run, part, None)
+
+    def _next_to_assist(self) -> EraRun | None:
+        with self._changed:
+            while not self._ended:
+                for run in self._runs:
+                    if run.parts and not self._is_stale(run):
+                        return run
+                self._changed.wait()
+        return None
+
+    def _read_rows(self, rows: RowsAhead, files: StreamFiles) -> None:
+        read_small(files.rows(rows.samples))
+        rows.done.set()
+
+    def _begin_part(self, run: EraRun) -> FileRange | None:
+        with self._changed:
+            run.begun += bool(run.parts)
+            return run.parts.popleft() if run.parts else None
+
+    def _read_part(self, run: EraRun, part: FileRange, files: StreamFiles | None) -> None:
+        """Read a part of a run, and with ``files`` all samples that are asked for meanwhile."""
+        is_whole = True
+        for count in read_pieces(part):
+            with self._changed:
+                run.left = max(run.left - count, 1)
+                if self._ended or self._is_stale(run):
+                    is_whole = False
+                    break
+            while files is not None and self.rows:
+                self._read_rows(self.rows.popleft(), files)
+        with self._changed:
+            run.begun -= 1
+            if not is_whole:
+                run.parts.appendleft(part)
+            elif not run.begun and not run.parts:
+                run.left = 0
+                self._changed.notify_all()
+
+    def _is_stale(self, run: EraRun) -> bool:
+        """Whether the loop has gone where this run is of no use."""
+        if run not in self._runs:
+            return True
+        return self._asked is not None and not self._runs[0].first <= self._asked[0] <= run.last
 
     def _next(self, files: StreamFiles) -> "RowsAhead | EraRun | None":
         """Return what is to be read next, once there is something; None at the end."""
@@ -136,10 +184,12 @@ class _Reading:
                     return self.rows.popleft()
                 asked = self._asked
                 found = self._unfinished()
-            if found is not None and (asked is None or self._runs[0].last >= asked[0] >= self._runs[0].first):
-                return found
-            if asked is not None:
+                fits = found is not None and (asked is None or self._runs[0].last >= asked[0] >= self._runs[0].first)
+                is_short = sum(len(run.parts) for run in self._runs) <= 1  # the other thread wants one, too
+            if asked is not None and (not fits or (is_short and found is not None and found.is_planned)):
                 self._plan(files, asked)
+            if fits:
+                return found
 
     def _has_work(self) -> bool:
         if self._asked is None:
@@ -152,7 +202,7 @@ class _Reading:
         return not stands or self._wants_more(self._asked)
 
     def _unfinished(self) -> EraRun | None:
-        return next((run for run in self._runs if not run.is_described or (run.is_whole and run.left)), None)
+        return next((run for run in self._runs if not run.is_planned or run.parts), None)
 
     def _wants_more(self, asked: tuple[Turn, Turn]) -> bool:
         """Whether another run should follow: one after what was asked for, and more where these are small."""
@@ -185,7 +235,7 @@ class _Reading:
 
 
 class EraReadAhead:
-    """The thread that reads ahead of one loop; it begins with the first `reach`, and ends with this object."""
+    """The threads that read ahead of one loop; they begin with the first `reach`, and end with this object."""
 
     def __init__(
         self,
@@ -234,7 +284,8 @@ class EraReadAhead:
         if self._process != os.getpid():
             self._process, self._reading, self._begun = os.getpid(), _Reading(self._most_bytes), None
             weakref.finalize(self, self._reading.end)
-            Thread(target=_work, args=(self._reading, self._open), name="read-ahead", daemon=True).start()
+            for task in (partial(_work, self._reading, self._open), partial(_assist, self._reading)):
+                Thread(target=task, name="read-ahead", daemon=True).start()
         return self._reading
 
 
@@ -252,8 +303,21 @@ def open_read_ahead(most_bytes: Any, trainable: TrainableSamples, *, documents: 
 
 def _work(reading: _Reading, open_files: Callable[[], StreamFiles]) -> None:
     """Read ahead until that is ended, or fails: the loop then meets the same fault where it reads, and reports it."""
-    try:
+    with _ending(reading):
         reading.work(open_files())
+
+
+def _assist(reading: _Reading) -> None:
+    """Do the same beside it."""
+    with _ending(reading):
+        reading.assist()
+
+
+@contextmanager
+def _ending(reading: _Reading) -> Iterator[None]:
+    """End all of it with what is done here."""
+    try:
+        yield
     except (OSError, TokenMillError) as error:
         logger.debug("reading ahead ends: %s", error)
     finally:

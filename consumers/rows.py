@@ -45,10 +45,7 @@ Items = Sequence[tuple[EraOrder, Numbers]]
 
 
 class DamagedRowError(Exception):
-    """A row was not what was committed when it was copied: `Chunk.refuse` says which block, and raises what people see.
-
-    What copies may run in any thread; what finds the block out uses the readers, which are the loop's.
-    """
+    """A row was not what was committed when it was copied: `Chunk.refuse` says which block, and raises for people."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -109,6 +106,11 @@ class Chunk:
         """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
         return self._gathering.rows()
 
+    @property
+    def together(self) -> int:
+        """How many samples `stretches` copies in one go."""
+        return self.batch_size if self.kept is not None else self._gathering.together(self.batch_size)
+
     def stretches(self) -> Iterator[Rows]:
         """Yield the batches, one or several at a time: ``[batches, samples, sequence_length + 1]``.
 
@@ -157,7 +159,8 @@ class Chunk:
         samples = self.samples()
         partition, block = int(samples.partitions[at]), int(samples.blocks[at])
         self._gathering.watch.expire()  # a repair will put another file in its place, or has done so
-        self.trainable.reader(partition).read(block)
+        with self.trainable.lock:
+            self.trainable.reader(partition).read(block)
         raise DamagedError(
             f"block {block} of partition {partition} of {self.trainable.stream} was not what was committed when it was "
             "read, and is now",
@@ -223,7 +226,7 @@ class Chunk:
 
     @staticmethod
     def _sources_of(trainable: TrainableSamples, places: Samples, rows: Numbers, length: int) -> list[list[Source]]:
-        with ReachableStream(trainable.store, trainable.stream):
+        with ReachableStream(trainable.store, trainable.stream), trainable.lock:
             return [
                 sources_of(trainable.reader(partition), block, view, length)
                 for partition, block, view in places_of(Samples(*(column[rows] for column in places)))
@@ -235,7 +238,7 @@ class Chunk:
         parts = []
         for partition in partitions:
             mine = np.flatnonzero(places.partitions == partition)
-            parts.append((mine, self.trainable.reader(partition).pieces_of(places.blocks[mine])))
+            parts.append((mine, self.trainable.pieces_of(partition, places.blocks[mine])))
         return join_pieces(parts, len(places.blocks))
 
 
@@ -313,6 +316,10 @@ class RowReader:
         """
         if self._ahead is not None and not self._is_in_memory:
             self._ahead.reach_rows(join(order.samples_of(part) for order, part in items))
+        with self.trainable.lock:
+            return self._located(items)
+
+    def _located(self, items: Items) -> LocatedRows:
         if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
             return self._search(items)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):

@@ -1,7 +1,8 @@
 """Where the tokens of eras and samples are in a stream's files: what reading ahead brings into memory."""
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -31,7 +32,7 @@ class Turn(NamedTuple):
     era: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EraRun:
     """Consecutive eras of one pass that are read together."""
 
@@ -47,6 +48,12 @@ class EraRun:
     """Whether the loop waits for it."""
     is_described: bool = False
     """Whether the files that say where the blocks are were read, or are left to the loop."""
+    is_planned: bool = False
+    """Whether it is known what is to be read of it."""
+    parts: deque[FileRange] = field(default_factory=deque)
+    """Of a run that is read whole, what nobody has begun to read, once it is planned."""
+    begun: int = 0
+    """How many parts are being read."""
 
 
 class StreamFiles:
@@ -61,6 +68,8 @@ class StreamFiles:
         self._sequence = sequence
         self._views = views
         self._documents = documents
+        self._described: set[Path] = set()
+        """Manifests of the sealed segments of the last run."""
 
     def run(self, turn: Turn, most_bytes: int) -> EraRun:
         """Return the eras to be read together from a known one on: one, or several small ones."""
@@ -83,8 +92,16 @@ class StreamFiles:
         return None
 
     def descriptions(self, run: EraRun) -> Iterator[FileRange]:
-        """Yield the files that say which blocks of a run count, and where they are."""
-        for paths, _, _ in self._segments(run):
+        """Yield the files that say which blocks of a run count, and where they are.
+
+        Those of sealed segments that the last run was from, too, are not yielded again.
+        """
+        before = self._described
+        segments = [paths for paths, _, _ in self._segments(run)]
+        self._described = {paths.manifest for paths in segments if paths.manifest.exists()}
+        for paths in segments:
+            if paths.manifest in before:
+                continue
             whole = [paths.manifest, paths.index, paths.commits, *([paths.documents] if self._documents else [])]
             yield from (FileRange(path, 0, _WHOLE) for path in whole)
 

@@ -1,6 +1,7 @@
 """What all tests share: one real Kafka broker, topics with names of their own, and how hard Hypothesis tries."""
 
 import asyncio
+import gc
 import itertools
 import logging
 import os
@@ -20,20 +21,24 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.java_cache import VARIABLE, java_options
 from tests.shared_broker import WORKER, shared_broker, shared_directory
 from tokenmill.app.local.broker import Broker
+from tokenmill.processes import keep_loaded
 
-# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 40 examples
+# Until all tests are loaded (`pytest_collection_finish`): next to nothing of that is garbage.
+gc.disable()
+
+# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 25 examples
 # keep the whole of the tests within minutes on two cores; `make faults` tries 200 of each property;
 # `--hypothesis-profile=thorough` is for a night.
-settings.register_profile("tokenmill", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tokenmill", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("full", settings.get_profile("tokenmill"), max_examples=200)
 settings.register_profile("thorough", settings.get_profile("tokenmill"), max_examples=10_000)
-settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=15)
+settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=8)
 settings.load_profile("tokenmill")
 
-# A broker of the tests lives for seconds or minutes: the quick compiler alone takes a third off what it costs to start.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault(VARIABLE, java_options())
 
 # In the background of a script Ctrl-C is ignored, and so it would be by all processes whose tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -99,6 +104,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _keep(config, items, lambda item: item.get_closest_marker("needs") is None)
     if config.getoption("--quick"):
         _keep(config, items, _is_quick)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported, and the tests themselves, out of all collections of garbage to come."""
+    keep_loaded()
+    gc.enable()
 
 
 class SharingFixtures(LoadFileScheduling):  # type: ignore[misc]

@@ -14,7 +14,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +36,7 @@ from tokenmill.records import Record
 from tokenmill.store import open_partition
 
 from .beats import Beats
+from .forked import Forked
 
 WAIT_SECONDS: Final = 90.0
 """How long a wait for the service may take: far longer than it should, on a machine that does other things as well."""
@@ -103,16 +103,9 @@ class Worker:
         self.log_path = log
         self.beats = Beats()
         """What it tells a supervisor; the worker ends when we do, because its pipe does."""
-        with log.open("ab") as output, self.beats.descriptor() as descriptor:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", entry, role],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **settings.environment(), **environment, HEARTBEAT_VARIABLE: str(descriptor)},
-                pass_fds=[descriptor],
-                start_new_session=True,
-            )
+        variables = {**os.environ, **settings.environment(), **environment}
+        with self.beats.descriptor() as descriptor:
+            self.process = Forked(entry, [role], log, variables, {HEARTBEAT_VARIABLE: descriptor})
 
     @property
     def log(self) -> str:

@@ -97,5 +97,5 @@ class LogModel(RuleBasedStateMachine):
         assert set(range(len(self.taken))) <= self.held
 
 
-LogModel.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+LogModel.TestCase.settings = settings(stateful_step_count=40)
 TestLogModel = LogModel.TestCase

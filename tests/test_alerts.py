@@ -179,6 +179,7 @@ def firing(samples: Mapping[str, str], end: float) -> set[str]:
     return {name for name, state in states(samples, end).items() if state == "firing"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_raises_its_alert_and_no_other(name: str) -> None:
     """Before the half hour is over."""

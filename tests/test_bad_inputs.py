@@ -87,6 +87,7 @@ def test_each_bad_input_has_its_answer_and_harms_no_neighbour(row: BadInput, mod
     check(mode, [row])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["json", "auto"])
 def test_the_whole_table_in_one_fetch_has_the_same_answers(mode: str) -> None:
     """However many bad ones there are."""

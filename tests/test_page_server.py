@@ -119,6 +119,7 @@ def test_a_byte_now_and_then_prolongs_nothing(server: PageServer) -> None:
         assert lines > 0
 
 
+@pytest.mark.slow
 def test_who_does_not_read_the_answer_is_ended(server: PageServer) -> None:
     """The answer fits into no buffer; in its time, the others are answered."""
     with ExitStack() as stack:

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from tokenmill.errors import InputError, TokenMillError
+from tokenmill.funnel.retention import Retention
 
 from ..settings import Settings
 from ..tools.pack.pack_verification import verify_pack
@@ -132,6 +133,12 @@ def pack_command(
     topic = raw_topic or settings.raw_topics[0]
     if then_flush:
         require_flush_allowed(settings, topic)
+    kept = settings.for_topic(topic).metadata_fields
+    if lost := [name for name in choice.shape.metadata_fields or () if name not in kept]:
+        say(
+            f"the streams carry no {', '.join(lost)}: what goes with the tokens is set by metadata_fields "
+            f"(TOKENMILL_METADATA_FIELDS={','.join([*kept, *lost])})"
+        )
     with choice.opened(settings, topic, paths) as (reading, sources):
         plan = PackPlan(
             raw_topic=topic,
@@ -203,6 +210,9 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
         show_json(pack_json(summary))
     else:
         show_table(streams_table(summary))
+        for name, stream in summary.streams.items():
+            for line in Retention(stream.totals).left_out_lines():
+                show(f"{name}: {line}")
         show(pack_line(summary, str(settings.store)))
         waiting = sum(stream.open_tokens for stream in summary.streams.values())
         if waiting:

@@ -17,6 +17,8 @@ from .worker_metrics import (
     DOCUMENTS,
     FILTERED,
     OTHER_RECORDS,
+    PACKING_TOKENS,
+    PACKING_TOKENS_KINDS,
     RECORDS,
     STEP_DOCUMENTS,
     STEP_RESULTS,
@@ -101,6 +103,8 @@ class MillMeter:
         TOKENS.labels(self._topic, split).inc(now.tokens - before.tokens)
         for reason, count in now.filtered.items():
             FILTERED.labels(self._topic, split, reason).inc(count - before.filtered[reason])
+        for name in PACKING_TOKENS_KINDS:
+            PACKING_TOKENS.labels(self._topic, split, name).inc(now.packing[name] - before.packing[name])
         for step in now.figures.steps:
             earlier = before.figures.step(step.step)
             amounts = (step.passed, earlier.passed), (step.dropped, earlier.dropped), (step.refused, earlier.refused)

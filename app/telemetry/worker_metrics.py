@@ -62,6 +62,13 @@ TOKENS: Final = Counter(
     ["topic", "split"],
     registry=WORKER,
 )
+PACKING_TOKENS: Final = Counter(
+    "tokenmill_packing_tokens",
+    "What a packing does to tokens: `padding` that it puts into blocks, and those of kept documents that it leaves out "
+    "of all blocks (`left_out`).",
+    ["topic", "split", "kind"],
+    registry=WORKER,
+)
 FILTERED: Final = Counter(
     "tokenmill_documents_filtered", "Documents that a step filtered out.", ["topic", "split", "reason"], registry=WORKER
 )
@@ -250,11 +257,16 @@ def mill_at_zero(streams: Iterable[Stream]) -> None:
         CONSUMED_BYTES.labels(stream.raw_topic)
         DOCUMENTS.labels(stream.raw_topic, stream.split)
         TOKENS.labels(stream.raw_topic, stream.split)
+        for kind in PACKING_TOKENS_KINDS:
+            PACKING_TOKENS.labels(stream.raw_topic, stream.split, kind)
         BLOCKS.labels(stream.name, "topic")
         CONTROL_JUNK.labels(stream.control_topic)
         MESSAGE_BYTES.labels(stream.tokens_topic)
         PUBLISH_SECONDS.labels(stream.tokens_topic)
 
+
+PACKING_TOKENS_KINDS: Final = ("padding", "left_out")
+"""Which counts of a packing are tokens, as the totals call them."""
 
 STEP_RESULTS: Final = ("passed", "filtered", "dead_lettered")
 """What becomes of a document at a step."""

@@ -124,9 +124,12 @@ class Mosaic:
         """Open its own loader, which keeps states."""
         from streaming import Stream, StreamingDataLoader, StreamingDataset
         from streaming.base.util import clean_stale_shared_memory
+        from torch import distributed
 
         if not rank:
             clean_stale_shared_memory()
+        if world_size > 1:
+            distributed.barrier()  # else the other rank may name memory that is cleaned away
         streams = [
             Stream(local=str(stock.directory / "mosaic"), proportion=WEIGHTS[name]) for name, stock in stocks.items()
         ]

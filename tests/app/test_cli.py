@@ -157,6 +157,7 @@ def test_config_hides_passwords_and_says_where_they_come_from(
     assert json.loads(found)["sasl_username"] == {"value": "miller", "from": "file tokenmill.toml"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [one for one in vars(errors).values() if isinstance(one, type)])
 def test_a_command_ends_with_the_code_of_its_error(
     cli: Cli, error: type[errors.TokenMillError], monkeypatch: pytest.MonkeyPatch

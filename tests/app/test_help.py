@@ -47,6 +47,7 @@ def test_every_command_is_tried() -> None:
     assert {path[0] for path in ALL} == set(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_own_options_come_first_and_fit_a_screen_or_two(path: tuple[str, ...]) -> None:
     """In 80 columns; of settings a few at the end, with what shows all."""

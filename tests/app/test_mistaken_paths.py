@@ -114,6 +114,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a directory", "under a file", "missing", "bytes", "empty"])
 @pytest.mark.parametrize("command", FILES)
 def test_a_file_that_is_none_is_named(run: Run, tmp_path: Path, kind: str, command: str) -> None:

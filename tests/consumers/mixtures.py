@@ -1,5 +1,6 @@
 """Mixtures for tests: stores of several streams that grow, and the slow, plain answer to what comes in which order."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
@@ -12,9 +13,14 @@ from tests.store.eras import make_eras
 from tokenmill.consumers import Batch, Batches, Mixture
 from tokenmill.eras import Era
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.store import Store
+from tokenmill.store import Store, StreamInfo
+
+Row = tuple[str, tuple[int, ...]]
+"""A sample's stream and tokens."""
 
 INFO = make_info()
+LONG_SEGMENTS = make_info(segment_blocks=512)
+"""For streams that grow far: to seal a segment costs ten syncs of the disk."""
 NAMES = ("books", "code", "web")
 ERA = 8
 """Blocks of an era, in each of two partitions half of them."""
@@ -34,17 +40,19 @@ def eras_of(seed: int, eras: int) -> list[Era]:
     return make_eras(INFO, chains_of(seed, eras), stops, end=True)
 
 
-def stream_store(path: Path, seed: int, eras: int, *, there: int | None = None, end: bool = True) -> Store:
+def stream_store(
+    path: Path, seed: int, eras: int, *, there: int | None = None, end: bool = True, info: StreamInfo = INFO
+) -> Store:
     """Make a store with the eras of a stream, or those that are there."""
-    store = make_store(path, INFO)
-    bring(store, seed, eras, eras if there is None else there, end=end and there is None)
+    store = make_store(path, info)
+    bring(store, seed, eras, eras if there is None else there, end=end and there is None, info=info)
     return store
 
 
-def bring(store: Store, seed: int, eras: int, there: int, *, end: bool = False) -> None:
+def bring(store: Store, seed: int, eras: int, there: int, *, end: bool = False, info: StreamInfo = INFO) -> None:
     """Bring so many eras of a stream into a store, and with ``end`` its end marker."""
     if there + end:
-        grow(store, eras_of(seed, eras)[: there + end], chains_of(seed, eras))
+        grow(store, eras_of(seed, eras)[: there + end], chains_of(seed, eras), info)
 
 
 def stores_of(path: Path, eras: Mapping[str, int], **options: Any) -> dict[str, Path]:
@@ -70,7 +78,7 @@ def open_mixture(
     return Mixture(open_streams(stores, **options), weights, **(mixed or {}))
 
 
-def rows_of(batches: Iterable[Batch]) -> list[tuple[str, tuple[int, ...]]]:
+def rows_of(batches: Iterable[Batch]) -> list[Row]:
     """Return the stream and the tokens of each sample."""
     return [
         (name, (*x, y[-1]))
@@ -141,4 +149,34 @@ def drawn(  # noqa: C901 - the whole rule in one place
         taken[chosen] += 1
         for name, weight in now.items():
             wanted[name] += weight
+    return found
+
+
+def in_order(names: Sequence[str], own: Mapping[str, list[tuple[int, ...]]]) -> list[Row]:
+    """Return samples of these streams, of each in its own order."""
+    left = {name: iter(rows) for name, rows in own.items()}
+    return [(name, next(left[name])) for name in names]
+
+
+def worst_share(names: Sequence[str], changes: Sequence[Change]) -> Fraction:
+    """Return by how much a stream was off at most of what the weights say, after any sample."""
+    wanted: dict[str, Fraction] = {}
+    taken: Counter[str] = Counter()
+    worst = Fraction(0)
+    for sample, name in enumerate(names):
+        held = [weights for start, known, weights in effective(changes, sample) if start <= sample][-1]
+        total = sum(held.values())
+        for each, weight in held.items():
+            wanted[each] = wanted.get(each, Fraction(0)) + weight / total
+        taken[name] += 1
+        worst = max(worst, *(abs(taken[each] - part) for each, part in wanted.items()))
+    return worst
+
+
+def effective(changes: Sequence[Change], sample: int) -> list[Change]:
+    """Return the changes that are known at a sample, without those that later ones took the place of."""
+    found: list[Change] = []
+    for change in changes:
+        if change[1] <= sample:
+            found = [one for one in found if one[0] < change[0]] + [change]
     return found

@@ -145,9 +145,17 @@ def _closed(block: Block, size: int) -> Block:
 
 
 def packed_store(
-    path: Path, info: StreamInfo, blocks: Mapping[int, Sequence[Block]], stops: Sequence[Mapping[int, int]] = ()
+    path: Path,
+    info: StreamInfo,
+    blocks: Mapping[int, Sequence[Block]],
+    stops: Sequence[Mapping[int, int]] = (),
+    *,
+    ends: bool = True,
 ) -> Store:
-    """Make a store of these blocks of each partition, with eras that reach these; without any, one has all."""
+    """Make a store of these blocks of each partition, with eras that reach these; without any, one has all.
+
+    ``ends``: and with the mark that no more will come.
+    """
     chains = {}
     for partition, found in blocks.items():
         tokens = np.array([block.tokens for block in found], info.dtype).tobytes()
@@ -159,7 +167,7 @@ def packed_store(
         if found:
             fill(store, info, chains[partition], [len(found)], partition=partition)
     reached = stops or [{partition: len(found) for partition, found in blocks.items()}]
-    write_eras(store, make_eras(info, chains, reached, end=True), stream=info.name)
+    write_eras(store, make_eras(info, chains, reached, end=ends), stream=info.name)
     return store
 
 
@@ -185,6 +193,8 @@ def whole_documents(
                 tokens[piece.position + at - piece.start] = block.tokens[at]
         number, piece, block = max(mine, key=lambda one: one[1].position)
         ends_inside = any(other.start > piece.start for other in block.pieces)
+        if fit:
+            ends_inside = len(tokens) % size > 0  # what is no whole block is a rest, which comes last
         highest = max(other.offset for some in blocks[first:stop] for other in some.pieces)
         if ends_inside or (document.offset + AGE < highest if fit else number < stop - 1):
             place = min((number, piece.start) for number, piece, _ in mine)

@@ -15,7 +15,7 @@ from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batch, Batches
 from tokenmill.eras import Era, Permutation
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.store import Store
+from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash, roll
 
 INFO = make_info()
@@ -54,11 +54,11 @@ def era_store(path: Path, eras: Sequence[Era] = ERAS, chains: Mapping[int, Block
     return store
 
 
-def grow(store: Store, eras: Sequence[Era], chains: Mapping[int, Blocks] = CHAINS) -> None:
+def grow(store: Store, eras: Sequence[Era], chains: Mapping[int, Blocks] = CHAINS, info: StreamInfo = INFO) -> None:
     """Bring eras, all from the first on, and their blocks into a store."""
     for partition, part in enumerate(eras[-1].ranges):
         if part.stop:
-            fill(store, INFO, chains[partition], [part.stop], partition=partition)
+            fill(store, info, chains[partition], [part.stop], partition=partition)
     write_eras(store, eras)
 
 

@@ -1,7 +1,7 @@
 """Copies are made in the loop's thread or beside it: the same batches either way, and each error where it belongs."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
@@ -10,11 +10,31 @@ from hypothesis import strategies as st
 
 from tokenmill.consumers.beside import Beside
 
+Made = tuple[int, str]
+"""A number, and the thread that made something of it."""
 
-def made(copy: list[int]) -> Iterator[tuple[int, str]]:
+
+def made(copy: list[int]) -> Iterator[Made]:
     """Make batches of a copy, each with the thread that made it."""
     for number in copy:
         yield number, threading.current_thread().name
+
+
+def always() -> bool:
+    """Say that steps are long."""
+    return True
+
+
+def beside(*, in_thread: bool = True) -> Beside[list[int], Made]:
+    """Return what makes batches of such copies."""
+    return Beside(in_thread=in_thread)
+
+
+def batches_of(copies: Iterator[list[int]], is_long: Callable[[], bool] = always, **options: bool) -> Iterator[Made]:
+    """Yield the batches of copies that all are there."""
+    for batch in beside(**options).batches(made, copies, is_long=is_long):
+        assert batch is not None
+        yield batch
 
 
 @given(
@@ -27,28 +47,85 @@ def test_the_batches_are_the_same_wherever_they_are_made(
 ) -> None:
     """Whatever the loop's steps are, and however often that changes."""
     long = iter(answers + [False] * len(copies))
-    found = list(Beside(in_thread=in_thread).batches(made, iter(copies), is_long=lambda: next(long)))
+    found = list(batches_of(iter(copies), lambda: next(long), in_thread=in_thread))
     assert [number for number, _ in found] == [number for copy in copies for number in copy]
 
 
 def test_long_steps_have_the_next_copy_made_beside_them() -> None:
     """The first is made in the loop, for nothing is known then; batches are made there too, where the way needs it."""
     here = threading.current_thread().name
-    names = [name for _, name in Beside(in_thread=True).batches(made, iter([[1], [2], [3]]), is_long=lambda: True)]
+    names = [name for _, name in batches_of(iter([[1], [2], [3]]))]
     assert names[0] == here
     assert here not in names[1:]
-    names = [name for _, name in Beside(in_thread=False).batches(made, iter([[1], [2], [3]]), is_long=lambda: True)]
+    names = [name for _, name in batches_of(iter([[1], [2], [3]]), in_thread=False)]
     assert set(names) == {here}
+
+
+def test_what_comes_next_is_looked_for_beside_long_steps() -> None:
+    """All that copies need is done by the thread, not copying alone."""
+    here, names = threading.current_thread().name, []
+
+    def copies() -> Iterator[list[int]]:
+        for number in range(3):
+            names.append(threading.current_thread().name)
+            yield [number]
+
+    assert [number for number, _ in batches_of(copies())] == [0, 1, 2]
+    assert names[0] == here
+    assert here not in names[1:]
 
 
 def test_only_one_copy_is_made_ahead() -> None:
     """So memory is bounded, and no copy is made of what changes before it is wanted."""
     numbers = count()
-    batches = Beside(in_thread=True).batches(made, ([next(numbers)] for _ in range(9)), is_long=lambda: True)
+    batches = batches_of([next(numbers)] for _ in range(9))
     assert next(batches)[0] == 0
     assert next(batches)[0] == 1
     batches.close()  # type: ignore[attr-defined]  # it is a generator
     assert next(numbers) <= 3
+
+
+def test_what_is_not_there_yet_is_looked_for_again_when_it_is_wanted() -> None:
+    """The thread looked a copy earlier: only what the loop sees missing is waited for."""
+    looks: list[int] = []
+    asked = threading.Event()
+
+    def copies() -> Iterator[list[int] | None]:
+        yield [1]
+        asked.set()
+        yield None  # by the thread
+        yield [2]  # by the loop
+        yield None
+        yield None
+        yield [3]
+
+    for batch in beside().batches(made, copies(), is_long=always):
+        assert asked.wait(10)
+        looks.append(0 if batch is None else batch[0])
+    assert looks == [1, 2, 0, 3]
+
+
+def test_a_loop_that_was_left_is_waited_for() -> None:
+    """Whoever settles may use what copies are made of: the thread does so no more, and the next loop has its own."""
+    begun, may_end = threading.Event(), threading.Event()
+    ended: list[bool] = []
+
+    def copies() -> Iterator[list[int]]:
+        yield [1]
+        begun.set()
+        may_end.wait(10)
+        ended.append(True)
+        yield [2]
+
+    ours = beside()
+    left = ours.batches(made, copies(), is_long=always)
+    next(left)
+    del left
+    assert begun.wait(10)
+    threading.Timer(0.05, may_end.set).start()
+    ours.settle()
+    assert ended
+    assert [batch and batch[0] for batch in ours.batches(made, iter([[5], [6]]), is_long=always)] == [5, 6]
 
 
 def test_what_a_copy_raises_is_raised_in_the_loop() -> None:
@@ -59,7 +136,7 @@ def test_what_a_copy_raises_is_raised_in_the_loop() -> None:
         yield [2]
         raise ValueError("damaged")
 
-    batches = Beside(in_thread=True).batches(made, copies(), is_long=lambda: True)
+    batches = batches_of(copies())
     assert [next(batches)[0], next(batches)[0]] == [1, 2]
     with pytest.raises(ValueError, match="damaged"):
         next(batches)

@@ -105,6 +105,7 @@ def test_a_changed_bit_is_refused_by_default(
         LOADERS[name](store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOADERS)
 def test_who_wants_no_checks_reads_what_is_there(store: Store, name: str) -> None:
     """The changed block among all others."""

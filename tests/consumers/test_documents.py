@@ -75,6 +75,14 @@ def test_documents_are_those_of_the_table(
             ]
             taken = found.take(range(len(found)))
             assert [(one.partition, one.offset, one.tokens.tolist()) for one in taken] == expected
+            begun = {
+                (partition, piece.offset)
+                for partition, some in blocks.items()
+                for block in some[bounds[first][partition] : bounds[stop][partition]]
+                for piece in block.pieces
+                if piece.position == 0
+            }
+            assert found.unfinished == len(begun - {(partition, offset) for partition, offset, _ in expected})
             assert [one.index for one in taken] == list(range(len(expected)))
             assert found.lengths.tolist() == [len(tokens) for _, _, tokens in expected]
             metas = {(n, one.offset): json.loads(one.meta or "{}") for n, some in documents.items() for one in some}
@@ -140,6 +148,16 @@ def test_retired_documents_are_not_listed(tmp_path: Path) -> None:
         Documents(store.path, STREAM, eras=range(2))
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_where_the_only_era_is_not_whole_this_is_said(tmp_path: Path, *, ends: bool) -> None:
+    """Its blocks do not come again, so nobody is told to wait for them; the mark of a stream's end is no era."""
+    blocks = pack(given_documents(LENGTHS), "concat", 5)
+    store = packed_store(tmp_path, packed_info(), {0: blocks}, ends=ends)
+    retire(store.path, STREAM, 0, 4)
+    with pytest.raises(InputError, match=r"retired, as far as into era 0, the last one\. Read a store that"):
+        Documents(store.path, STREAM)
+
+
 def test_labels_are_numbers(store: Store) -> None:
     """By their names' order; a share of them is counted by name."""
     documents = Documents(store.path, STREAM, label_field="label", label_names=["bad", "good"])
@@ -170,7 +188,7 @@ def test_labels_that_are_missing_or_unknown_are_refused_or_dropped(
     assert all(one.tokens.tolist() == whole[one.partition, one.offset] for one in documents)
     with pytest.raises(InputError, match=r"18 documents .* offset 9 of partition 0 .* is 1"):
         Documents(store.path, STREAM, label_field="label", label_names=[0, "odd"])
-    with pytest.raises(InputError, match=r"'other', which raw-text.train does not carry: give one of \['label'\]"):
+    with pytest.raises(InputError, match=r"'other', which raw-text.train does not carry: give one of label, or mill"):
         Documents(store.path, STREAM, label_field="other")
     missing = labelled_store(tmp_path / "missing", [])
     with pytest.raises(InputError, match="at offset 7 of partition 0 has none"):

@@ -67,6 +67,7 @@ def test_rows_of_consecutive_steps_are_consecutive_text(path: Path, size: int, *
         assert rows == [chunk[view * SEGMENT : (view + 1) * SEGMENT + 1] for chunk in side_by_side]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([(1, 6), (2, 3), (3, 2), (6, 1)]), st.integers(0, 13)), max_size=4))
 def test_runs_resume_amid_chunks(path: Path, legs: list[tuple[tuple[int, int], int]]) -> None:
     """With any ranks that take as many chunks together; states are equal on all."""

@@ -64,6 +64,7 @@ def joined(steps: Iterable[Batch]) -> list[list[int]]:
     return [[*x, y[-1]] for xs, ys in steps for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "start"), [(0, ""), (1, "fork"), (3, "fork")])
 def test_workers_take_turns_without_changing_the_order(store: Store, workers: int, start: str) -> None:
     """However many; the remainder of 26 steps among them included."""

@@ -206,7 +206,7 @@ class MixedLoader(Loader):
 
     def open(self, store: Path) -> Any:
         """Return the data set."""
-        return MixtureDataset(_streams(store), WEIGHTS, **OPTIONS)
+        return _mixed(store)
 
 
 class MixedStatefulLoader(StatefulLoader):
@@ -216,7 +216,11 @@ class MixedStatefulLoader(StatefulLoader):
         """Return the loader."""
         from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415 - optional
 
-        return StatefulDataLoader(MixtureDataset(_streams(store), WEIGHTS, **OPTIONS), batch_size=None, num_workers=2)
+        return StatefulDataLoader(_mixed(store), batch_size=None, num_workers=2)
+
+
+class MixedStatefulLoaderReadAhead(MixedStatefulLoader, StatefulLoaderReadAhead):
+    """The same in a loop that reads ahead."""
 
 
 class MixedDistributed(Distributed):
@@ -225,6 +229,18 @@ class MixedDistributed(Distributed):
     def open(self, store: Path) -> Any:
         """Return the mixture."""
         return Mixture.open(_streams(store), WEIGHTS, **OPTIONS)
+
+
+class MixedDistributedLoader(DistributedLoader):
+    """The same with a `MixtureDataset`."""
+
+    def open(self, store: Path) -> Any:
+        """Return the data set."""
+        return _mixed(store)
+
+
+def _mixed(store: Path) -> MixtureDataset:
+    return MixtureDataset(_streams(store), WEIGHTS, **OPTIONS)
 
 
 def _streams(store: Path) -> dict[str, dict[str, Any]]:
@@ -242,7 +258,15 @@ KINDS: list[type[Loop]] = [
     Distributed,
     DistributedLoader,
 ]
-MIXED: list[type[Loop]] = [Mixed, MixedDelivered, MixedLoader, MixedStatefulLoader, MixedDistributed]
+MIXED: list[type[Loop]] = [
+    Mixed,
+    MixedDelivered,
+    MixedLoader,
+    MixedStatefulLoader,
+    MixedStatefulLoaderReadAhead,
+    MixedDistributed,
+    MixedDistributedLoader,
+]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -12,24 +12,28 @@ from typing import Any
 import pytest
 
 from tests.consumers.mixtures import (
+    LONG_SEGMENTS,
     NAMES,
     Change,
+    Row,
     alone,
     bring,
     drawn,
+    effective,
+    in_order,
     open_mixture,
     open_streams,
     rows_of,
     stores_of,
     stream_store,
+    worst_share,
 )
 from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batch, Mixture
+from tokenmill.consumers import Batch, Mixture, step_loop
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples import MixtureTracer
 
-Row = tuple[str, tuple[int, ...]]
 WEIGHTS: dict[str, Any] = {"web": 0.6, "code": "3/10", "books": Fraction(1, 10)}
 EXACT = {name: Fraction(str(weight)) for name, weight in WEIGHTS.items()}
 EXTENTS = {"books": 3, "code": 6, "web": 12}
@@ -39,12 +43,6 @@ EXTENTS = {"books": 3, "code": 6, "web": 12}
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return stores that tests only read: of 24, 48 and 96 samples."""
     return stores_of(tmp_path_factory.mktemp("stores"), EXTENTS)
-
-
-def in_order(names: Sequence[str], own: Mapping[str, list[tuple[int, ...]]]) -> list[Row]:
-    """Return samples of these streams, of each in its own order."""
-    left = {name: iter(rows) for name, rows in own.items()}
-    return [(name, next(left[name])) for name in names]
 
 
 def read_into(rows: list[Row], mixture: Mixture) -> None:
@@ -233,7 +231,7 @@ class Fleet:
         self.batch_size = batch_size
         named = {name: self._stores[name] for name in self.names}
         self.ranks = [
-            open_mixture(named, self._weights, rank=rank, world_size=world_size, batch_size=batch_size)
+            open_mixture(named, self._weights, rank=rank, world_size=world_size, batch_size=batch_size, read_ahead=0)
             for rank in range(world_size)
         ]
         if self.state is not None:
@@ -251,7 +249,12 @@ class Fleet:
     def add(self, name: str, weight: Any, ahead: int) -> None:
         """Add a stream on all ranks."""
         for number, rank in enumerate(self.ranks):
-            options: dict[str, Any] = {"rank": number, "world_size": len(self.ranks), "batch_size": self.batch_size}
+            options: dict[str, Any] = {
+                "rank": number,
+                "world_size": len(self.ranks),
+                "batch_size": self.batch_size,
+                "read_ahead": 0,
+            }
             rank.add_stream(name, open_streams({name: self._stores[name]}, **options)[name], weight, rank.step + ahead)
         self.names.append(name)
         self.state = self.ranks[0].state_dict()
@@ -265,7 +268,10 @@ def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_se
     rng = random.Random(7)
     first, added = ["a", "b", "c", "d", "e"], ["f", "g", "h"]
     eras = 90
-    there = {name: stream_store(tmp_path / name, seed, eras, there=4) for seed, name in enumerate([*first, *added])}
+    there = {
+        name: stream_store(tmp_path / name, seed, eras, there=4, info=LONG_SEGMENTS)
+        for seed, name in enumerate([*first, *added])
+    }
     reached = dict.fromkeys(there, 4)
     fleet = Fleet({name: store.path for name, store in there.items()}, dict.fromkeys(first, 1), first)
     changes: list[Change] = [(0, 0, dict.fromkeys(first, Fraction(1)))]
@@ -282,8 +288,8 @@ def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_se
                     break
                 except StoreError:
                     for seed, name in enumerate(there):
-                        reached[name] = min(reached[name] + 8, eras)
-                        bring(there[name], seed, eras, reached[name])
+                        reached[name] = min(reached[name] + 20, eras)
+                        bring(there[name], seed, eras, reached[name], info=LONG_SEGMENTS)
                     fleet.begin(world, size)  # as after a crash
             known = len(rows)
             if step in {1, 2} and set_weights < 20:
@@ -308,7 +314,7 @@ def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_se
     names = [name for name, _ in rows]
     assert names == drawn(changes, len(rows))
     for seed, name in enumerate(there):
-        bring(there[name], seed, eras, eras, end=True)
+        bring(there[name], seed, eras, eras, end=True, info=LONG_SEGMENTS)
     own = alone({name: store.path for name, store in there.items()})
     assert rows == in_order(names, own)
     assert worst_share(names, changes) < 1
@@ -317,28 +323,27 @@ def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_se
     assert len(json.dumps(saved)) < 16 << 10
 
 
-def worst_share(names: Sequence[str], changes: Sequence[Change]) -> Fraction:
-    """Return by how much a stream was off at most of what the weights say, after any sample."""
-    wanted: dict[str, Fraction] = {}
-    taken: Counter[str] = Counter()
-    worst = Fraction(0)
-    for sample, name in enumerate(names):
-        held = [weights for start, known, weights in effective(changes, sample) if start <= sample][-1]
-        total = sum(held.values())
-        for each, weight in held.items():
-            wanted[each] = wanted.get(each, Fraction(0)) + weight / total
-        taken[name] += 1
-        worst = max(worst, *(abs(taken[each] - part) for each, part in wanted.items()))
-    return worst
+@pytest.mark.parametrize("open_one", [open_mixture, lambda stores, _: open_streams(stores)["web"]])
+def test_what_is_looked_for_beside_the_loop_changes_nothing(
+    stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch, open_one: Callable[..., Any]
+) -> None:
+    """Also while the loop asks for states, sources and documents of what it has."""
 
+    def told(is_beside: bool) -> list[Any]:  # noqa: FBT001 - of this test
+        monkeypatch.setattr(step_loop, "LONG_SECONDS", -1.0 if is_beside else 1e9)
+        loop = open_one(stores, WEIGHTS)
+        loop._most_samples = 6  # three steps a look
+        found = []
+        for batch in loop:
+            found.append((rows_of([batch]), batch.state, batch.sources(), batch.documents().document_ids.tolist()))
+            if batch.step == 20:
+                state = loop.state_dict()
+                assert state == batch.state
+                loop.load_state_dict(state)
+                break
+        return [*found, *((rows_of([batch]), loop.state_dict(), loop.skipped, len(loop)) for batch in loop)]
 
-def effective(changes: Sequence[Change], sample: int) -> list[Change]:
-    """Return the changes that are known at a sample, without those that later ones took the place of."""
-    found: list[Change] = []
-    for change in changes:
-        if change[1] <= sample:
-            found = [one for one in found if one[0] < change[0]] + [change]
-    return found
+    assert told(is_beside=True) == told(is_beside=False)
 
 
 def test_a_running_loop_takes_new_weights_at_the_next_step(stores: dict[str, Path]) -> None:

@@ -25,6 +25,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return era_store(tmp_path_factory.mktemp("store"))
 
 
+@pytest.mark.slow
 @settings(max_examples=15)  # each opens a dozen readers
 @given(legs, st.integers(0, 4), st.integers(0, 3))
 def test_from_the_state_of_a_batch_the_next_one_follows(
@@ -88,7 +89,6 @@ def test_a_batch_is_pinned_as_a_whole(store: Store) -> None:
     assert pinned.to("cuda", non_blocking=True).y.tolist() == batch.y.tolist()
 
 
-@settings(max_examples=25)
 @given(legs, st.sampled_from([None, range(6), range(1, 4), range(4, 5)]), st.integers(1, 3))
 def test_a_finite_run_has_as_many_steps_as_it_says(
     store: Store, made: list[tuple[int, int, int]], eras: range | None, passes: int

@@ -99,6 +99,7 @@ def test_documents_come_back_token_for_token(tmp_path: Path, store: MilledStore,
     assert any(len(row["tokens"]) > 9 * 16 for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_packing_comes_back_token_for_token(tmp_path: Path, shape: str) -> None:
     """In every format: documents with each of their tokens once, where they begin; blocks as they are."""
@@ -127,6 +128,7 @@ def test_lance_gives_tokens_by_row(tmp_path: Path, store: MilledStore) -> None:
     assert taken == [rows[index] for index in indices]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("what", ["blocks", "documents"])
 def test_files_are_a_function_of_the_segments(tmp_path: Path, to: FormatChoice, what: What) -> None:

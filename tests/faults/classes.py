@@ -17,6 +17,7 @@ CLASSES: Final = {
     "produce-killed": "`tokenmill produce` killed at random and called again, over files of every format",
     "pack-killed": "`tokenmill pack`, or one of its processes, killed at random and called again",
     "mirror-killed": "SIGKILL at random moments of a mirror, at its start too; the next one goes on",
+    "ranks-killed": "SIGKILL of ranks of a training run over a mixture that grows; more or fewer go on from its state",
     # two at once
     "store-shared": "two segment workers, or two groups of them, on one store",
     "stream-shared": "two mills in two groups on one stream",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from tests.faults.packings import CHAINS
 from tests.store.chains import make_chain
 from tokenmill.canonical import canonical_json
 from tokenmill.reading.acceptance import Blocks
@@ -39,5 +40,7 @@ def _pieces(name: str, number: int) -> Sequence[Piece]:
 
 
 def chain_named(name: str, info: StreamInfo, count: int) -> Blocks:
-    """Return an odd chain, or, of another name, an ordinary one."""
+    """Return an odd chain, that of a packing (`tests.faults.packings`), or, of another name, an ordinary one."""
+    if name in CHAINS:
+        return CHAINS[name](info, count)
     return odd_chain(name, info, count) if name in ODD else make_chain(info, count)

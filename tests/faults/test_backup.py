@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -10,6 +11,7 @@ from aiokafka.admin import RecordsToDelete
 from tests.conftest import TopicFactory
 from tests.faults.feeding import document, flush_all
 from tests.faults.oracle import assert_store_equal, expected_chains, judge
+from tests.faults.packings import each_packing
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
 from tokenmill.app.kafka.clients import admin
@@ -61,9 +63,12 @@ def halted(worker: Worker) -> str:
 
 @pytest.mark.fault("files-missing", "source-retained")
 @pytest.mark.needs("minutes")
-def test_copied_and_late_stores_continue(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+@each_packing
+def test_copied_and_late_stores_continue(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: dict[str, Any]
+) -> None:
     """A copy is refused, adopted, and goes on; with retention, a new store begins at a border, and an old one halts."""
-    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, **packing)
     stream = settings.streams()[0]
     send(settings, [Raw(document(trial.rng)) for _ in range(DOCUMENTS)])
     flush_all(settings)

@@ -10,6 +10,7 @@ from typing import Final, Self
 import pytest
 
 from tests.faults.odd_chains import ODD, chain_named
+from tests.faults.packings import CHAINS
 from tests.faults.trial import Trial
 from tests.store.chains import (
     STREAM,
@@ -30,6 +31,7 @@ from tokenmill.store.examination import examine
 from tokenmill.store.repairing import repair_partition
 from tokenmill.store.retiring import retire
 from tokenmill.store.start import read_start
+from tokenmill.wire.pieces import decode_entry
 
 INFO: Final = make_info(segment_blocks=6)
 BLOCKS: Final = 17
@@ -108,7 +110,7 @@ class Scene:
         for number in range(reader.blocks):
             try:
                 assert reader.read(number).tobytes() == tokens[number].tobytes()
-                assert reader.documents(number)[0].offset == 100 * number
+                assert reader.documents(number)[0].offset == decode_entry(self.chain.entries[number])[0].offset
             except DamagedError as error:
                 said.append(str(error))
                 refused.add(number)
@@ -123,9 +125,10 @@ def make_scene(tmp_path: Path) -> Callable[[str], Scene]:
 
 
 def chains_to_break(trial: Trial) -> Iterator[str]:
-    """Yield an ordinary chain and odd ones: all in a full run, else one of them."""
+    """Yield an ordinary chain, and odd ones and those of packings: all in a full run, else one of them."""
+    others = [*ODD, *CHAINS]
     yield "ordinary"
-    yield from trial.rng.sample(list(ODD), trial.rounds(1, len(ODD)))
+    yield from trial.rng.sample(others, trial.rounds(1, len(others)))
 
 
 @pytest.mark.fault("segment-truncated", "odd-tokens")

@@ -3,12 +3,14 @@
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
+from tests.faults.packings import each_packing
 from tests.faults.test_growing_topics import grow
 from tests.faults.trial import Trial
 from tests.mirrors import Mirroring, equal_files
@@ -18,17 +20,20 @@ from tokenmill.store import open_eras, partitions_in
 
 
 @pytest.mark.fault("mirror-killed", "partitions-added")
-def test_killed_mirrors_copy_everything_once(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+@each_packing
+def test_killed_mirrors_copy_everything_once(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: dict[str, Any]
+) -> None:
     """By SIGKILL, at its start or while it follows; the last one takes new partitions up without a restart."""
     settings = service_settings(
-        broker, topic(1), tmp_path, splits={"all": 1000}, era_blocks=40, era_max_seconds=1.0, session_timeout=2.0
+        broker, topic(1), tmp_path, splits={"all": 1000}, era_blocks=40, session_timeout=2.0, **packing
     )
     (stream,), store = settings.streams(), tmp_path / "mirror"
     with Service(settings, tmp_path) as service:
         service.mill()
         service.segment()
         with Feeder(settings, trial.rng, burst=2):
-            for _ in range(trial.rounds(1, 40)):
+            for _ in range(trial.rounds(1, 10 if packing else 40)):
                 with Mirroring(settings, store) as mirroring:
                     time.sleep(trial.rng.uniform(0.5, 4.0))
                     mirroring.kill()

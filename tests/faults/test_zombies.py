@@ -2,12 +2,14 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder, document, flush_all
 from tests.faults.oracle import judge, token_messages
+from tests.faults.packings import each_packing
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send, service_settings
 from tokenmill.app.local.broker import Broker
@@ -28,8 +30,9 @@ AHEAD = 20
 
 
 @pytest.mark.fault("mill-stopped")
+@each_packing
 def test_blocks_of_a_zombie_mill_are_dropped_by_number(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: dict[str, Any]
 ) -> None:
     """A mill that is stopped with messages on their way may send them after another wrote the blocks, cut otherwise.
 
@@ -43,6 +46,7 @@ def test_blocks_of_a_zombie_mill_are_dropped_by_number(
         session_timeout=SESSION_SECONDS,
         splits={"train": 500, "dev": 500},
         message_bytes=OTHER_MESSAGE_BYTES,
+        **packing,
     )
     send(settings, [Raw(document(trial.rng), trial.rng.randrange(4)) for _ in range(BACKLOG)])
     flush_all(settings)

@@ -48,6 +48,7 @@ def test_a_bar_is_as_long_as_its_number() -> None:
     assert all(len(line) <= 80 for line in (most, half, few, none))
 
 
+@pytest.mark.slow
 def test_a_png_is_drawn(tmp_path: Path) -> None:
     """With several streams; where it cannot be written, the option is named."""
     pytest.importorskip("matplotlib")

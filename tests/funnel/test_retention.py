@@ -32,6 +32,17 @@ def test_lines_can_be_pasted() -> None:
     ]
 
 
+def test_what_the_packing_leaves_out_is_said() -> None:
+    """Tails of documents are no filtered documents, so the funnel does not have them."""
+    cut = Totals(records=5, kept=5, tokens=900, packing=Counter(left_out=100, shortened=2, padding=300))
+    retention = Retention(cut, padding=300, blocks=5)
+    assert retention.lines()[-1:] == [
+        "Left out: 10.00 % of the documents' tokens (100), the ends of 2 documents that the packing shortens",
+    ]
+    assert retention.to_dict()["left_out_tokens"] == 100
+    assert not any("Left out" in line for line in Retention(TOTALS).lines())
+
+
 def test_the_funnel_follows_the_recipe() -> None:
     """Steps in their order, the most frequent reasons of each first; what no step says comes last, without bytes."""
     assert Retention(TOTALS).funnel() == [

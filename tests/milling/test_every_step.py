@@ -67,6 +67,7 @@ curated_records = st.lists(st.one_of(st.tuples(curated, st.just(())), bodies), m
 )
 
 
+@pytest.mark.slow
 @given(
     order=st.permutations(range(len(STEPS))),
     records=curated_records,

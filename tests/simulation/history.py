@@ -324,6 +324,9 @@ class History:
         self.broker.raw.append(make_record(self.broker.raw.end, (self._made << 20) + 2))
         self.stores += [Store(s.recipe, s.log, self.rules) for s in self.stores]
         self._settle()
+        for worker in self._alive:  # as the service does, `carry_seconds` after a chain's last message
+            worker.carry_due = self.rules.carries_in_time
+        self._settle()
 
     def _settle(self) -> None:
         """Let the owner and the stores go on until nothing moves any more."""

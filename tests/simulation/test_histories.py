@@ -9,25 +9,29 @@ from tests.faults.trial import Trial
 from tests.simulation.history import WEIGHTS, History, Plan, draw_plan
 from tests.simulation.shrinking import shrink
 
-HISTORIES: Final = 800
+HISTORIES: Final = 400
 """Enough that each of `SIGNS` is missing in fewer than one run of ten thousand."""
-HISTORIES_OF_FIT: Final = 400
-"""Enough for `FIT_SIGNS`; what the packings share is in the others."""
+HISTORIES_OF_FIT: Final = 330
+"""As many for `FIT_SIGNS`; what the packings share is in the others."""
 HISTORIES_IN_FULL: Final = 100_000
 
 FAULTS: Final = tuple(name for name in WEIGHTS if name not in {"mill", "store", "land", "produce", "start", "carry"})
+RARE_FAULTS: Final = frozenset({"raw recreated"})
+"""Those that a short run may miss."""
 SIGNS: Final = (
     "second owners", "landed late", "gaps", "looks", "duplicates", "cut messages", "carries", "blocks",
-    "predecessors read again", "noticed: acknowledged", "noticed: holds", "refused: out of sequence",
+    "predecessors read again", "noticed: acknowledged",
     "ended: the leader changed", "ended: out of range", "ended: not acknowledged",
     "mill halted: retention (SourceError)", "mill halted: rewritten (SourceError)", "store halted: GapError",
 )  # fmt: skip
-"""What shows that the protocol's rules were needed: each happens in every few hundred histories."""
+"""What shows that the protocol's rules were needed: each happens in one history of fifty, or more often."""
 RARE: Final = (
     "store halted: DifferenceError",
     "log moved while read",
     "resumed after a gap",
     "mill halted: rewritten (DifferenceError)",
+    "noticed: holds",
+    "refused: out of sequence",
 )
 """What is too seldom for that."""
 FIT_SIGNS: Final = (
@@ -56,7 +60,7 @@ def test_every_store_gets_the_chain_of_the_log_that_stands(trial: Trial, *, fit:
         trial.fired(name, counts[name])
     signs = SIGNS + (RARE if trial.full else ())
     signs = FIT_SIGNS + (signs + FIT_RARE if trial.full else ()) if fit else signs
-    faults = FAULTS if trial.full or not fit else ()
+    faults = [name for name in FAULTS if trial.full or (not fit and name not in RARE_FAULTS)]
     missing = [name for name in (*faults, *signs) if not counts[name]]
     assert not missing, f"in {rounds} histories from seed {first} on, nothing tried {missing}"
     figures = {name: counts[name] for name in ("blocks", "messages", "duplicates", "gaps", "landed late")}

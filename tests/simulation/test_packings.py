@@ -10,16 +10,14 @@ import pytest
 from tests.faults.trial import Trial
 from tests.mills import RECIPE
 from tests.simulation import history
-from tests.simulation.history import History, draw_plan
+from tests.simulation.history import Action, History, Plan, draw_plan
 from tests.simulation.scene import Scene, scene_of
 from tests.simulation.shrinking import shrink
+from tests.simulation.test_histories import FAULTS
+from tests.simulation.worker import Rules
 
 HISTORIES: Final = 40
 HISTORIES_IN_FULL: Final = 20_000
-FIRST: Final = 1000
-"""Seed of the first history in a short run, which is the same each time. A full run draws its own, and is known to meet
-one that the judge does not allow for: seed 508439512 of split rows whose rest is dropped. A token topic is made again,
-and ends where a store has read to. The store looks at its beginning with the next message, and here none comes."""
 PACKINGS: Final[tuple[dict[str, Any], ...]] = (
     {"packing": "rows"},
     {"packing": "rows", "packing_parameters": {"long": "split"}},
@@ -50,7 +48,7 @@ def test_every_store_gets_the_chain_of_the_log_that_stands(
     """As with ``concat``; and messages end in the middle of a document, at which others go on."""
     monkeypatch.setattr(history, "make_scene", partial(packed_scene, number))
     rounds = trial.rounds(HISTORIES, HISTORIES_IN_FULL)
-    first = FIRST if rounds == HISTORIES else trial.rng.randrange(1 << 32)
+    first = trial.rng.randrange(1 << 32)
     counts: Counter[str] = Counter()
     for seed in range(first, first + rounds):
         one = History(draw_plan(seed))
@@ -59,9 +57,33 @@ def test_every_store_gets_the_chain_of_the_log_that_stands(
             pytest.fail(f"seed {seed} of {PACKINGS[number]}: {History(shortest).run()}\nshortest: {shortest}")
         counts += one.counts
         counts["within a document"] += sum(m.cursor.taken > 0 for some in one.broker.landed.values() for m in some)
-    signs = ["second owners", "duplicates", "kill", "blocks", "carries"]
+    signs = ["second owners", "duplicates", "blocks", "carries"]
     divides = PACKINGS[number]["packing"] == "chunks" or "split" in str(PACKINGS[number])
     signs += ["within a document"] if divides else []
+    signs += FAULTS if trial.full else ()
     assert not [name for name in signs if not counts[name]], f"from seed {first} on: {counts}"
-    trial.fired("kill", counts["kill"])
+    for name in FAULTS:
+        trial.fired(name, counts[name])
     trial.held("exact", "complete", "conserved", "topic", "loud", histories=rounds, blocks=counts["blocks"])
+
+
+NO_BLOCK_COMES: Final = Plan(
+    1, 16, 0, 8, [Action("produce", 840470060), Action("start", 458351937), Action("produce", 328682020),
+    Action("mill", 504149687), Action("mill", 950687733), Action("mill", 0), Action("tokens recreated", 0),
+    Action("land", 693071351)],
+)  # fmt: skip
+"""The token topic is made again, and of no document after that comes a block: its writer has nothing to send there."""
+
+
+@pytest.mark.fault("simulated")
+def test_a_writer_without_blocks_notices_a_topic_that_was_made_again(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the carry that it sends after a while; without one, the chain would have lost its blocks in silence."""
+    monkeypatch.setattr(history, "make_scene", partial(packed_scene, 2))
+    calm = History(NO_BLOCK_COMES)
+    assert not calm.run()
+    assert calm.counts["noticed: acknowledged"] == 1
+    trial.fired("tokens recreated", calm.counts["tokens recreated"])
+    assert "and nothing says why" in str(History(NO_BLOCK_COMES, Rules(carries_in_time=False)).run())
+    trial.held("complete")

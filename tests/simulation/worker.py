@@ -52,6 +52,7 @@ class Rules:
     never_jump: bool = True
     tail_above_writers: bool = True
     whole_look: bool = True
+    carries_in_time: bool = True
 
 
 @dataclass

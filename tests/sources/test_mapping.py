@@ -200,6 +200,7 @@ def test_large_rows_are_read_a_bounded_number_of_bytes_ahead(mapping: Mapping) -
     assert most <= AHEAD_BYTES + 3 * (BATCH_BYTES + size)
 
 
+@pytest.mark.slow
 def test_piped_rows_come_before_those_behind_them_are_there(mapping: Mapping) -> None:
     """Each is there before the one behind it is."""
     taken = Semaphore(0)

@@ -31,6 +31,7 @@ def parquet() -> bytes:
     return sink.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranges", [True, False])
 def test_files_of_a_web_server_are_read_like_files(tmp_path: Path, *, ranges: bool) -> None:
     """Of every format, compressed too, whether the server knows ranges or not."""

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
@@ -151,18 +151,18 @@ def test_processes_of_verify_import_nothing_from_there(traps: Path, tmp_path_fac
     run(traps, sys.executable, str(script))
 
 
-def sources() -> Iterator[tuple[Path, ast.AST]]:
-    """Yield the modules that users run."""
-    for folder in ("app", "consumers", "tokenmill"):
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            yield file, ast.parse(file.read_text())
+@cache
+def sources() -> list[tuple[Path, list[ast.AST]]]:
+    """Return the modules that users run, and all nodes of each."""
+    files = (file for folder in ("app", "consumers", "tokenmill") for file in sorted((ROOT / folder).rglob("*.py")))
+    return [(file, list(ast.walk(ast.parse(file.read_text())))) for file in files]
 
 
 def test_every_python_that_is_started_is_kept_from_the_working_directory() -> None:
     """By ``-P`` or ``-I``, the first of its arguments; a script has its own folder there in place of that."""
     found = []
-    for file, tree in sources():
-        for node in ast.walk(tree):
+    for file, nodes in sources():
+        for node in nodes:
             if not isinstance(node, (ast.List, ast.Tuple)):
                 continue
             for element, following in zip_longest(node.elts, node.elts[1:]):
@@ -175,9 +175,13 @@ def test_every_python_that_is_started_is_kept_from_the_working_directory() -> No
 @pytest.mark.slow
 def test_one_module_looks_in_the_working_directory() -> None:
     """One takes it off the path; nothing else changes where modules are found, or spawns processes unseen."""
-    found = [(str(file.relative_to(ROOT)), node) for file, tree in sources() for node in ast.walk(tree)]
+    found = [(str(file.relative_to(ROOT)), node) for file, nodes in sources() for node in nodes]
     paths = {"sys.path", "sys.meta_path"}
-    touching = {file for file, node in found if isinstance(node, ast.Attribute) and ast.unparse(node) in paths}
+    touching = {
+        file
+        for file, node in found
+        if isinstance(node, ast.Attribute) and node.attr in {"path", "meta_path"} and ast.unparse(node) in paths
+    }
     spawning = {
         file
         for file, node in found

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.chains import (
@@ -129,7 +129,6 @@ def test_only_damaged_blocks_are_asked_for(whole: Store, tmp_path: Path) -> None
     assert contents(store) == contents(whole)
 
 
-@settings(max_examples=30)
 @given(data=st.data())
 @pytest.mark.slow
 def test_any_damage_to_any_files_is_mended(

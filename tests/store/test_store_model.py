@@ -136,5 +136,5 @@ class StoreModel(RuleBasedStateMachine):
         shutil.rmtree(self.path)
 
 
-StoreModel.TestCase.settings = settings(deadline=None, max_examples=40, stateful_step_count=40)
+StoreModel.TestCase.settings = settings(stateful_step_count=40)
 TestStoreModel = StoreModel.TestCase

@@ -10,7 +10,7 @@ from tokenmill.errors import InputError
 from tokenmill.exports.folder import ExportedFile, ExportedSegment, ExportFolder, blaming_export
 from tokenmill.exports.formats import BY_NAME, ExportFormat, FormatChoice
 from tokenmill.exports.rows import RowShape, What, block_rows, document_rows
-from tokenmill.samples.whole_documents import documents_beginning_in
+from tokenmill.samples.document_index import documents_beginning_in
 from tokenmill.store import PartitionReader, StreamInfo, open_partition, partitions_in, read_stream
 from tokenmill.store.layout import partition_directory
 from tokenmill.store.manifest import Manifest

@@ -73,6 +73,11 @@ class Retention:
         }
 
     @property
+    def left_out(self) -> tuple[int, int]:
+        """Tokens of kept documents that the packing puts into no block, and how many documents lose these."""
+        return self.totals.packing["left_out"], self.totals.packing["shortened"]
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Tokens of documents a second, pauses included; None where that is not known."""
         return self.timed_tokens / self.seconds if self.seconds > 0 and self.timed_tokens else None
@@ -111,9 +116,19 @@ class Retention:
                 f"Packing: {_percent(padding, 2)} of tokens in blocks are padding, {_percent(cut, 2)} of documents are "
                 f"longer than a block and cut, {_percent(joined)} of blocks hold several documents"
             )
+        lines += self.left_out_lines()
         if self.tokens_per_second is not None:
             lines.append(f"Speed: {self.tokens_per_second:,.0f} tokens a second over {self.seconds:,.0f} s")
         return lines
+
+    def left_out_lines(self) -> list[str]:
+        """Return the sentence about the tokens of kept documents that are in no block; none where all are."""
+        tokens, documents = self.left_out
+        if not tokens:
+            return []
+        share = _percent(tokens / (self.totals.tokens + tokens), 2)
+        ends = f"the ends of {documents:,} documents that the packing shortens"
+        return [f"Left out: {share} of the documents' tokens ({tokens:,}), {ends}"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types; what is not known is null."""
@@ -128,6 +143,8 @@ class Retention:
             "efficiency": self.efficiency,
             "tokens_per_second": self.tokens_per_second,
             "packing": self.packing,
+            "left_out_tokens": self.left_out[0],
+            "shortened_documents": self.left_out[1],
             "funnel": [row._asdict() for row in self.funnel()],
         }
 

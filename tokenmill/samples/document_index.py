@@ -2,9 +2,8 @@
 
 A document is the pieces with its record's offset, in the order of their positions, wherever they are: consecutive
 blocks hold a long one where documents are packed one behind the other, others where they are fitted. It is listed when
-its pieces reach from position 0 to its end. That is seen where a piece ends before its block does. Pieces of whole
-blocks alone do not show whether more follows; then it is the packing that says when all of a document is there
-(`DocumentIndex.of_ranges`).
+its pieces reach from position 0 to its end. That is seen where a piece ends before its block does. Where none does, it
+is the packing that says when all of a document is there (`DocumentIndex.of_ranges`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,8 @@ from tokenmill.wire.pieces import PADDING
 
 _BLOCKS_AT_ONCE: Final = 8192
 """Whose pieces are looked at together: what has not ended there is kept for the next ones."""
+_AHEAD: Final = 4
+"""Times as many blocks behind the range as before are looked at where documents have not ended."""
 
 Lengths = npt.NDArray[np.int32]
 
@@ -55,14 +56,17 @@ class DocumentIndex:
         """Of each piece of a document of several, that document's number; ascending."""
         self._owned_places = _join([part.owned_places for part in parts], np.int64)
         self._owned_lengths = _join([part.owned_lengths for part in parts], np.int32)
+        self.unfinished = sum(part.unfinished for part in parts)
+        """Documents that begin in the ranges, and are not listed because it is not known that their ends are there."""
 
     @classmethod
     def of_ranges(cls, info: StreamInfo, ranges: Iterable[tuple[PartitionReader, int, int]]) -> Self:
         """Return the documents that are in blocks ``[first, stop)`` of partitions, whole.
 
         What ends with a block is known to be whole once the partition has a later block, for all packings take
-        documents one after the other, but for ``fit``: there its rest may be in a block that is still open, and is in
-        one that has left as soon as a record over ``max_age_offsets`` later has a piece.
+        documents one after the other, but for ``fit``: there a piece that is no whole block is its document's last one.
+        Behind whole blocks alone, a rest may be in a block that is still open, and is in one that has left as soon as a
+        record over ``max_age_offsets`` later has a piece.
 
         Tokens that several blocks repeat are there once: the token that two chunks share, and in ``rows`` those before
         and after a text.
@@ -147,7 +151,9 @@ class DocumentIndex:
                     self._owned_lengths[owned][mine],
                 )
             )
-        return DocumentIndex(self._block_tokens, parts)
+        found = DocumentIndex(self._block_tokens, parts)
+        found.unfinished = self.unfinished
+        return found
 
 
 class _Part(NamedTuple):
@@ -160,6 +166,8 @@ class _Part(NamedTuple):
     """Of each piece of a document of several pieces, the document's number in the partition."""
     owned_places: Numbers
     owned_lengths: Lengths
+    unfinished: int = 0
+    """Further documents, which begin here."""
 
 
 class _Columns(NamedTuple):
@@ -216,7 +224,8 @@ class _PartitionDocuments:
             again = np.argsort(owners, kind="stable")
             places, lengths, owners = places[order], lengths[order], owners[again]
             owned_places, owned_lengths = owned_places[again], owned_lengths[again]
-        return _Part(places, lengths, owners, owned_places, owned_lengths)
+        unfinished = int((self._pending.positions == 0).sum())
+        return _Part(places, lengths, owners, owned_places, owned_lengths, unfinished)
 
     def _put_together(self, columns: _Columns, last_block: int) -> None:
         """Note the documents that are whole; keep the pieces of the others."""
@@ -233,10 +242,11 @@ class _PartitionDocuments:
         follows[1:] = np.where(same, columns.positions[1:] <= ends[:-1], follows[1:])
         firsts = np.flatnonzero(np.concatenate([[True], ~same]))
         lasts = np.append(firsts[1:], len(follows)) - 1
-        inside = (columns.places[lasts] + columns.lengths[lasts]) % self._block_tokens != 0
         if self._max_age is None:
+            inside = (columns.places[lasts] + columns.lengths[lasts]) % self._block_tokens != 0
             settled = columns.places[lasts] // self._block_tokens < last_block
         else:
+            inside = columns.lengths[lasts] < self._block_tokens  # a rest, which is the last piece wherever it ends
             settled = columns.offsets[lasts] + self._max_age < self._highest
         whole = np.logical_and.reduceat(follows, firsts) & (inside | settled)
         counts = lasts - firsts + 1
@@ -255,6 +265,31 @@ class _PartitionDocuments:
         )
         rest = np.repeat(~whole, counts)
         self._pending = _Columns(*(column[rest] for column in columns))
+
+
+def documents_beginning_in(reader: PartitionReader, first: int, stop: int) -> tuple[DocumentIndex, int] | None:
+    """Return an index whose first documents are those that begin in blocks ``[first, stop)``, and how many these are.
+
+    They are in the order of their first tokens, and a function of the chain: later blocks are read as far as these
+    documents go on. None where it is not known yet how all of them end.
+
+    Raises:
+        InputError: the blocks are not (or no longer) in the store.
+        DamagedError: the document table is damaged.
+
+    """
+    begun = int((reader.pieces_of(np.arange(first, stop)).rows["position"] == 0).sum())
+    ahead = 1
+    while True:
+        end = min(stop + ahead, reader.blocks)
+        index = DocumentIndex.of_ranges(reader.info, [(reader, first, end)])
+        blocks, _ = index.first_pieces(np.arange(len(index)))
+        count = int(np.searchsorted(blocks, stop))
+        if count == begun:
+            return index, count
+        if end == reader.blocks:
+            return None
+        ahead *= _AHEAD
 
 
 def packing_in(info: StreamInfo) -> PackingParameters:

@@ -204,7 +204,8 @@ class Tracer:
     def documents(self, wanted: str) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
         """Read all document tables; yield blocks read, of how many, and the records with that id (partition, offset).
 
-        Ids are compared as text, so ``7`` finds the id 7 and the id "7". Something is yielded for each block.
+        Ids are compared as text, so ``7`` finds the id 7 and the id "7"; no text finds records without one. Something
+        is yielded for each block.
         """
         readers = [self._reader(number) for number in partitions_in(self._store, self._info.name)]
         total = sum(reader.blocks - reader.first_block for reader in readers)
@@ -212,7 +213,8 @@ class Tracer:
         for reader in readers:
             seen: set[int] = set()  # with `fit`, blocks of other records may stand between those of one
             for block in range(reader.first_block, reader.blocks):
-                offsets = [piece.offset for piece in reader.documents(block) if str(piece.id) == wanted]
+                named = [piece for piece in reader.documents(block) if piece.id is not None]
+                offsets = [piece.offset for piece in named if str(piece.id) == wanted]
                 new = [offset for offset in dict.fromkeys(offsets) if offset not in seen]
                 seen.update(new)
                 done += 1

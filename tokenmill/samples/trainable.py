@@ -4,6 +4,7 @@ import itertools
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from tokenmill.samples.content import UsedContent
 from tokenmill.samples.places import EraPlace, EraPlaces
 from tokenmill.samples.position import SequenceId
 from tokenmill.samples.sequence import EraOrder, Numbers, Samples, join
-from tokenmill.store import OnDamage, PartitionReader, StreamInfo, open_eras
+from tokenmill.store import OnDamage, PartitionReader, Pieces, StreamInfo, open_eras
 from tokenmill.store.layout import partition_directory
 
 
@@ -54,6 +55,8 @@ class TrainableSamples:
         """Which eras hold which samples."""
         self.content = UsedContent(store, info, sequence, views)
         """What pins the content of this store that a position of the sequence has used."""
+        self.lock = RLock()
+        """Held by who uses a reader: samples may be looked for by another thread than asks where others came from."""
         self._store = store
         self._info = info
         self._sequence = sequence
@@ -107,6 +110,11 @@ class TrainableSamples:
             self._readers[partition] = found
         return found
 
+    def pieces_of(self, partition: int, blocks: Numbers) -> Pieces:
+        """Return the pieces of blocks of a partition, in any thread; raises as `PartitionReader.pieces_of`."""
+        with self.lock:
+            return self.reader(partition).pieces_of(blocks)
+
     @property
     def views(self) -> int:
         """Samples of each block."""
@@ -119,11 +127,6 @@ class TrainableSamples:
     def total(self) -> int | None:
         """Return how many samples the sequence has; None until its last era is there."""
         return self.places.total()
-
-    def known_total(self) -> int | None:
-        """Return the same after a look for eras that came since."""
-        found = self.total()
-        return self.total() if found is None and self.eras.refresh() else found
 
     def ready(self, sample: int, wanted: int) -> int:
         """Return how many samples from ``sample`` on are trainable, at most ``wanted``.
@@ -194,8 +197,9 @@ class TrainableSamples:
         number, passed, start = place
         era = self.eras.era(number)
         if number > self._trainable:
-            if not self.is_trainable(era):
-                return None
+            with self.lock:
+                if not self.is_trainable(era):
+                    return None
             self._trainable = number
         order = self.order(era, passed)
         self.content.remember(place, order.samples)

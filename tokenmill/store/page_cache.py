@@ -125,7 +125,7 @@ def _system_call() -> Callable[..., int]:
     """Return `syscall` of the C library; it returns -1 where the system refuses."""
     call = ctypes.CDLL(None).syscall
     call.restype = ctypes.c_long
-    return call  # type: ignore[no-any-return]  # ctypes makes functions as they are asked for
+    return call
 
 
 @cache

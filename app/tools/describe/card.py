@@ -56,6 +56,7 @@ def _lines(facts: DataSetFacts) -> Iterator[str]:
 
 def _retention(counts: Mapping[str, Any]) -> Iterator[str]:
     retention = counts["retention"]
+    left_out = retention["left_out_tokens"]
     yield from _values(
         "Documents",
         {
@@ -63,6 +64,7 @@ def _retention(counts: Mapping[str, Any]) -> Iterator[str]:
             "kept": retention["kept"],
             "share of documents kept": f"{100 * retention['share']:.1f} %",
             "tokens": retention["tokens"],
+            **({"tokens that the packing leaves out": left_out} if left_out else {}),
             "dead-lettered": sum(counts["dead_lettered"].values()),
             "other splits": counts["other_split"],
         },

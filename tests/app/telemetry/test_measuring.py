@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from faust.types import TP
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from tests.mills import flush, make_source, text, tombstone
+from tests.mills import RECIPE, flush, make_source, text, tombstone
 from tests.scraping import Key, parse, total
 from tokenmill.app.telemetry.measuring import STAGES, LagAge, PartitionProgress, Stage, StageClock, measure
 from tokenmill.app.telemetry.mill_meter import MillMeter
@@ -245,6 +245,20 @@ def test_a_meter_counts_what_it_saw_and_nothing_from_before() -> None:
         "tokenmill_records_without_document_total": 2,
     }
     assert {name: total(seen, name, topic="meter-2") for name in expected} == expected
+
+
+def test_padding_and_what_rows_truncate_are_counted() -> None:
+    """By kind: a document of a token too few is padded, one of three too many is shortened."""
+    mill = make_source(replace(RECIPE, packing="rows")).mill()
+    meter = MillMeter("meter-3")
+    meter.resumed(mill.chains, 0)
+    feed(meter, mill, [text(0, "ab"), text(1, "abcdef")])  # rows of four: three tokens and the end of document
+
+    found = {
+        kind: total(samples(), "tokenmill_packing_tokens_total", topic="meter-3", kind=kind)
+        for kind in ("padding", "left_out")
+    }
+    assert found == {"padding": 1, "left_out": 3}
 
 
 def test_lag_that_is_not_known_is_not_zero() -> None:

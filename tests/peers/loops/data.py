@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from torch.utils.data import DataLoader
 
 from tests.consumers.recording import Recording
-from tokenmill.consumers import Batch, StepDataset
+from tokenmill.consumers import Batch, MixtureDataset, StepDataset
 
 STEPS = 12
 """Of three samples each; there is one more for those who read ahead."""
@@ -16,8 +16,24 @@ KILLED_AT = 29
 """The sample in whose step, the tenth, a process is killed: the last checkpoint is two steps old."""
 
 
+WEIGHTS: Final = {"early": 2, "whole": 3}
+"""Of the streams of a mixture."""
+
+
+def dataset_of(kind: str, store: str, **options: Any) -> StepDataset:
+    """Open "batches" of a stream, or a "mixture" of its first eras and of all, of 40 samples."""
+    kept: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1, "timeout": 30}
+    kept |= {"store": store, "stream": "raw-text.train"} | options
+    if kind == "batches":
+        return StepDataset(**kept)
+    return MixtureDataset({"early": {"eras": range(3)}, "whole": {}}, WEIGHTS, **kept)
+
+
 class Run(NamedTuple):
-    """One process: ``python -m tests.peers.loops.LOOP STORE DIRECTORY WORKERS MORE``."""
+    """One process: ``python -m tests.peers.loops.LOOP KIND STORE DIRECTORY WORKERS MORE``."""
+
+    kind: str
+    """What is trained on: "batches" of a stream, or a "mixture"."""
 
     store: str
     directory: Path
@@ -29,8 +45,8 @@ class Run(NamedTuple):
     @classmethod
     def from_arguments(cls) -> "Run":
         """Return what the command line says."""
-        store, directory, workers, more = sys.argv[1:]
-        return cls(store, Path(directory), int(workers), more)
+        kind, store, directory, workers, more = sys.argv[1:]
+        return cls(kind, store, Path(directory), int(workers), more)
 
     @property
     def is_first(self) -> bool:
@@ -38,9 +54,8 @@ class Run(NamedTuple):
         return not any(self.directory.iterdir())
 
     def dataset(self, **options: Any) -> StepDataset:
-        """Open the data set."""
-        kept: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1, "timeout": 30}
-        return StepDataset(self.store, "raw-text.train", **(kept | options))
+        """Open what is trained on."""
+        return dataset_of(self.kind, self.store, **options)
 
     def loader(self, dataset: StepDataset, **options: Any) -> DataLoader[Batch]:
         """Return torch's loader over it."""

@@ -8,14 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.consumers.recording import rows_in
-from tests.consumers.scenes import OPEN_ERAS, era_store, expected
-from tests.peers.loops.data import STEPS
+from tests.consumers.scenes import OPEN_ERAS, era_store, expected, rows_of
+from tests.peers.loops.data import STEPS, dataset_of
 
 pytestmark = pytest.mark.peers
 
@@ -23,14 +24,14 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ROOT / ".venv" / "peers" / "loops"
 
 
-def train(loop: str, store: Path, directory: Path, workers: int, more: str) -> int:
+def train(loop: str, *arguments: object) -> int:
     """Run one process of a loop; return how it ended."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
         "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]),
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
     }
-    command = [sys.executable, "-m", f"tests.peers.loops.{loop}", str(store), str(directory), str(workers), more]
+    command = [sys.executable, "-m", f"tests.peers.loops.{loop}", *map(str, arguments)]
     ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if ended.returncode not in {0, -signal.SIGKILL}:
         pytest.fail(ended.stdout + ended.stderr)
@@ -38,6 +39,7 @@ def train(loop: str, store: Path, directory: Path, workers: int, more: str) -> i
 
 
 @pytest.mark.timeout(900)  # two processes that import for half a minute each, on a machine that does other things
+@pytest.mark.parametrize("kind", ["batches", "mixture"])
 @pytest.mark.parametrize(
     ("loop", "workers", "more", "trained"),
     [
@@ -52,11 +54,14 @@ def train(loop: str, store: Path, directory: Path, workers: int, more: str) -> i
     ],
 )
 def test_a_loop_that_is_killed_trains_on_each_sample_once(
-    tmp_path: Path, loop: str, workers: int, more: str, trained: int
+    tmp_path: Path, *, loop: str, workers: int, more: str, trained: int, kind: str
 ) -> None:
-    """Whatever the framework had read ahead; in a stream that ends, and in one that goes on."""
+    """Whatever the framework had read ahead; in a stream that ends, and in one that goes on, and in a mixture."""
     store = era_store(tmp_path / "store", OPEN_ERAS) if more == "open" else era_store(tmp_path / "store")
     (tmp_path / "run").mkdir()
-    ends = [train(loop, store.path, tmp_path / "run", workers, more) for _ in range(2)]
+    ends = [train(loop, kind, store.path, tmp_path / "run", workers, more) for _ in range(2)]
     assert ends == [-signal.SIGKILL, 0]
-    assert rows_in(torch.load(tmp_path / "run" / "end.pt")) == expected()[: 3 * trained]
+    wanted = rows_of(islice(dataset_of(kind, str(store.path)), trained))
+    assert kind == "mixture" or wanted == expected()[: 3 * trained]
+    assert len(wanted) == 3 * trained
+    assert rows_in(torch.load(tmp_path / "run" / "end.pt")) == wanted

@@ -34,8 +34,8 @@ from torchtitan.protocols.model_spec import ModelSpec  # noqa: E402
 from torchtitan.trainer import Trainer  # noqa: E402
 
 from tests.consumers.recording import Recording  # noqa: E402
-from tests.peers.loops.data import KILLED_AT, SAVE_EVERY, STEPS, Run  # noqa: E402
-from tokenmill.consumers import Batch, StepDataset  # noqa: E402
+from tests.peers.loops.data import KILLED_AT, SAVE_EVERY, STEPS, Run, dataset_of  # noqa: E402
+from tokenmill.consumers import Batch  # noqa: E402
 
 
 class Model(BaseModel):
@@ -105,7 +105,7 @@ class TokenMillDataLoader(ParallelAwareDataloader):
 
     @dataclass(kw_only=True, slots=True)
     class Config(ParallelAwareDataloader.Config):
-        """What torchtitan's has: of `dataset_path` the store, of `dataset` the stream."""
+        """What torchtitan's has: of `dataset_path` the store, of `dataset` what is trained on."""
 
     def __init__(
         self,
@@ -118,14 +118,9 @@ class TokenMillDataLoader(ParallelAwareDataloader):
         snapshot_every_n_steps: int | None = None,
         **_: Any,
     ) -> None:
-        dataset = StepDataset(
-            config.dataset_path,
-            config.dataset,
-            batch_size=local_batch_size,
-            sequence_length=seq_len,
-            seed=1,
-            rank=dp_rank,
-            world_size=dp_world_size,
+        options = {"rank": dp_rank, "world_size": dp_world_size}
+        dataset = dataset_of(
+            config.dataset, config.dataset_path, batch_size=local_batch_size, sequence_length=seq_len, **options
         )
         super().__init__(
             dataset,
@@ -154,9 +149,7 @@ def main() -> None:
         ),
         dump_folder=str(run.directory),
         tokenizer=Tokenizer.Config(),
-        dataloader=TokenMillDataLoader.Config(
-            dataset_path=run.store, dataset="raw-text.train", num_workers=run.workers
-        ),
+        dataloader=TokenMillDataLoader.Config(dataset_path=run.store, dataset=run.kind, num_workers=run.workers),
         optimizer=default_adamw(lr=0.1),
         training=TrainingConfig(local_batch_size=3, seq_len=4, steps=STEPS, disable_cuda_graphs=True),
         checkpoint=CheckpointManager.Config(enable=True, interval=SAVE_EVERY, last_save_model_only=False),

@@ -50,6 +50,7 @@ def test_with_an_unknown_spacy_the_references_run(monkeypatch: pytest.MonkeyPatc
     assert "cuts English words by other expressions" in why
 
 
+@pytest.mark.slow
 def test_kernels_of_all_steps_are_compiled_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled are the steps that get kernels, no more and no less."""
     made: list[Step] = []

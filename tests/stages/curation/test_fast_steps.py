@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.stages.curation.odd_pieces import curated_texts
@@ -53,12 +53,12 @@ def columns(texts: list[str]) -> DocumentColumns:
     return DocumentColumns.without_fields(texts, [None] * len(texts))
 
 
+@pytest.mark.slow
 def test_every_step_has_a_kernel(fast: tuple[Step, ...]) -> None:
     """Without one, the other tests here would compare the reference with itself."""
     assert all(isinstance(step, FastStep) for step in fast)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(curated_texts(), min_size=1, max_size=6))
 @pytest.mark.slow
 @example(["foo:) ) and foo:) )"])
@@ -71,6 +71,7 @@ def test_kernels_answer_as_the_references(fast: tuple[Step, ...], texts: list[st
         assert list(step.many(columns(texts))) == list(each_alone(reference, columns(texts)))
 
 
+@pytest.mark.slow
 def test_a_recipe_of_kernels_answers_as_its_references(fast: tuple[Step, ...]) -> None:
     """Each step sees what the ones before left, in part other texts."""
     texts = list(CURATION_PROBE)
@@ -82,6 +83,7 @@ def test_a_recipe_of_kernels_answers_as_its_references(fast: tuple[Step, ...]) -
         plain = plain.changed({at: answer for at, answer in right if isinstance(answer, Document)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", odd_texts(1000))
 def test_odd_texts_have_the_references_answers(fast: tuple[Step, ...], name: str) -> None:
     """Those that make rules explode."""

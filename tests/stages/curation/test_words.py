@@ -83,6 +83,7 @@ def test_a_long_chunk_is_cut_into_words_by_its_pieces() -> None:
     assert english().sentences(f"{long}. No") == [f"{long}.", " No"]
 
 
+@pytest.mark.slow
 @given(curious_texts.map(lambda text: "".join(text.split())), st.integers(0, 80), st.sampled_from("(.-a1'$"))
 def test_a_suffix_is_found_in_the_end_of_a_text(text: str, more: int, filling: str) -> None:
     """As in all of it."""

@@ -61,6 +61,7 @@ def test_numbers_lead_to_the_type(numbers: bytes, text: str) -> None:
     assert opened("protobuf")(framed(numbers + payload)).text == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "payload",
     [

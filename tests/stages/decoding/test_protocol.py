@@ -16,6 +16,7 @@ named = NAMED.map(json_bytes)
 values = st.lists(named, max_size=8) | st.lists(named | st.binary(max_size=8), max_size=8) | st.lists(nasty_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("metadata_fields", [(), ("content",)])
 @given(values=values)

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -59,18 +60,28 @@ KINDS: Final = {
     "wordpiece": Kind(vocabularies.wordpiece, "tokenizers", "<u2", "[SEP]", spells=False),
     "unigram": Kind(vocabularies.unigram, "tokenizers", "<u2", "</s>", spells=False),
 }
+LIKE_OTHERS: Final = {"whisper": "gpt2", "llama 3 style": "qwen 2.5 style"}
+"""Kinds that cut texts as another one does, with another vocabulary: what is true of that one is tried with them, too,
+where there is time."""
 FAST: Final = [name for name, kind in KINDS.items() if kind.auto == "gigatoken"]
 SLOW: Final = [name for name in KINDS if name not in FAST]
+minutes = pytest.mark.needs("minutes")
+
+
+def _of(name: str, *others: str) -> ParameterSet:
+    return pytest.param(name, *others, marks=[minutes] if name in LIKE_OTHERS else [])
+
+
 BOTH: Final = [
-    *((name, "gigatoken") for name in FAST),
-    *((name, "tokenizers") for name in SLOW),
+    *(_of(name, "gigatoken") for name in FAST),
+    *(_of(name, "tokenizers") for name in SLOW),
     # what the slow engine does of them is the library's own work
-    *(pytest.param(name, "tokenizers", marks=pytest.mark.needs("minutes")) for name in FAST),
+    *(pytest.param(name, "tokenizers", marks=minutes) for name in FAST),
 ]
 
 pytestmark = pytest.mark.slow  # opening a vocabulary of full size takes a second
 on_both_engines = pytest.mark.parametrize(("name", "engine"), BOTH)
-on_all_kinds = pytest.mark.parametrize("name", KINDS)
+on_all_kinds = pytest.mark.parametrize("name", [_of(name) for name in KINDS])
 
 
 @cache
@@ -155,7 +166,7 @@ def test_no_text_has_a_special_token(name: str, engine: EngineName) -> None:
     assert _special(name).isdisjoint(_engine(name, engine).encode(texts).ids.tolist())
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.spells])
+@pytest.mark.parametrize("name", [_of(name) for name, kind in KINDS.items() if kind.spells])
 @given(text=mixtures())
 def test_tokens_spell_the_text(name: str, text: str) -> None:
     """Decoding gives the text back; normalized, where the tokenizer does that, and ``▁`` as a space where it is one."""
@@ -191,7 +202,7 @@ def test_dtype_and_end_of_document(name: str) -> None:
     assert usual_end(engine) == engine.token_id(KINDS[name].end)
 
 
-@pytest.mark.parametrize(("name", "text"), [("whisper", "\U000326cc\ub7a2"), ("qwen 2.5 style", "\u1df6\u20eb")])
+@pytest.mark.parametrize(("name", "text"), [_of("whisper", "\U000326cc\ub7a2"), _of("qwen 2.5 style", "\u1df6\u20eb")])
 def test_letters_and_marks_that_are_news_to_the_library(name: str, text: str) -> None:
     """What it takes for no letter ends a word, and marks it does not know stay where they are."""
     _assert_right(name, text, _engine(name, "gigatoken").encode([text])[0].tolist())

@@ -114,6 +114,7 @@ def test_documents_of_any_text_have_the_librarys_ids(
     _assert_right(name, engine, special, data.draw(mixtures((*SPECIAL_LOOKING, *added))))
 
 
+@pytest.mark.slow
 @on_all_kinds
 def test_the_recipe_has_what_stands_around_a_document(name: str) -> None:
     """The template's ids, and the tokenizer's own padding where no token ends a document."""

@@ -135,6 +135,7 @@ def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) 
     assert result.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("revision", "content"), [("", words()), ("@main", words()), ("@v1", OLDER), (f"@{BEFORE}", OLDER)]
 )
@@ -144,6 +145,7 @@ def test_a_revision_of_the_hub_is_what_it_was(hub: str, tmp_path: Path, revision
     assert result.stdout.split() == [hashlib.sha256(content).hexdigest()], result.stderr
 
 
+@pytest.mark.slow
 def test_a_pinned_commit_needs_the_hub_once(hub: str, tmp_path: Path) -> None:
     """A commit cannot change, so nobody is asked again."""
     first = _load_from(hub, f"hf://owner/model@{BEFORE}", tmp_path)

@@ -35,6 +35,7 @@ def test_a_step_says_what_it_is(name: str, tmp_path: Path) -> None:
     assert said["version"] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_texts_that_make_rules_explode_have_answers(name: str, tmp_path: Path) -> None:
     """The same alone and among others; reasons are names of counters."""

@@ -114,6 +114,7 @@ def test_frames_are_received_as_they_were_sent_in_whatever_pieces(
         assert asyncio.run(exchange()) == [one[4:] for one in frames]
 
 
+@pytest.mark.slow
 async def test_a_large_answer_wakes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its many pieces are taken together, and its last bytes, and what comes behind it, as soon as they are there."""
     taken: list[int] = []

@@ -47,12 +47,15 @@ def test_documents_are_packed_told_and_verified(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_piped_in_is_packed_once(tmp_path: Path) -> None:
-    """Nothing can go on with it; a second call says so."""
-    first = run(tmp_path, "-", "--format", "jsonl", "--flush", data=as_lines(rows(50)))
-    second = run(tmp_path, "-", "--format", "jsonl", data=as_lines(rows(50)))
+    """Nothing can go on with it; a second call says so. What fields and ends of documents get lost is said as well."""
+    options = ("--flush", "--metadata-fields", "source", "--packing", "rows")
+    first = run(tmp_path, "-", "--format", "jsonl", *options, data=as_lines(rows(50)))
+    second = run(tmp_path, "-", "--format", "jsonl", *options[1:], data=as_lines(rows(50)))
 
     assert first.returncode == 0, first.stderr
     assert b"50 documents, " in first.stdout
+    assert b"the streams carry no source: what goes with the tokens is set by metadata_fields" in first.stderr
+    assert b"raw-text.train: Left out: " in first.stdout
     assert second.returncode == InputError.exit_code
     assert b"what is piped in cannot be continued" in second.stderr
 

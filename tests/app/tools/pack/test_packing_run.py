@@ -38,6 +38,7 @@ def verified(settings: Settings, paths: list[Path], **plan: Any) -> PackVerifica
     return asyncio.run(verify_pack(settings, sources, reading, found, sample=ReferenceSample(1)))
 
 
+@pytest.mark.slow
 def test_a_source_that_ends_in_the_middle_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends the run with file and line, if that is wanted; what came before it is kept, and the next call goes on."""
     monkeypatch.setattr(packing_run, "COMMIT_SECONDS", 0.0)
@@ -90,6 +91,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, list[Pat
     return settings, [path]
 
 
+@pytest.mark.slow
 def test_a_packed_store_is_closed_and_the_same_command_changes_nothing(packed: tuple[Settings, list[Path]]) -> None:
     """Each block is in an era, the end marker is the last, and a second call says that all was there."""
     settings, paths = packed
@@ -144,6 +146,7 @@ def with_stream_of_kafka(settings: Settings, store: Path) -> Settings:
     return settings.model_copy(update={"store": store})
 
 
+@pytest.mark.slow
 def test_changed_sources_are_named(tmp_path: Path) -> None:
     """By content, not by time: a file that was touched is the same, and one of the same size and time is not."""
     settings = small_settings(tmp_path / "store")

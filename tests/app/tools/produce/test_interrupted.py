@@ -137,7 +137,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, **options:
     return World(Corpus(folder, rng), kafka, **options)
 
 
-several = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @several

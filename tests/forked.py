@@ -1,0 +1,113 @@
+"""Processes that run a module as ``python -m`` does, without loading again what every worker loads.
+
+It takes two thirds of a second of a core until a new Python has loaded a worker, and the tests start hundreds of them.
+So one process loads it all (`multiprocessing`'s fork server, one for each process of the test run), and each worker is
+a fork of that: in a session of its own, with its own environment, its own log, and signals as after a start.
+"""
+
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from multiprocessing import forkserver, get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Final
+
+from tokenmill.app.cli import BLAS_THREADS
+
+LOADED: Final = ("tokenmill.app.cli.workers", "tokenmill.app.mill.app", "tokenmill.app.segments.app")
+FIRST_INHERITED: Final = 100
+"""The number of the first descriptor that a process inherits; none of its own is as high when it begins."""
+
+
+class Forked:
+    """Such a process, with the methods of `subprocess.Popen` that tests of workers use."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        inherited: Mapping[str, int],
+    ) -> None:
+        """Start it. Its output goes to the end of ``log``.
+
+        It inherits descriptors of ours, and each of these variables says which number one has there.
+        """
+        ours = [Connection(os.dup(number), readable=False) for number in inherited.values()]
+        numbers = {name: str(number) for number, name in enumerate(inherited, FIRST_INHERITED)}
+        self._process = _server().Process(
+            target=_become, args=(module, [*arguments], str(log), {**environment, **numbers}, ours), daemon=True
+        )
+        self._process.start()
+        for each in ours:
+            each.close()
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """What `poll` returns."""
+        return self.poll()
+
+    def poll(self) -> int | None:
+        """Return the exit code, the negative number of the signal that ended it, or None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended. Raises `subprocess.TimeoutExpired`."""
+        wait([self._process.sentinel], timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+@cache
+def _server() -> ForkServerContext:
+    """Start the server, in which numpy has no threads: a fork would be without them."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([*LOADED])
+    name, count = BLAS_THREADS
+    before = os.environ.get(name)
+    os.environ[name] = count
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+    return context
+
+
+def _become(
+    module: str, arguments: list[str], log: str, environment: dict[str, str], inherited: list[Connection]
+) -> None:
+    """Be what a new process is, then the module."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for number, here in enumerate((nothing, output, output)):
+        os.dup2(here, number)
+    for number, connection in enumerate(inherited, FIRST_INHERITED):
+        os.dup2(connection.fileno(), number)
+        connection.close()
+    os.close(nothing)
+    os.close(output)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,0 +1,46 @@
+"""What Java makes of Kafka's classes, kept in a file, with which a broker starts in half the time.
+
+`make test` makes it once: ``python -m tests.java_cache``. Without it, and with one that fits no longer, brokers start
+as they do elsewhere.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tokenmill.app.local.broker import Broker
+from tokenmill.processes import Process
+
+VARIABLE: Final = "JAVA_TOOL_OPTIONS"
+CACHE: Final = Path(sys.prefix) / "kafka.aot"
+QUICK: Final = "-XX:TieredStopAtLevel=1"
+"""A broker of the tests lives for minutes at most: the quick compiler alone takes a third off its start."""
+SECONDS: Final = 120.0
+"""For writing the file, which takes three."""
+
+
+def java_options() -> str:
+    """Return what brokers of the tests are started with."""
+    return f"{QUICK} '-XX:AOTCache={CACHE}' -Xlog:disable" if CACHE.exists() else QUICK
+
+
+def make_cache() -> None:
+    """Run a broker, and keep what Java has loaded for it."""
+    new = CACHE.with_suffix(".new")
+    os.environ[VARIABLE] = f"{QUICK} '-XX:AOTCacheOutput={new}'"
+    with TemporaryDirectory() as directory, Broker(Path(directory)) as broker:
+        process = Process.load(broker.directory / "broker.pid")
+        assert process is not None
+        process.signal(signal.SIGTERM)
+        ended = process.ends_within(SECONDS)  # Java writes the file then
+    if ended and new.exists():
+        new.replace(CACHE)
+    else:
+        print(f"Java has written no {new}: brokers of the tests start as they do elsewhere", file=sys.stderr)  # noqa: T201
+
+
+if __name__ == "__main__":
+    make_cache()
