@@ -157,7 +157,7 @@ def _ratios(rates: dict[str, list[float]]) -> dict[str, Any]:
     by_hand, by_threads = (rates[f"{HAND_WRITTEN}, {name}"] for name in THREADS.values())
     slow = [max(found) for found in zip(*(rates[name] for name in BY_TOKENIZERS), strict=True)]
     pairs = {
-        "pack_of_hand_written": (two, by_threads),
+        "pack_of_hand_written": (two, [max(loops) for loops in zip(by_hand, by_threads, strict=True)]),
         "pack_of_hand_written_on_one_core": (one, by_hand),
         "pack_of_hand_written_with_one_thread": (two, by_hand),
         "pack_of_tokenizers": (one, slow),
