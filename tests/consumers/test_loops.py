@@ -324,7 +324,16 @@ def is_alive(process: int) -> bool:
 
 def in_a_process(run: Callable[[], None]) -> int | None:
     """Run in a fork of this process; return how it ended."""
-    process = multiprocessing.get_context("fork").Process(target=run)
+    process = multiprocessing.get_context("fork").Process(target=_run_in_fork, args=(run,))
     process.start()
     process.join()
     return process.exitcode
+
+
+def _run_in_fork(run: Callable[[], None]) -> None:
+    """Have torch replace the thread pool that its parent may have used, before threads that compute do so at once.
+
+    Two that do abort the process: "Invalid thread pool!".
+    """
+    torch.set_num_threads(1)
+    run()
