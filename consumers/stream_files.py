@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,6 +37,8 @@ class EraRun:
 
     first: Turn
     last: Turn
+    blocks: list[range]
+    """Their blocks, of each partition."""
     bytes: int
     """Of their tokens."""
     left: int
@@ -78,8 +79,12 @@ class StreamFiles:
         while stop < known and (self.eras.blocks_before(stop + 1) - before) * size <= _RUN_BYTES:
             stop += 1
         count = (self.eras.blocks_before(stop) - before) * size
-        run = EraRun(turn, Turn(turn.passed, stop - 1), count, count, is_whole=count <= most_bytes)
-        run.is_awaited = sum(1 for _ in islice(self._segments(run), _AWAITED_SEGMENTS + 1)) <= _AWAITED_SEGMENTS
+        first = self.eras.era(turn.era).ranges
+        last = first if stop == turn.era + 1 else self.eras.era(stop - 1).ranges
+        begins = [part.first for part in first] + [0] * (len(last) - len(first))
+        blocks = [range(begin, part.stop) for begin, part in zip(begins, last, strict=True)]
+        run = EraRun(turn, Turn(turn.passed, stop - 1), blocks, count, count, is_whole=count <= most_bytes)
+        run.is_awaited = sum(map(len, map(self._segments_of, blocks))) <= _AWAITED_SEGMENTS
         run.is_described = not run.is_awaited
         return run
 
@@ -113,12 +118,14 @@ class StreamFiles:
 
     def _segments(self, run: EraRun) -> Iterator[tuple[SegmentPaths, int, int]]:
         """Yield the segments that have blocks of a run, and which of theirs these are: ``[low, high)``."""
-        first, last = self.eras.era(run.first.era).ranges, self.eras.era(run.last.era).ranges
         size = self._info.segment_blocks
-        for partition, part in enumerate(last):
-            begin = first[partition].first if partition < len(first) else 0
-            for segment in range(begin - begin % size, part.stop, size):
-                yield self._paths(partition, segment), max(begin - segment, 0), min(part.stop - segment, size)
+        for partition, blocks in enumerate(run.blocks):
+            for segment in self._segments_of(blocks):
+                yield self._paths(partition, segment), max(blocks.start - segment, 0), min(blocks.stop - segment, size)
+
+    def _segments_of(self, blocks: range) -> range:
+        size = self._info.segment_blocks
+        return range(blocks.start - blocks.start % size, blocks.stop, size) if blocks else range(0)
 
     def rows(self, samples: Samples) -> Iterator[FileRange]:
         """Yield the parts of files that hold samples, each once, in the order of the files."""
