@@ -52,7 +52,7 @@ test test-quick faults: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/kafka.aot ## all tests, against a real broker, in some 10 minutes on two cores (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in less than a minute: no broker, no service, few examples
+test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in a minute and some seconds: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
 
 test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ## loops of other frameworks, killed and resumed; exports read by their own libraries; object stores and Postgres; filters beside datatrove's on 200,000 documents (CURATION_DOCUMENTS=8000 for a short look); some 50 minutes, 2 GB
