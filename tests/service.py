@@ -14,6 +14,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -104,8 +105,20 @@ class Worker:
         self.beats = Beats()
         """What it tells a supervisor; the worker ends when we do, because its pipe does."""
         variables = {**os.environ, **settings.environment(), **environment}
-        with self.beats.descriptor() as descriptor:
-            self.process = Forked(entry, [role], log, variables, {HEARTBEAT_VARIABLE: descriptor})
+        self.process: Forked | subprocess.Popen[bytes]
+        with log.open("ab") as output, self.beats.descriptor() as descriptor:
+            if "PYTHONPATH" not in environment:
+                self.process = Forked(entry, [role], log, variables, {HEARTBEAT_VARIABLE: descriptor})
+                return
+            self.process = subprocess.Popen(  # with other libraries than those that a fork has loaded
+                [sys.executable, "-m", entry, role],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**variables, HEARTBEAT_VARIABLE: str(descriptor)},
+                pass_fds=[descriptor],
+                start_new_session=True,
+            )
 
     @property
     def log(self) -> str:
