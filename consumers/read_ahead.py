@@ -96,8 +96,9 @@ class _Reading:
             self._changed.notify_all()
             while not self._ended:
                 runs = [run for run in self._runs if run.last >= first and run.first <= last]
-                if runs and runs[0].first <= first and runs[-1].last >= last and all(run.is_described for run in runs):
-                    left = sum(run.left for run in runs if run.is_awaited)
+                awaited = [run for run in runs if run.is_awaited]
+                if runs and runs[0].first <= first and runs[-1].last >= last and all(run.is_planned for run in awaited):
+                    left = sum(run.left for run in awaited)
                     if not left or left > _WORTH_WAITING or not all(run.is_whole for run in runs):
                         return not left
                 self._changed.wait(_POLL_SECONDS)
@@ -109,13 +110,13 @@ class _Reading:
             if isinstance(task, RowsAhead):
                 self._read_rows(task, files)
             elif not task.is_planned:
-                for description in () if task.is_described else files.descriptions(task):
+                for description in files.descriptions(task) if task.is_awaited else ():
                     for _ in read_pieces(description):
                         pass
                 parts = list(files.tokens(task)) if task.is_whole else []
                 with self._changed:
                     task.parts.extend(parts)
-                    task.is_described = task.is_planned = True
+                    task.is_planned = True
                     self._changed.notify_all()
             elif (part := self._begin_part(task)) is not None:
                 self._read_part(task, part, files)

@@ -47,10 +47,8 @@ class EraRun:
     """Whether all of them are read; else their samples are, one by one."""
     is_awaited: bool = True
     """Whether the loop waits for it."""
-    is_described: bool = False
-    """Whether the files that say where the blocks are were read, or are left to the loop."""
     is_planned: bool = False
-    """Whether it is known what is to be read of it."""
+    """Whether it is known what is to be read of it; of one that is awaited, what says where the blocks are was read."""
     parts: deque[FileRange] = field(default_factory=deque)
     """Of a run that is read whole, what nobody has begun to read, once it is planned."""
     begun: int = 0
@@ -85,7 +83,6 @@ class StreamFiles:
         blocks = [range(begin, part.stop) for begin, part in zip(begins, last, strict=True)]
         run = EraRun(turn, Turn(turn.passed, stop - 1), blocks, count, count, is_whole=count <= most_bytes)
         run.is_awaited = sum(map(len, map(self._segments_of, blocks))) <= _AWAITED_SEGMENTS
-        run.is_described = not run.is_awaited
         return run
 
     def following(self, turn: Turn) -> Turn | None:
