@@ -29,6 +29,9 @@ from tokenmill.processes import keep_loaded
 # Until all tests are loaded (`pytest_collection_finish`): next to nothing of that is garbage.
 gc.disable()
 
+# A fork leaves its parent's garbage alone: what a library with threads frees there, without them, may crash.
+os.register_at_fork(after_in_child=gc.freeze)
+
 # No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 25 examples
 # keep the whole of the tests within minutes on two cores; `make faults` tries 200 of each property;
 # `--hypothesis-profile=thorough` is for a night.

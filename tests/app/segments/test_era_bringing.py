@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.service import Raw, Service, send, service_settings
+from tests.service import Raw, Service, Worker, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.store import open_eras, open_partition
@@ -37,6 +37,18 @@ def all_in_eras(settings: Settings) -> Callable[[], bool]:
         return [part.stop for part in eras.era(eras.eras - 1).ranges] == stored
 
     return look
+
+
+def owner_of(partition: str, service: Service) -> Worker:
+    """Return the worker that has a partition, once its last heartbeats say of one alone that it does."""
+    owners: list[Worker] = []
+
+    def is_owned_once() -> bool:
+        owners[:] = [worker for worker in service.workers if partition in worker.partitions]
+        return len(owners) == 1
+
+    service.wait_until(is_owned_once)
+    return owners[0]
 
 
 @pytest.mark.slow
@@ -82,7 +94,7 @@ def test_whoever_takes_over_goes_on_with_the_eras(settings: Settings, tmp_path: 
         service.wait_until(all_in_eras(settings))
         before = open_eras(settings.store, stream.name).eras
         for topic in (settings.raw_topics[0], stream.tokens_topic):
-            (owner,) = [worker for worker in service.workers if f"{topic}/0" in worker.partitions]
+            owner = owner_of(f"{topic}/0", service)
             owner.kill()
             service.workers.remove(owner)
         send(settings, documents(60))
