@@ -6,10 +6,9 @@ Schemas are fetched before a fetch is milled: waiting for a registry is no part 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
-from faust.types import TP
 
 from tokenmill.backoff import Backoff
 from tokenmill.errors import RegistryError
@@ -25,9 +24,13 @@ from ..kafka.control_topic import Settled
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
 from ..kafka.settled_streams import draft_recipe
 from ..settings import Settings, Stream
-from ..supervisor.in_flight import Board
-from .publisher import Send
-from .skip_list import SkipList
+
+if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without
+    from faust.types import TP
+
+    from ..supervisor.in_flight import Board
+    from .publisher import Send
+    from .skip_list import SkipList
 
 NOTHING: Final[frozenset[int]] = frozenset()
 
@@ -80,20 +83,20 @@ class MillContext:
     settings: Settings
     stages: Stages
     streams: Sequence[Settled]
-    skip_list: SkipList
+    skip_list: "SkipList"
     retention: Mapping[str, float | None]
     """How long each token topic keeps its messages, in seconds; None: for ever."""
     require_partition: Callable[[int], Awaitable[None]]
     """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
-    send: Send
+    send: "Send"
     partitions: Callable[[str], Awaitable[int]]
     """How many partitions a topic has that is sent to."""
-    leader: Callable[[TP], object]
+    leader: "Callable[[TP], object]"
     """Something that differs once a partition that is sent to has another leader (`tokenmill.reading.log_end`)."""
-    board: Board | None = None
+    board: "Board | None" = None
     """Where a supervisor reads what is being milled."""
-    start_partition: Callable[[TP, int], Awaitable[int | None]]
-    set_durable: Callable[[TP, int], None]
+    start_partition: "Callable[[TP, int], Awaitable[int | None]]"
+    set_durable: "Callable[[TP, int], None]"
 
 
 class SchemaWait:
