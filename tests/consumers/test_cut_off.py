@@ -2,12 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.marked import until
+from tests.scripts import Script
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, segment_of
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches
@@ -57,23 +57,25 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def train(store: Store, look_seconds: float) -> tuple[int, str, str]:
+def train(store: Store, look_seconds: float, folder: Path) -> tuple[int, str, str]:
     """Cut the tokens off while a process reads them; return how it ended and what it wrote."""
-    command = [sys.executable, "-c", TRAIN, str(look_seconds), str(store.path), STREAM]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    script, told, said = (folder / name for name in ("reads.py", "told", "said"))
+    script.write_text(TRAIN)
+    here, there = os.pipe()
+    with os.fdopen(here), Script(script, [str(look_seconds), store.path, STREAM], told, said, here) as process:
+        assert until(lambda: "ready" in told.read_text() or process.poll() is not None, 60)
+        assert process.poll() is None, said.read_text()
         os.truncate(segment_of(store).tokens, 4096)
-        told, said = process.communicate("go\n")
-    return process.returncode, told, said
+        os.write(there, b"go\n")
+        os.close(there)
+        code = process.wait()
+    return code, told.read_text().removeprefix("ready\n"), said.read_text()
 
 
 @pytest.mark.slow
-def test_a_file_that_was_cut_off_is_named(store: Store) -> None:
+def test_a_file_that_was_cut_off_is_named(store: Store, tmp_path: Path) -> None:
     """Before it is read: each loader raises an error that says which file it is, and what repairs it."""
-    code, told, said = train(store, 0)
+    code, told, said = train(store, 0, tmp_path)
     assert (code, said) == (0, "")
     lines = told.splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["Batches", "EraDataset", "Windows"]
@@ -83,9 +85,9 @@ def test_a_file_that_was_cut_off_is_named(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_that_is_cut_off_between_two_looks_ends_the_process_with_a_word(store: Store) -> None:
+def test_a_file_that_is_cut_off_between_two_looks_ends_the_process_with_a_word(store: Store, tmp_path: Path) -> None:
     """The bus error that nobody can take back; faulthandler says where it was, and the next start names the file."""
-    code, told, said = train(store, 3600)
+    code, told, said = train(store, 3600, tmp_path)
     assert (code, told) == (-signal.SIGBUS, "")
     assert "Fatal Python error: Bus error" in said
     assert "gathering.py" in said

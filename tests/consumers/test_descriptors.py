@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.scripts import run_code
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
 from tests.store.eras import make_eras, write_eras
 from tokenmill.store import Store
@@ -65,12 +64,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.mark.slow
-def test_an_era_may_have_more_segments_than_a_process_descriptors(store: Store) -> None:
+def test_an_era_may_have_more_segments_than_a_process_descriptors(store: Store, tmp_path: Path) -> None:
     """Every loader reads it to the end."""
-    command = [sys.executable, "-c", READ, str(store.path), STREAM]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(run_code(READ, [store.path, STREAM], tmp_path))
     assert len(found) == 10
     for name, rows in found.items():
         assert rows == sorted(tokens_of(CHAIN, INFO).tolist()), name

@@ -3,8 +3,6 @@
 import gc
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import ERAS, INFO, era_store, expected, open_batches, rows_of, together
+from tests.scripts import run_code
 from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import read_ahead, stream_files
@@ -229,10 +228,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.mark.slow
-def test_the_loop_never_waits_for_a_page(large: Store) -> None:
+def test_the_loop_never_waits_for_a_page(large: Store, tmp_path: Path) -> None:
     """The thread that trains has no major page fault on a cold store: eras read whole, and by sample."""
-    command = [sys.executable, "-c", COLD, str(large.path), STREAM, str(1 << 30), "1", "0"]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = run_code(COLD, [large.path, STREAM, str(1 << 30), "1", "0"], tmp_path).splitlines()
     *ahead, (plain, faults) = map(json.loads, lines)
     if not faults:
         pytest.skip("this file system keeps its files in memory, so nothing is read from a disk")

@@ -4,14 +4,15 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pytest
+
+from tests.scripts import Script
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]  # processes that load torch
 
@@ -34,16 +35,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("labs") / "store"
 
 
-def run(name: str, *arguments: str | Path) -> str:
-    """Run a lab; return what it prints."""
-    command = [sys.executable, str(LABS / f"{name}.py"), *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., str]:
+    """Return what runs a lab, and returns what it prints."""
+    printed, said = tmp_path / "printed", tmp_path / "said"
+
+    def run(name: str, *arguments: str | Path) -> str:
+        with Script(LABS / f"{name}.py", arguments, printed, said) as lab:
+            assert lab.wait() == 0, said.read_text()[-2000:]
+        return printed.read_text()
+
+    return run
 
 
-def test_characters(texts: Path) -> None:
+def test_characters(run: Callable[..., str], texts: Path) -> None:
     """The numbers are those of the texts."""
     found = run("characters", texts)
     whole = [path.read_text() for path in texts.iterdir()]
@@ -53,7 +58,7 @@ def test_characters(texts: Path) -> None:
 
 
 @pytest.mark.needs("minutes")
-def test_language_model(texts: Path, store: Path) -> None:
+def test_language_model(run: Callable[..., str], texts: Path, store: Path) -> None:
     """It says what was kept, shows blocks as text, and its loss falls."""
     found = run("language_model", texts, "--store", store, "--min-chars", "0", "--steps", "40")
     kept, all_ = re.search(r"Data retention: 100.0 % \((\d+) of (\d+) documents\)", found).groups()  # type: ignore[union-attr]
@@ -66,7 +71,7 @@ def test_language_model(texts: Path, store: Path) -> None:
 
 
 @pytest.mark.needs("minutes")
-def test_four_workers(texts: Path, store: Path) -> None:
+def test_four_workers(run: Callable[..., str], texts: Path, store: Path) -> None:
     """Each says its throughput; here there are two, for a machine with two cores."""
     found = run("four_workers", texts, "--store", store, "--workers", "2", "--passes", "3")
     assert re.findall(r"worker (\d): [\d,]+ tokens a second", found) == ["0", "1"]
@@ -74,7 +79,7 @@ def test_four_workers(texts: Path, store: Path) -> None:
 
 
 @pytest.mark.needs("minutes")
-def test_stratified(texts: Path, store: Path) -> None:
+def test_stratified(run: Callable[..., str], texts: Path, store: Path) -> None:
     """An equal share of each stratum, and every stratum longer than the one before."""
     found = run("stratified", texts, "--store", store, "--samples", "20", "--strata", "4")
     strata = re.findall(r"stratum \d: ([\d,]+) to ([\d,]+) tokens, (\d+) of (\d+) documents", found)
@@ -83,7 +88,7 @@ def test_stratified(texts: Path, store: Path) -> None:
     assert bounds == sorted(bounds)
 
 
-def test_random_access(texts: Path, store: Path) -> None:
+def test_random_access(run: Callable[..., str], texts: Path, store: Path) -> None:
     """One by one and at once, the same documents."""
     found = run("random_access", texts, "--store", store, "--takes", "50")
     counts = re.findall(r"microseconds each, ([\d,]+) tokens", found)
@@ -91,7 +96,7 @@ def test_random_access(texts: Path, store: Path) -> None:
     assert counts[0] == counts[1]
 
 
-def test_classification(tmp_path: Path) -> None:
+def test_classification(run: Callable[..., str], tmp_path: Path) -> None:
     """Labels are counted, shared among workers, and learned."""
     found = run("classification", "--store", tmp_path / "store", "--tokenizer", "bytes", "--steps", "60")
     total, labels = re.search(r"(\d+) documents: (\{.*\})", found).groups()  # type: ignore[union-attr]
@@ -101,7 +106,7 @@ def test_classification(tmp_path: Path) -> None:
     assert re.search(r"[\d,]+ samples a second", found)
 
 
-def test_segments(texts: Path, tmp_path: Path) -> None:
+def test_segments(run: Callable[..., str], texts: Path, tmp_path: Path) -> None:
     """A step for each segment, validation every n steps."""
     options = ("--chunk", "64", "--segment", "16", "--steps", "40", "--validate", "20", "--batch-size", "2")
     found = run("segments", texts, "--store", tmp_path / "store", *options)
@@ -109,7 +114,7 @@ def test_segments(texts: Path, tmp_path: Path) -> None:
     assert re.findall(r"step (\d+): loss \d\.\d+, validation \d\.\d+", found) == ["20", "40"]
 
 
-def test_memory_mapped(tmp_path: Path) -> None:
+def test_memory_mapped(run: Callable[..., str], tmp_path: Path) -> None:
     """Any program opens the file, without being told dtype or shape."""
     options = ("--rows", "300", "--shape", "2,5", "--dtype", "float16")
     found = run("memory_mapped", "--file", tmp_path / "rows.npy", *options)
@@ -133,7 +138,7 @@ def test_rows_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.needs("minutes")
-def test_from_stream(texts: Path, tmp_path: Path) -> None:
+def test_from_stream(run: Callable[..., str], texts: Path, tmp_path: Path) -> None:
     """A Kafka and a service of its own; both loaders get what was sent, and nothing goes on running."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.mills import RECIPE
+from tests.scripts import Script
 from tests.store.chains import STREAM, fill, make_chain
 from tests.store.eras import make_eras, write_eras
 from tokenmill.store import Store, StreamInfo
@@ -81,7 +82,7 @@ class Trainer:
         self.log_file = directory / "log"
         self.checkpoint = directory / "gpt.pt"
         self.output = directory / "output"
-        self.arguments = [str(EXAMPLE), str(store.path), STREAM, "--json", "--cpu", "--timeout", "120"]
+        self.arguments = [str(store.path), STREAM, "--json", "--cpu", "--timeout", "120"]
         self.arguments += [
             "--batch-size",
             str(BATCH),
@@ -105,9 +106,13 @@ class Trainer:
         self.arguments += ["--validation", f"{HELD_OUT}@0:2", "--validate-every", "4", "--test", f"{HELD_OUT}@2:3"]
 
     @contextmanager
-    def running(self, ranks: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-        """Train with so many processes; all that are left of them in the end are killed."""
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    def running(self, ranks: int = 1) -> Iterator[subprocess.Popen[bytes] | Script]:
+        """Train with so many processes, several by torchrun; all that are left of them in the end are killed."""
+        if ranks == 1:
+            with Script(EXAMPLE, self.arguments, self.output) as script:
+                yield script
+            return
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(EXAMPLE)]
         with self.output.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, *launcher, *self.arguments],
@@ -297,7 +302,8 @@ def test_a_store_that_is_not_there_is_waited_for_aloud(
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     """Of the example as of the commands: what is wrong, and what to do."""
     store = GrowingStore(tmp_path)
-    command = [sys.executable, str(EXAMPLE), str(store.path), STREAM, "--cpu", "--sequence-length", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("train_gpt.py: sequence_length is 5, but blocks have 17 tokens")
+    arguments = [store.path, STREAM, "--cpu", "--sequence-length", "5"]
+    printed, said = tmp_path / "printed", tmp_path / "said"
+    with Script(EXAMPLE, arguments, printed, said) as script:
+        assert script.wait() == 1
+    assert said.read_text().startswith("train_gpt.py: sequence_length is 5, but blocks have 17 tokens")
