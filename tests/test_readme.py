@@ -52,6 +52,21 @@ def free_port() -> int:
     pytest.fail("no port is free")
 
 
+PASTED: Final = "-- that was all of it"
+FAILED: Final = "Traceback (most recent call last)"
+SESSION: Final = f"""
+import json, sys, traceback
+
+for line in sys.stdin:
+    try:
+        exec(json.loads(line), {{"__name__": "__main__"}})
+    except Exception:
+        traceback.print_exc(file=sys.stdout)
+    print({PASTED!r}, flush=True)
+"""
+"""A Python that stays open: it runs what is pasted into it, each time without the names of what came before."""
+
+
 class Reader:
     """Somebody who types what the README says."""
 
@@ -60,10 +75,12 @@ class Reader:
         self.directory = directory
         self.port = str(free_port())
         self.up: subprocess.Popen[bytes] | None = None
+        self.python: subprocess.Popen[str] | None = None
         self.environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "TOKENMILL_BOOTSTRAP_SERVERS": f"127.0.0.1:{self.port}",
+            "OMP_NUM_THREADS": "1",  # torch's own threads wait busily
         }
         for name in ("docs", "examples"):
             shutil.copytree(ROOT / name, directory / name)
@@ -73,7 +90,7 @@ class Reader:
         """Run a block; `tokenmill up` is left running. Return what the others print."""
         code = snippet.code.replace("9092", self.port)
         if snippet.language == "python":
-            return self.call([sys.executable, "-c", code])
+            return self.paste(code)
         return "".join(self.type(line) for line in code.splitlines())
 
     def type(self, line: str) -> str:
@@ -95,6 +112,29 @@ class Reader:
         assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}\n{self.log[-3000:]}"
         return done.stdout
 
+    def paste(self, code: str) -> str:
+        """Run Python in a session, which is opened with the first; it must succeed. Return what it prints."""
+        if self.python is None:
+            self.python = subprocess.Popen(
+                [sys.executable, "-c", SESSION],
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert self.python.stdin is not None
+        assert self.python.stdout is not None
+        self.python.stdin.write(json.dumps(code) + "\n")
+        self.python.stdin.flush()
+        printed = ""
+        while not printed.endswith(f"{PASTED}\n"):
+            line = self.python.stdout.readline()
+            assert line, f"Python ended: {printed}"
+            printed += line
+        assert FAILED not in printed, printed
+        return printed.removesuffix(f"{PASTED}\n")
+
     @property
     def log(self) -> str:
         """What `tokenmill up` has said."""
@@ -113,32 +153,33 @@ class Reader:
     def wait_until_trainable(self) -> None:
         """Wait until all that was sent is in the store, and in eras."""
         deadline = time.monotonic() + UP_SECONDS
-        while not (self.store_is_level() and self.is_trainable()):
+        while not self.is_trainable():
             assert time.monotonic() < deadline, self.log
             time.sleep(0.1)
 
-    def store_is_level(self) -> bool:
-        """Tell whether the store's blocks are all in eras: before that there is no need for a verification."""
+    def eras_of_store(self) -> int:
+        """Return how many blocks are in eras of the store; 0 while there are blocks outside of these."""
         store = self.directory / "store"
         try:
             streams = {file.parent.name: partitions_in(store, file.parent.name) for file in store.glob("*/stream.json")}
             stored = [sum(open_partition(store, name, n).blocks for n in found) for name, found in streams.items()]
-            return sum(stored) > 0 and stored == [open_eras(store, name).blocks for name in streams]
+            in_eras = [open_eras(store, name).blocks for name in streams]
         except StoreError:
-            return False
+            return 0
+        return sum(stored) if stored == in_eras else 0
 
     def is_trainable(self) -> bool:
-        """Tell whether each block of all that was sent is in the store and in an era."""
-        verified = json.loads(self.call(["tokenmill", "verify", "--json", "--processes", "1"]))
-        if not verified["complete"]:
+        """Tell whether each block of all that was sent is in the store and in an era there."""
+        trainable = self.eras_of_store()
+        if not trainable:  # then there is no need for a verification
             return False
-        streams = {chain["stream"] for chain in verified["chains"]}
-        eras = [json.loads(self.call(["tokenmill", "eras", stream, "--json"]))["eras"] for stream in streams]
-        blocks = int(verified["blocks"])
-        return blocks > 0 and sum(int(era["blocks"]) for found in eras for era in found) == blocks
+        verified = json.loads(self.call(["tokenmill", "verify", "--json", "--processes", "1"]))
+        return bool(verified["complete"]) and int(verified["blocks"]) == trainable
 
     def leave(self) -> None:
-        """Press Ctrl-C."""
+        """Close Python, and press Ctrl-C."""
+        if self.python is not None:
+            self.python.communicate(timeout=60)
         if self.up is not None and self.up.poll() is None:
             self.up.send_signal(signal.SIGINT)
             self.up.wait(60)
