@@ -302,7 +302,7 @@ def test_a_store_that_is_not_there_is_waited_for_aloud(
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     """Of the example as of the commands: what is wrong, and what to do."""
     store = GrowingStore(tmp_path)
-    arguments = [store.path, STREAM, "--cpu", "--sequence-length", "5"]
+    arguments = [str(store.path), STREAM, "--cpu", "--sequence-length", "5"]
     printed, said = tmp_path / "printed", tmp_path / "said"
     with Script(EXAMPLE, arguments, printed, said) as script:
         assert script.wait() == 1
