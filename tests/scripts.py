@@ -1,8 +1,7 @@
 """Scripts that train, as forks of the test's process, which has loaded torch: a new Python would for two seconds.
 
-A fork is a process as a new one would be, with outputs of its own, and ends as one; what the script
-imports is there already. That a new Python runs such a script as well is for the tests of the README, of the demo and
-of torchrun to show.
+A fork is a process as a new one would be, with outputs of its own, and ends as one; what the script imports is there
+already. That a new Python runs such a script as well is shown by the tests of the README, of the demo and of torchrun.
 """
 
 import multiprocessing
@@ -10,6 +9,7 @@ import os
 import runpy
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -41,7 +41,10 @@ class Script:
         context = multiprocessing.get_context("fork")
         given = (script, [*map(str, arguments)], output, errors or output, stdin)
         self._process = context.Process(target=_become, args=given)
-        self._process.start()
+        with warnings.catch_warnings():
+            # Python 3.12 says that a process with threads is forked; none of them holds what the script needs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
 
     @property
     def pid(self) -> int:

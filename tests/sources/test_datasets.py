@@ -36,7 +36,7 @@ def test_a_data_set_is_streamed(tmp_path: Path) -> None:
 
 
 READ_TWICE = """
-import sys
+import os, sys
 from tests.sources.reading import reading_of
 from tokenmill.sources import find_sources, read_items
 from tokenmill.errors import InputError
@@ -48,6 +48,7 @@ try:
     find_sources([sys.argv[1] + "-of-nobody"], reading_of())[0].signature()
 except InputError as error:
     print(error)
+print("torch" in sys.modules, "USE_TORCH" in os.environ)
 """
 """In a process of its own, for the libraries take the hub's address from the environment when they are imported."""
 
@@ -63,11 +64,12 @@ def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path
         )
         first, second = server.commits
 
-    old, new, missing = done.stdout.splitlines()
+    old, new, missing, torch = done.stdout.splitlines()
     assert old == f"{first} old"
     assert new == f"{second} new newer"
     assert missing.startswith(f"hf://{NAME}-of-nobody: the hub does not tell its commit")
     assert missing.endswith("check the name and the connection, or send it in one go (--no-resume)")
+    assert torch == "False False", "torch, which takes seconds to load, was loaded for rows of text"
 
 
 READ = """
