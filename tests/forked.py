@@ -3,23 +3,27 @@
 It takes two thirds of a second of a core until a new Python has loaded a worker, and the tests start hundreds of them.
 So one process loads it all (`multiprocessing`'s fork server, one for each process of the test run), and each worker is
 a fork of that: in a session of its own, with its own environment, its own log, and signals as after a start.
+
+The processes that `verify` and `pack` start beside themselves are such forks as well, where a test runs these commands
+in its own process.
 """
 
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tokenmill.app.cli import BLAS_THREADS
 
-LOADED: Final = ("tokenmill.app.cli.workers", "tokenmill.app.mill.app", "tokenmill.app.segments.app")
+LOADED: Final = "tests.loaded"
 FIRST_INHERITED: Final = 100
 """The number of the first descriptor that a process inherits; none of its own is as high when it begins."""
 
@@ -77,11 +81,32 @@ class Forked:
             os.kill(self.pid, number)
 
 
+class _SideFork(ForkServerProcess):
+    """One of `tokenmill.processes.side_processes`: what it inherits when it is spawned it is told here."""
+
+    def __init__(self, **arguments: Any) -> None:
+        _server()
+        super().__init__(**arguments)
+        self._environment = dict(os.environ)
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self._environment)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        super().run()
+
+
+class SideForks(ForkServerContext):
+    """What to set `tokenmill.processes.STARTING` to."""
+
+    Process = _SideFork
+
+
 @cache
 def _server() -> ForkServerContext:
     """Start the server, in which numpy has no threads: a fork would be without them."""
     context = get_context("forkserver")
-    context.set_forkserver_preload([*LOADED])
+    context.set_forkserver_preload([LOADED])
     name, count = BLAS_THREADS
     before = os.environ.get(name)
     os.environ[name] = count
