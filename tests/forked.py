@@ -15,15 +15,18 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from multiprocessing import forkserver, get_context
+from multiprocessing import current_process, forkserver, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from tokenmill.app.cli import BLAS_THREADS
 
 LOADED: Final = "tests.loaded"
+SECONDS: Final = 90.0
+"""For a command to its end."""
 FIRST_INHERITED: Final = 100
 """The number of the first descriptor that a process inherits; none of its own is as high when it begins."""
 
@@ -37,16 +40,19 @@ class Forked:
         arguments: Sequence[str],
         log: Path,
         environment: Mapping[str, str],
-        inherited: Mapping[str, int],
+        *,
+        inherited: Mapping[str, int] = MappingProxyType({}),
+        directory: Path | None = None,
     ) -> None:
-        """Start it. Its output goes to the end of ``log``.
+        """Start it, in our working directory if not in another. Its output goes to the end of ``log``.
 
         It inherits descriptors of ours, and each of these variables says which number one has there.
         """
         ours = [Connection(os.dup(number), readable=False) for number in inherited.values()]
         numbers = {name: str(number) for number, name in enumerate(inherited, FIRST_INHERITED)}
+        place = (str(log.absolute()), str(directory or Path.cwd()))
         self._process = _server().Process(
-            target=_become, args=(module, [*arguments], str(log), {**environment, **numbers}, ours), daemon=True
+            target=_become, args=(module, [*arguments], *place, {**environment, **numbers}, ours), daemon=True
         )
         self._process.start()
         for each in ours:
@@ -79,6 +85,32 @@ class Forked:
         """Send a signal, if it has not ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it has not ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+def command(words: Sequence[str], log: Path, environment: Mapping[str, str], directory: Path | None = None) -> Forked:
+    """Start ``tokenmill`` with these words; variables of ``environment`` are set beside ours. As `Forked`."""
+    return Forked("tokenmill.app.cli", words, log, {**os.environ, **environment}, directory=directory)
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    said: str
+
+
+def run(words: Sequence[str], log: Path, environment: Mapping[str, str], directory: Path | None = None) -> Ended:
+    """Run such a command to its end, with a new ``log``; one that does not end is killed."""
+    log.write_bytes(b"")
+    process = command(words, log, environment, directory)
+    try:
+        return Ended(process.wait(SECONDS), log.read_text(errors="replace"))
+    finally:
+        process.kill()
 
 
 class _SideFork(ForkServerProcess):
@@ -119,11 +151,18 @@ def _server() -> ForkServerContext:
     return context
 
 
-def _become(
-    module: str, arguments: list[str], log: str, environment: dict[str, str], inherited: list[Connection]
+def _become(  # noqa: PLR0917 - multiprocessing passes them
+    module: str,
+    arguments: list[str],
+    log: str,
+    directory: str,
+    environment: dict[str, str],
+    inherited: list[Connection],
 ) -> None:
     """Be what a new process is, then the module."""
+    current_process().daemon = False  # so it may have processes of its own
     os.setsid()
+    os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
     nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -5,25 +5,33 @@ which a fork would be without.
 """
 
 import inspect
+from importlib import import_module
+from typing import Final
 
-import crc32c
-import faust.app.router
-import faust.assignor.partition_assignor
-import faust.events
-import faust.fixups.django
-import faust.tables.manager
-import faust.topics
-import faust.transport.utils
-import faust.windows
-
-import tokenmill.app.cli.workers
-import tokenmill.app.mill.app
-import tokenmill.app.segments.app
-import tokenmill.app.tools.pack.millers
-import tokenmill.app.tools.verify.partition_check
-from tokenmill.app.kafka.fastpath import fetched_records, receive_buffers, send_buffers
 from tokenmill.processes import keep_loaded
 
+NAMES: Final = (
+    "tokenmill.app.cli.workers",
+    "tokenmill.app.mill.app",
+    "tokenmill.app.segments.app",
+    "tokenmill.app.kafka.fastpath.fetched_records",
+    "tokenmill.app.kafka.fastpath.receive_buffers",
+    "tokenmill.app.kafka.fastpath.send_buffers",
+    "tokenmill.app.tools.pack.millers",
+    "tokenmill.app.tools.verify.partition_check",
+    "crc32c",
+    "faust.app.router",
+    "faust.assignor.partition_assignor",
+    "faust.events",
+    "faust.fixups.django",
+    "faust.tables.manager",
+    "faust.topics",
+    "faust.transport.utils",
+    "faust.windows",
+)
+
+for name in NAMES:
+    import_module(name)
 # Python looks all modules through when Faust asks for one by its file; it does so once.
 inspect.getmodule(inspect.currentframe())
 # A collection in a fork would write to each object, and so copy all of this.
