@@ -180,7 +180,9 @@ def side_processes(
     try:
         for number in range(count):
             mine, theirs = STARTING.Pipe()
-            process = STARTING.Process(target=work, args=(theirs, *arguments), name=f"{name} {number}", daemon=True)
+            process: BaseProcess = STARTING.Process(
+                target=work, args=(theirs, *arguments), name=f"{name} {number}", daemon=True
+            )
             with _shielded():
                 process.start()
             theirs.close()
