@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from multiprocessing import current_process, forkserver, get_context
 from multiprocessing.connection import Connection, wait
@@ -84,7 +85,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, if it has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # the server knows already that it has, and we are about to
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Send SIGKILL, if it has not ended."""
