@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -21,8 +22,10 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.forked import SideForks
 from tests.java_cache import VARIABLE, java_options
 from tests.shared_broker import WORKER, shared_broker, shared_directory
+from tokenmill import processes
 from tokenmill.app.local.broker import Broker
 from tokenmill.processes import keep_loaded
 
@@ -42,6 +45,9 @@ settings.register_profile("quick", settings.get_profile("tokenmill"), max_exampl
 settings.load_profile("tokenmill")
 
 os.environ.setdefault(VARIABLE, java_options())
+
+# A test that is to have what users have asks for `spawning`.
+processes.STARTING = SideForks()
 
 # In the background of a script Ctrl-C is ignored, and so it would be by all processes whose tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -181,6 +187,12 @@ def logging_restored() -> Iterator[None]:
     yield
     root.handlers[:], root.level = handlers, level
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def spawning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `verify` and `pack` start processes beside this one as they do for users."""
+    monkeypatch.setattr(processes, "STARTING", multiprocessing.get_context("spawn"))
 
 
 @pytest.fixture

@@ -3,23 +3,31 @@
 It takes two thirds of a second of a core until a new Python has loaded a worker, and the tests start hundreds of them.
 So one process loads it all (`multiprocessing`'s fork server, one for each process of the test run), and each worker is
 a fork of that: in a session of its own, with its own environment, its own log, and signals as after a start.
+
+The processes that `verify` and `pack` start beside themselves are such forks as well, where a test runs these commands
+in its own process.
 """
 
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from multiprocessing import forkserver, get_context
+from multiprocessing import current_process, forkserver, get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from tokenmill.app.cli import BLAS_THREADS
 
-LOADED: Final = ("tokenmill.app.cli.workers", "tokenmill.app.mill.app", "tokenmill.app.segments.app")
+LOADED: Final = "tests.loaded"
+SECONDS: Final = 90.0
+"""For a command to its end."""
 FIRST_INHERITED: Final = 100
 """The number of the first descriptor that a process inherits; none of its own is as high when it begins."""
 
@@ -33,16 +41,19 @@ class Forked:
         arguments: Sequence[str],
         log: Path,
         environment: Mapping[str, str],
-        inherited: Mapping[str, int],
+        *,
+        inherited: Mapping[str, int] = MappingProxyType({}),
+        directory: Path | None = None,
     ) -> None:
-        """Start it. Its output goes to the end of ``log``.
+        """Start it, in our working directory if not in another. Its output goes to the end of ``log``.
 
         It inherits descriptors of ours, and each of these variables says which number one has there.
         """
         ours = [Connection(os.dup(number), readable=False) for number in inherited.values()]
         numbers = {name: str(number) for number, name in enumerate(inherited, FIRST_INHERITED)}
+        place = (str(log.absolute()), str(directory or Path.cwd()))
         self._process = _server().Process(
-            target=_become, args=(module, [*arguments], str(log), {**environment, **numbers}, ours), daemon=True
+            target=_become, args=(module, [*arguments], *place, {**environment, **numbers}, ours), daemon=True
         )
         self._process.start()
         for each in ours:
@@ -74,14 +85,62 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, if it has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # the server knows already that it has, and we are about to
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it has not ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+def command(words: Sequence[str], log: Path, environment: Mapping[str, str], directory: Path | None = None) -> Forked:
+    """Start ``tokenmill`` with these words; variables of ``environment`` are set beside ours. As `Forked`."""
+    return Forked("tokenmill.app.cli", words, log, {**os.environ, **environment}, directory=directory)
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    said: str
+
+
+def run(words: Sequence[str], log: Path, environment: Mapping[str, str], directory: Path | None = None) -> Ended:
+    """Run such a command to its end, with a new ``log``; one that does not end is killed."""
+    log.write_bytes(b"")
+    process = command(words, log, environment, directory)
+    try:
+        return Ended(process.wait(SECONDS), log.read_text(errors="replace"))
+    finally:
+        process.kill()
+
+
+class _SideFork(ForkServerProcess):
+    """One of `tokenmill.processes.side_processes`: what it inherits when it is spawned it is told here."""
+
+    def __init__(self, **arguments: Any) -> None:
+        _server()
+        super().__init__(**arguments)
+        self._environment = dict(os.environ)
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self._environment)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        super().run()
+
+
+class SideForks(ForkServerContext):
+    """What to set `tokenmill.processes.STARTING` to."""
+
+    Process = _SideFork
 
 
 @cache
 def _server() -> ForkServerContext:
     """Start the server, in which numpy has no threads: a fork would be without them."""
     context = get_context("forkserver")
-    context.set_forkserver_preload([*LOADED])
+    context.set_forkserver_preload([LOADED])
     name, count = BLAS_THREADS
     before = os.environ.get(name)
     os.environ[name] = count
@@ -94,11 +153,18 @@ def _server() -> ForkServerContext:
     return context
 
 
-def _become(
-    module: str, arguments: list[str], log: str, environment: dict[str, str], inherited: list[Connection]
+def _become(  # noqa: PLR0917 - multiprocessing passes them
+    module: str,
+    arguments: list[str],
+    log: str,
+    directory: str,
+    environment: dict[str, str],
+    inherited: list[Connection],
 ) -> None:
     """Be what a new process is, then the module."""
+    current_process().daemon = False  # so it may have processes of its own
     os.setsid()
+    os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
     nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

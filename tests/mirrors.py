@@ -1,13 +1,11 @@
 """Mirrors as processes of their own, and what must be equal in all stores of a stream."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tests.forked import command
 from tokenmill.app.settings import Settings
 
 EQUAL: Final = ("*/*.bin", "*/*.docs", "*/*.json", "*/*.idx", "*/*.index", "eras.jsonl", "stream.json")
@@ -24,15 +22,7 @@ class Mirroring:
         self.log_path = store.with_name(f"{store.name}.log")
         names = [stream.name for stream in settings.streams()]
         environment = settings.model_copy(update={"store": store, "metrics_port": port}).environment()
-        with self.log_path.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tokenmill.app.cli", "mirror", *names, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environment},
-                start_new_session=True,
-            )
+        self.process = command(["mirror", *names, *arguments], self.log_path, environment)
 
     @property
     def log(self) -> str:

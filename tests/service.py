@@ -108,7 +108,7 @@ class Worker:
         self.process: Forked | subprocess.Popen[bytes]
         with log.open("ab") as output, self.beats.descriptor() as descriptor:
             if "PYTHONPATH" not in environment:
-                self.process = Forked(entry, [role], log, variables, {HEARTBEAT_VARIABLE: descriptor})
+                self.process = Forked(entry, [role], log, variables, inherited={HEARTBEAT_VARIABLE: descriptor})
                 return
             self.process = subprocess.Popen(  # with other libraries than those that a fork has loaded
                 [sys.executable, "-m", entry, role],

@@ -15,21 +15,24 @@ pytestmark = pytest.mark.slow  # the process that all others are forks of loads 
 def started(log: Path, *arguments: str) -> tuple[Forked, str]:
     """Start `tests.saying`; return it, and what it wrote into a pipe that it inherits."""
     ours, its = os.pipe()
-    process = Forked("tests.saying", arguments, log, {"HOME": "/"}, {"PIPE": its})
+    process = Forked("tests.saying", arguments, log, {"HOME": "/"}, inherited={"PIPE": its}, directory=log.parent)
     os.close(its)
     with os.fdopen(ours) as pipe:
         return process, pipe.read()  # to the end: nobody else has the other end open
 
 
 def test_a_process_has_what_it_is_given_and_nothing_else(tmp_path: Path) -> None:
-    """Arguments, environment, a descriptor; its output is behind what the log has, and its code is told."""
+    """Arguments, environment, a descriptor, a directory; its output is behind what the log has, and its code is told.
+
+    The module was not loaded again, nor had its parent a thread that a fork would be without.
+    """
     log = tmp_path / "log"
     log.write_text("before\n")
     process, said = started(log, "end", "now")
     assert process.wait(60) == process.poll() == process.returncode == 7
     assert said == "through the pipe"
     first, *lines = log.read_text().splitlines()
-    assert (first, sorted(lines)) == ("before", ["an error", "end now ['HOME', 'PIPE'] True"])
+    assert (first, sorted(lines)) == ("before", ["an error", f"end now ['HOME', 'PIPE'] True {tmp_path}", "loaded 1"])
 
 
 def test_a_process_ends_by_a_signal(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from typing import Final, Self
@@ -163,20 +164,25 @@ def keep_loaded() -> None:
     gc.freeze()
 
 
+STARTING: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
+"""How side processes are started. Tests, which start many, have processes at hand that have loaded what these need."""
+
+
 @contextmanager
 def side_processes(
     count: int, name: str, work: Callable[..., None], *arguments: object
-) -> Iterator[dict[Connection, SpawnProcess]]:
+) -> Iterator[dict[Connection, BaseProcess]]:
     """Yield the pipes to ``count`` processes, and the processes, which run ``work(pipe, *arguments)``.
 
     They are killed when the block ends: what they hold must need no orderly end.
     """
-    context = multiprocessing.get_context("spawn")
-    workers: dict[Connection, SpawnProcess] = {}
+    workers: dict[Connection, BaseProcess] = {}
     try:
         for number in range(count):
-            mine, theirs = context.Pipe()
-            process = context.Process(target=work, args=(theirs, *arguments), name=f"{name} {number}", daemon=True)
+            mine, theirs = STARTING.Pipe()
+            process: BaseProcess = STARTING.Process(
+                target=work, args=(theirs, *arguments), name=f"{name} {number}", daemon=True
+            )
             with _shielded():
                 process.start()
             theirs.close()

@@ -4,6 +4,7 @@ Nothing else in the project asks aiokafka's private parts about them. The parts 
 and checked before the first client starts (`tokenmill.app.kafka.connections`).
 """
 
+import random
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, Final, TypeAlias
@@ -13,6 +14,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, RequestTimedOutError
+from aiokafka.protocol.metadata import MetadataRequest
 
 NO_LEADER: Final = -1
 """What the metadata say of a partition that has no leader at the moment."""
@@ -29,10 +32,13 @@ CALLED: Final[Parts] = {
     (AIOKafkaClient, "add_topic"): ["self", "topic"],
     (AIOKafkaClient, "fetch_all_metadata"): ["self"],
     (AIOKafkaClient, "force_metadata_update"): ["self"],
+    (AIOKafkaClient, "send"): ["self", "node_id", "request", "group"],
     (AIOKafkaConnection, "close"): ["self", "reason", "exc"],
     (AIOKafkaConnection, "connected"): ["self"],
+    (ClusterMetadata, "brokers"): ["self"],
     (ClusterMetadata, "leader_for_partition"): ["self", "partition"],
     (ClusterMetadata, "partitions_for_topic"): ["self", "topic"],
+    (MetadataRequest, "__init__"): ["self", "topics", "allow_auto_topic_creation"],
 }
 ATTRIBUTES: Final[Attributes] = {
     AIOKafkaAdminClient: ["_client"],
@@ -98,6 +104,28 @@ def leader_and_connection(owner: Owner, tp: TopicPartition) -> object:
 async def all_metadata(owner: Owner) -> ClusterMetadata:
     """Return the metadata of all topics, in one request: a client knows only the topics that it uses."""
     return await client_of(owner).fetch_all_metadata()
+
+
+async def partitions_of(owner: Owner, topic: str) -> int:
+    """Return how many partitions a topic has; 0 where there is none of that name, or none that we may see.
+
+    Of this topic alone, because what a cluster says of all of its topics may be megabytes. Asking does not make it.
+
+    Raises:
+        KafkaError: no broker answers.
+
+    """
+    client = client_of(owner)
+    request = MetadataRequest([topic], allow_auto_topic_creation=False)
+    nodes = [broker.nodeId for broker in client.cluster.brokers()]
+    for node in random.sample(nodes, len(nodes)):
+        try:
+            answer = await client.send(node, request)
+        except (KafkaConnectionError, NodeNotReadyError, RequestTimedOutError):
+            continue
+        found = (partitions for error, name, *_, partitions in answer.topics if name == topic and not error)
+        return len(next(found, ()))
+    raise KafkaConnectionError(f"none of the brokers {nodes} says what partitions there are of {topic}")
 
 
 async def update_metadata(owner: Owner) -> None:

@@ -1,6 +1,6 @@
 """Connections while brokers are away: pauses that grow, nothing left behind, and knowing when a broker answered.
 
-aiokafka lacks four things, with or without the fast path:
+aiokafka lacks five things, with or without the fast path:
 
 1. It connects again as soon as a client needs a broker, several times a second for each client of a process. Where
    connections are refused, that costs little. Where they are accepted and reset at once, as by a proxy whose brokers
@@ -14,18 +14,21 @@ aiokafka lacks four things, with or without the fast path:
 4. It asks again on the same connection when no answer came in time, though it closes one on which any other request
    was not answered. If that connection is dead without a word (a router that forgot it, a host that vanished), a
    client that needs metadata first waits for as long as TCP tries: a quarter of an hour.
+5. A client that uses no topic yet, or never will, asks for the metadata of all topics every few seconds. With some
+   thousands of partitions that takes a tenth of a core, and as much of the broker's. It asks for none.
 """
 
 import asyncio
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
 import aiokafka.client
 import aiokafka.conn
 from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, create_conn
 from aiokafka.errors import KafkaConnectionError
 
@@ -137,7 +140,7 @@ class ContactProtocol(AIOKafkaProtocol):  # type: ignore[misc]  # untyped there
 def prepare(owner: Owner) -> None:
     """Give a client that has not started what aiokafka lacks; call this for every client that is made.
 
-    Point 1 and 2 are for all connections of the process, from the first call on; 3 and 4 are for this client.
+    Point 1 and 2 are for all connections of the process, from the first call on; the others are for this client.
 
     Raises:
         ImportError: aiokafka has changed a part that this relies on; names it.
@@ -157,17 +160,18 @@ def back_off(client: AIOKafkaClient) -> None:
 
     And make it close the connections on which requests were not answered in time, so that the next one has others.
     """
-    ask = client._metadata_update  # noqa: SLF001 - aiokafka has no setting for it
+    ask = client._metadata_update  # noqa: SLF001 - aiokafka has no setting for it, as for no topics below
     loop = asyncio.get_running_loop()
     ended, quick = -METADATA_PAUSE, 0
 
-    async def ask_after_a_pause(*arguments: Any) -> bool:
+    async def ask_after_a_pause(cluster: ClusterMetadata, topics: Collection[str] | None) -> bool:
         nonlocal ended, quick
         quick = quick + 1 if loop.time() - ended < METADATA_PAUSE else 0
         if quick >= QUICK_LOOKS:
             await asyncio.sleep(METADATA_PAUSE)
             quick = QUICK_LOOKS - 1
-        found: bool = await ask(*arguments)
+        # None means all topics; so does an empty set to aiokafka, but no iterator does.
+        found: bool = await ask(cluster, iter(()) if topics is not None and not topics else topics)
         ended = loop.time()
         if not found:
             close_unanswered(client)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import InvalidTimestampError, UnknownTopicOrPartitionError
+from aiokafka.errors import InvalidTimestampError
 
 from tokenmill import __version__
 from tokenmill.eras import ERA_KEY, Era, EraFollower, LogRecord, why_no_era
@@ -24,7 +24,7 @@ from tokenmill.wire.tokenizer_parts import list_parts, tokenizer_parts
 from ..settings import Settings, Stream
 from ..telemetry import worker_metrics as metrics
 from .clients import consumer, offsets, producer, read_batches, read_range
-from .cluster import all_metadata
+from .cluster import partitions_of
 from .security import refused_time
 
 CONTROL_PREFIX: Final = "control."
@@ -117,15 +117,12 @@ async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
         TopicError: the topic is missing.
 
     """
-    try:
-        partitions = (await all_metadata(client)).partitions_for_topic(topic)
-    except UnknownTopicOrPartitionError:
-        partitions = None
-    if not partitions:
+    count = await partitions_of(client, topic)
+    if not count:
         raise TopicError(
             f"topic {topic!r} is missing; `tokenmill topics create` makes the topics that the settings need"
         )
-    return len(partitions)
+    return count
 
 
 async def settle(

@@ -3,8 +3,6 @@
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.conftest import TopicFactory
 from tests.faults.oracle import read_letters
 from tests.faults.trial import Trial
+from tests.forked import Forked, command
 from tests.service import in_own_loop
 from tests.sources.files import WRITERS, as_lines
 from tokenmill.app.kafka.topics import ensure_topics
@@ -89,14 +88,21 @@ class Topic:
         return found
 
 
-def run(broker: Broker, topic: str, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+def start(broker: Broker, topic: str, arguments: Sequence[str], log: Path) -> Forked:
     """Start a produce."""
-    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", topic, *arguments]
-    command += ["--bootstrap-servers", broker.bootstrap_servers, "--max-id-bytes", "1000"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    servers = ["--bootstrap-servers", broker.bootstrap_servers, "--max-id-bytes", "1000"]
+    return command(["produce", topic, *arguments, *servers], log, {})
 
 
-def wait_for(topic: Topic, length: int, process: "subprocess.Popen[bytes]") -> None:
+def run(broker: Broker, topic: str, arguments: Sequence[str], log: Path) -> str:
+    """Run a produce to its end, which must be a good one; return what it said."""
+    log.write_bytes(b"")
+    process = start(broker, topic, arguments, log)
+    assert process.wait(WAIT_SECONDS) == 0, log.read_text()
+    return log.read_text()
+
+
+def wait_for(topic: Topic, length: int, process: Forked) -> None:
     """Wait until there are so many records, or the process ended."""
     deadline = time.monotonic() + WAIT_SECONDS
     while topic.length() < length and process.poll() is None:
@@ -104,16 +110,17 @@ def wait_for(topic: Topic, length: int, process: "subprocess.Popen[bytes]") -> N
         time.sleep(0.005)
 
 
-def kill_again_and_again(broker: Broker, raw: Topic, arguments: Sequence[str], trial: Trial, count: int) -> None:
+def kill_again_and_again(
+    broker: Broker, raw: Topic, arguments: Sequence[str], trial: Trial, count: int, *, log: Path
+) -> None:
     """Kill the starts of a run of ``count`` documents, others' records between; note those that were under way."""
     kills = trial.rounds(3, 16)
     for _ in range(kills):
         before = raw.length()
-        process = run(broker, raw.name, arguments)
+        process = start(broker, raw.name, arguments, log)
         wait_for(raw, before + trial.rng.randrange(1, count // (kills + 1)), process)
         process.kill()
-        process.communicate()
-        if process.returncode == -signal.SIGKILL:
+        if process.wait(WAIT_SECONDS) == -signal.SIGKILL:
             trial.fired("produce SIGKILL")
         raw.disturb(trial.rng.randrange(0, 4000))
 
@@ -140,18 +147,15 @@ def test_each_document_arrives_once_though_produce_is_killed(
     """Files of every format at once; each partition ends up as if nothing had happened, others' records between."""
     paths = [*map(str, corpus(tmp_path / "in", trial.rng)), "--lines"]
     quiet, raw = Topic(broker, topic(PARTITIONS)), Topic(broker, topic(PARTITIONS))
-    process = run(broker, quiet.name, [*paths, *options])
-    said, _ = process.communicate()
-    assert process.returncode == 0, said
+    log = tmp_path / "log"
+    run(broker, quiet.name, [*paths, *options], log)
     expected = quiet.documents()
     count = sum(map(len, expected))
 
-    kill_again_and_again(broker, raw, [*paths, *options, "--rate", RATE], trial, count)
-    process = run(broker, raw.name, [*paths, *options])
-    said, _ = process.communicate()
+    kill_again_and_again(broker, raw, [*paths, *options, "--rate", RATE], trial, count, log=log)
+    said = run(broker, raw.name, [*paths, *options], log)
 
-    assert process.returncode == 0, said
-    assert b"of this run were in" in said
+    assert "of this run were in" in said
     assert trial.faults["produce SIGKILL"] >= 2
     assert raw.documents() == expected
     names = [json.loads(value)["id"] for values in expected for value in values]
@@ -175,17 +179,14 @@ def test_each_bad_line_is_a_dead_letter_though_produce_is_killed(
     quiet, raw = Topic(broker, topic(PARTITIONS)), Topic(broker, topic(PARTITIONS))
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw.name,))
     in_own_loop(lambda: ensure_topics(settings))
-    process = run(broker, quiet.name, [str(good)])
-    said, _ = process.communicate()
-    assert process.returncode == 0, said
+    log = tmp_path / "log"
+    run(broker, quiet.name, [str(good)], log)
 
     arguments = [str(bad), "--on-error", "dead-letter"]
     rate = f"{sum(map(len, lines)) // 4}"  # four seconds in all
-    kill_again_and_again(broker, raw, [*arguments, "--rate", rate], trial, LONG_ROWS)
-    process = run(broker, raw.name, [*arguments, "--json"])
-    said, _ = process.communicate()
+    kill_again_and_again(broker, raw, [*arguments, "--rate", rate], trial, LONG_ROWS, log=log)
+    said = run(broker, raw.name, [*arguments, "--json"], log)
 
-    assert process.returncode == 0, said
     assert trial.faults["produce SIGKILL"] >= 2
     raw_documents = raw.documents()
     assert raw_documents == quiet.documents()

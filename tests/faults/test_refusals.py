@@ -1,18 +1,17 @@
 """What a worker cannot work with: one clear line, and an exit code of its own."""
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
 
 import pytest
 
+from tests import forked
 from tests.conftest import TopicFactory
 from tests.faults.test_two_at_once import settle_first
 from tests.faults.trial import Trial
+from tests.forked import Ended
 from tests.service import in_own_loop, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
@@ -24,26 +23,9 @@ from tokenmill.wire.genesis import Genesis
 pytestmark = pytest.mark.fault("settings-changed")
 
 
-class Ended(NamedTuple):
-    """How a worker ended."""
-
-    code: int
-    said: str
-
-
-def run(role: str, settings: Settings, directory: Path, environment: Mapping[str, str] = os.environ) -> Ended:
+def run(role: str, settings: Settings, directory: Path, environment: Mapping[str, str] = MappingProxyType({})) -> Ended:
     """Run a worker that is expected to refuse, to its end."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tokenmill.app.cli", role],
-        env={**environment, **settings.environment()},
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    return Ended(done.returncode, done.stdout)
+    return forked.run([role], directory / f"{role}.log", {**environment, **settings.environment()}, directory)
 
 
 def assert_refused(ended: Ended, code: int, words: str, trial: Trial) -> None:
@@ -58,7 +40,7 @@ def assert_refused(ended: Ended, code: int, words: str, trial: Trial) -> None:
 def test_unknown_setting_is_refused(broker: Broker, tmp_path: Path, trial: Trial) -> None:
     """A misspelt setting is named, with the one that was meant."""
     settings = Settings(bootstrap_servers=broker.bootstrap_servers)
-    environment = {**os.environ, "TOKENMILL_TOKENISER": "bytes"}
+    environment = {"TOKENMILL_TOKENISER": "bytes"}
     assert_refused(run("mill", settings, tmp_path, environment), 2, "TOKENMILL_TOKENISER", trial)
 
 

@@ -1,8 +1,5 @@
 """Raw topics as they come: compressed by any client, written in transactions, with records that people gave up on."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from tests.conftest import TopicFactory
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import judge, read_control, read_topic
 from tests.faults.trial import Trial
+from tests.forked import run
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -45,8 +43,7 @@ def test_compressed_topics_are_read_and_flushed(
         service.mill()
         service.segment()
         service.wait_until_complete()
-        command = [sys.executable, "-m", "tokenmill.app.cli", "flush", raw_topic]
-        subprocess.run(command, env={**os.environ, **settings.environment()}, check=True)
+        assert run(["flush", raw_topic], tmp_path / "flush.log", settings.environment()).code == 0
         _, chains = judge(service, trial)
         trial.fired("batches compressed by another client", 4)
         assert all(chain.totals.flushes == 1 for chain in chains)

@@ -19,6 +19,7 @@ from tests.faults.feeding import document, flush_all
 from tests.faults.harmful_step import HANGS, KILLS, RAISES
 from tests.faults.oracle import PREFIX, eras_of, judge, read_control, read_letters
 from tests.faults.trial import Trial
+from tests.forked import run
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_topic import write_control
@@ -52,8 +53,8 @@ def obey(settings: Settings, said: str) -> None:
     """Run the command that a message names."""
     found = COMMAND.search(said)
     assert found, said
-    command = [sys.executable, "-m", "tokenmill.app.cli", *found[1].split()]
-    subprocess.run(command, env={**os.environ, **settings.environment()}, check=True)
+    ended = run(found[1].split(), settings.store.parent / "command.log", settings.environment())
+    assert ended.code == 0, ended.said
 
 
 def in_force(settings: Settings, partition: int) -> list[set[int]]:

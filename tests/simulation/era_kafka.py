@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Final, NamedTuple
 
 from aiokafka import TopicPartition
@@ -118,19 +119,19 @@ class SimulatedConsumer:
 
     def __init__(self, topics: Topics, rng: random.Random) -> None:
         """Read nothing yet."""
-        self._client = self  # the client's own client, which is asked for metadata
+        self._client = self.cluster = self  # the client's own client, which is asked for metadata
         self._topics = topics
         self._rng = rng
         self._position = 0
 
-    async def fetch_all_metadata(self) -> "SimulatedConsumer":
-        """Return who knows about topics."""
-        await self._topics.answer()
-        return self
+    def brokers(self) -> list[SimpleNamespace]:
+        """Return the broker."""
+        return [SimpleNamespace(nodeId=0)]
 
-    def partitions_for_topic(self, _: str) -> set[int]:
+    async def send(self, _: int, __: object) -> SimpleNamespace:
         """Return the token partitions: nothing else is asked for."""
-        return set(range(len(self._topics.tokens)))
+        await self._topics.answer()
+        return SimpleNamespace(topics=[(0, STREAM.tokens_topic, False, self._topics.tokens)])
 
     async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the first offsets."""

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
@@ -241,7 +241,7 @@ class _Process:
     """One of the processes, as it is seen from here."""
 
     connection: Connection
-    process: SpawnProcess
+    process: BaseProcess
     partitions: Sequence[int]
     scans: int = 0
     opened: "Future[dict[int, int]]" = field(default_factory=Future)

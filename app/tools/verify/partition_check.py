@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from operator import add
 from pathlib import Path
 from typing import Final
@@ -215,7 +215,7 @@ def _give(connection: Connection, waiting: deque[tuple[int, PartitionTask]]) -> 
     return index
 
 
-def _receive(connection: Connection, process: SpawnProcess, task: PartitionTask) -> Advance | list[ChainResult]:
+def _receive(connection: Connection, process: BaseProcess, task: PartitionTask) -> Advance | list[ChainResult]:
     try:
         answer = connection.recv()
     except EOFError:
@@ -231,7 +231,7 @@ def _receive(connection: Connection, process: SpawnProcess, task: PartitionTask)
     return answer
 
 
-def _workers(count: int) -> AbstractContextManager[dict[Connection, SpawnProcess]]:
+def _workers(count: int) -> AbstractContextManager[dict[Connection, BaseProcess]]:
     """Return a context of processes that verify; each has its share of the cores."""
     threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
     # Whether the fast path can be used is asked here, so that the log says it once.

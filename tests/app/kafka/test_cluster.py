@@ -1,6 +1,7 @@
 """What aiokafka knows of cluster and connections is asked in one place, and a change of it is noticed."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiokafka.client
@@ -8,11 +9,12 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 
 from tests.app.privates import named, used
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka import cluster, connections
-from tokenmill.app.kafka.clients import consumer, offsets, producer
+from tokenmill.app.kafka.clients import admin, consumer, offsets, producer
 from tokenmill.app.kafka.cluster import (
     all_metadata,
     client_of,
@@ -21,6 +23,7 @@ from tokenmill.app.kafka.cluster import (
     leader,
     leader_and_connection,
     learn_partition,
+    partitions_of,
     update_metadata,
 )
 from tokenmill.app.kafka.connections import prepare
@@ -78,6 +81,7 @@ async def test_leaders_connections_and_partitions_are_told(broker: Broker, topic
         assert is_connected(client)
         assert isinstance(leader(client, tp), int)
         assert (await all_metadata(client)).partitions_for_topic(name) == {0, 1, 2}
+        assert await partitions_of(client, name) == 3
     assert not is_connected(client)
     async with producer(settings) as sender:
         await learn_partition(sender, name, 2)
@@ -89,3 +93,37 @@ async def test_leaders_connections_and_partitions_are_told(broker: Broker, topic
             connection.close()
         await sender.send_and_wait(name, b"x", partition=2)
         assert leader_and_connection(sender, tp) != before
+
+
+async def test_a_client_learns_of_no_topic_that_it_does_not_use(broker: Broker, topic: TopicFactory) -> None:
+    """Each kind of client, however often it asks; it still finds the brokers, and all topics where it asks for them."""
+    settings, name = Settings(bootstrap_servers=broker.bootstrap_servers), topic()
+    async with consumer(settings) as one, producer(settings) as other, admin(settings) as third:
+        for owner in (one, other, third):
+            await update_metadata(owner)
+            await update_metadata(owner)
+            known = client_of(owner).cluster
+            assert (known.topics(), len(known.brokers())) == (set(), 1)
+        assert name in (await all_metadata(one)).topics()
+        assert name in await one.topics()
+        assert client_of(one).cluster.topics() == set()
+
+
+async def test_each_broker_is_asked_for_partitions_until_one_answers() -> None:
+    """In any order; that none does is an error, and no topic without partitions."""
+
+    async def send(node: int, _: object) -> Any:
+        asked.append(node)
+        if node != answering:
+            raise NodeNotReadyError
+        return SimpleNamespace(topics=[(0, "other", False, [1]), (5, "made", False, []), (0, "grain", False, [1, 2])])
+
+    asked: list[int] = []
+    brokers = [SimpleNamespace(nodeId=node) for node in range(3)]
+    client: Any = SimpleNamespace(_client=SimpleNamespace(send=send, cluster=SimpleNamespace(brokers=lambda: brokers)))
+    for answering in range(3):  # noqa: B007 - `send` reads it
+        assert [await partitions_of(client, name) for name in ("grain", "made", "nothing")] == [2, 0, 0]
+    asked, answering = [], 9
+    with pytest.raises(KafkaConnectionError):
+        await partitions_of(client, "grain")
+    assert sorted(asked) == [0, 1, 2]

@@ -1,16 +1,14 @@
 """What brokers refuse is one line that names the setting, and never an endless retry."""
 
 import asyncio
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import topics_on
+from tests.forked import run
 from tests.secured import GUEST, NEEDLE, Secured, add_user, remove_user
 from tests.service import service_settings
 from tokenmill.app.kafka.clients import admin, consumer, producer, require_group
@@ -84,22 +82,13 @@ def test_the_service_ends_with_one_line(
     """Exit code 2, which is what a supervisor does not start again; and the password is in no line."""
     protocol, changes, words = case
     settings = wrong(secured, protocol, changes).model_copy(update={"tokenizer": "bytes"})
-    done = subprocess.run(
-        [sys.executable, "-m", "tokenmill.app.cli", role],
-        env={**os.environ, **settings.environment()},
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    code, said = run([role], tmp_path / "log", settings.environment(), tmp_path)
 
-    assert done.returncode == 2, done.stdout
-    assert len([line for line in done.stdout.splitlines() if re.search(words.rstrip("$"), line)]) == 1, done.stdout
-    assert "Traceback" not in done.stdout
-    assert NEEDLE not in done.stdout
-    assert WRONG not in done.stdout
+    assert code == 2, said
+    assert len([line for line in said.splitlines() if re.search(words.rstrip("$"), line)]) == 1, said
+    assert "Traceback" not in said
+    assert NEEDLE not in said
+    assert WRONG not in said
 
 
 async def test_a_listener_of_another_kind_is_told_from_one_that_is_not_there(secured: Secured) -> None:

@@ -13,6 +13,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.conftest import topics_on
+from tests.forked import run
 from tests.marked import MARK, marked, until
 from tests.rights import grant, roles
 from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured
@@ -130,9 +131,21 @@ def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, prot
         "".join(f'{{"text": "document {number} of the mill"}}\n' for number in range(500))
     )
     mark = uuid.uuid4().hex
-    with (tmp_path / "serve.log").open("wb") as log, _tokenmill(settings, "serve", mark=mark, stdout=log) as service:
+
+    def said_by(*words: str) -> str:
+        code, said = run(words, tmp_path / f"{words[0]}.log", settings.environment())
+        assert code == 0, said
+        return said
+
+    command, environment = [sys.executable, "-m", "tokenmill.app.cli", "serve"], {**settings.environment(), MARK: mark}
+    with (
+        (tmp_path / "serve.log").open("wb") as log,
+        subprocess.Popen(
+            command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        ) as service,
+    ):
         try:
-            said = [_said(settings, "produce", raw, str(tmp_path / "a.jsonl"), "--json"), _said(settings, "flush", raw)]
+            said = [said_by("produce", raw, str(tmp_path / "a.jsonl"), "--json"), said_by("flush", raw)]
             wanted = {chain: len(blocks) for chain, blocks in reference_blocks(settings).items()}
             stored = until(lambda: stored_blocks(settings, wanted) == wanted, SECONDS)
             commands = marked(mark)
@@ -141,10 +154,8 @@ def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, prot
             service.wait(SECONDS)
     assert stored, (tmp_path / "serve.log").read_text()
 
-    said += [
-        _said(settings, *words) for words in (("topics", "check"), ("inspect", "stream", f"{raw}.train"), ("config",))
-    ]
-    assert "equal to the reference" in _said(settings, "verify")
+    said += [said_by("topics", "check"), said_by("inspect", "stream", f"{raw}.train"), said_by("config")]
+    assert "equal to the reference" in said_by("verify")
     assert len(commands) == 4, commands
     assert sum(wanted.values()) > 100
     written = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
@@ -154,18 +165,3 @@ def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, prot
 
 def _login(**others: Any) -> ConnectionSettings:
     return ConnectionSettings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="miller", **others)
-
-
-def _tokenmill(settings: Settings, *words: str, mark: str = "", stdout: Any) -> "subprocess.Popen[bytes]":
-    """Start a command with these settings."""
-    command = [sys.executable, "-m", "tokenmill.app.cli", *words]
-    environment = {**os.environ, **settings.environment(), MARK: mark}
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.STDOUT)
-
-
-def _said(settings: Settings, *words: str) -> str:
-    """Return all that a command says, which must succeed."""
-    with _tokenmill(settings, *words, stdout=subprocess.PIPE) as process:
-        said = process.communicate(timeout=SECONDS)[0].decode()
-    assert process.returncode == 0, said
-    return said

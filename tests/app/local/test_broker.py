@@ -11,7 +11,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.conftest import topics_on
+from tokenmill.app.kafka.clients import consumer, producer
+from tokenmill.app.kafka.cluster import partitions_of
 from tokenmill.app.local.broker import HOST, Broker
+from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError
 from tokenmill.processes import Process
 
@@ -78,13 +81,18 @@ async def test_address_and_data_survive_restart_kill_and_pause(tmp_path: Path) -
 
 
 async def test_own_settings_win_and_more_listeners_have_lasting_addresses(tmp_path: Path) -> None:
-    """The caller's settings replace ours, in a directory whose name needs Java's escapes.
+    """The caller's settings replace ours, in a directory whose name needs Java's escapes; the broker does as they say.
 
     Listeners are added to a directory that had none; their passwords are its owner's alone.
     """
     directory = tmp_path / "mühle = 1\\"
     with Broker(directory, settings={"auto.create.topics.enable": "true"}) as plain:
         address = plain.bootstrap_servers
+        known = Settings(bootstrap_servers=address)
+        async with consumer(known) as reader, producer(known) as sender:
+            assert await partitions_of(reader, "asked-for") == 0
+            await sender.send_and_wait("sent-to", b"x")  # which makes it
+            assert [await partitions_of(reader, name) for name in ("sent-to", "asked-for")] == [1, 0]
         lines = (directory / "server.properties").read_text().splitlines()
     assert "auto.create.topics.enable=true" in lines
     assert "offsets.topic.replication.factor=1" in lines
@@ -92,15 +100,15 @@ async def test_own_settings_win_and_more_listeners_have_lasting_addresses(tmp_pa
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_miller="gr1st";'
     settings = {"listener.name.sasl_plaintext.plain.sasl.jaas.config": login, "sasl.enabled.mechanisms": "PLAIN"}
     with Broker(directory, settings=settings, listeners=["SASL_PLAINTEXT"]) as broker:
-        producer = AIOKafkaProducer(
+        stock = AIOKafkaProducer(
             bootstrap_servers=broker.address("SASL_PLAINTEXT"),
             security_protocol="SASL_PLAINTEXT",
             sasl_mechanism="PLAIN",
             sasl_plain_username="miller",
             sasl_plain_password="gr1st",  # noqa: S106 - of this test's broker
         )
-        await producer.start()
-        await producer.stop()
+        await stock.start()
+        await stock.stop()
         assert broker.bootstrap_servers == address
         again = Broker(directory, listeners=["SASL_PLAINTEXT"])
         assert again.address("SASL_PLAINTEXT") == broker.address("SASL_PLAINTEXT") != address

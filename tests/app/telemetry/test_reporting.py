@@ -1,8 +1,5 @@
 """What lone workers tell over HTTP, on a real broker: numbers that are right, and whether they are ready."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,6 +11,7 @@ from typer.testing import CliRunner
 from docs.generators.metrics_page import described
 from tests.conftest import TopicFactory, topics_on
 from tests.faults.feeding import flush_all
+from tests.forked import command
 from tests.marked import until
 from tests.scraping import Key, ask, free_port, scrape, total
 from tests.service import Raw, in_own_loop, reference_blocks, send, service_settings
@@ -40,14 +38,7 @@ class Lone:
         """Start it, with its pages on a port of its own."""
         self.port = free_port()
         own = settings.model_copy(update={"metrics_port": self.port})
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tokenmill.app.cli", role],
-                env={**os.environ, **own.environment()},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+        self.process = command([role], log, own.environment())
 
     def end(self) -> None:
         """Leave no process."""

@@ -91,6 +91,14 @@ class MemoryClient:
         """Return what a cluster's metadata say."""
         return self
 
+    def brokers(self) -> list[SimpleNamespace]:
+        """Return the broker."""
+        return [SimpleNamespace(nodeId=0)]
+
+    async def send(self, _: int, __: object) -> SimpleNamespace:
+        """Return what it says of topics."""
+        return SimpleNamespace(topics=[(0, name, False, self.partitions_for_topic(name)) for name in self.topics()])
+
     def topics(self) -> set[str]:
         """Return the topics that there are."""
         return {tp.topic for tp in self._kafka.logs}

@@ -12,6 +12,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.conftest import TopicFactory
+from tests.forked import run
 from tests.sources.reading import content_of, reading_of
 from tokenmill.app.kafka.clients import consumer, read_range
 from tokenmill.app.kafka.topics import ensure_topics
@@ -182,9 +183,7 @@ async def test_a_run_that_is_ended_says_how_far_it_is(settings: Settings, topic:
     )
     assert told is not None, said
     assert len((await content_of(settings, raw, 1))[0]) == int(told[1].replace(",", "")) > 0
-    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE)
-    await process.communicate()
-    assert process.returncode == 0
+    assert (await asyncio.to_thread(run, command[3:], tmp_path / "again.log", {})).code == 0
     assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
 
 

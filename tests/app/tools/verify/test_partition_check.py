@@ -239,7 +239,7 @@ def test_no_process_is_waited_for_in_the_middle_of_a_partition(monkeypatch: pyte
             return lambda: done.append(f"{name} {self._name}")
 
     context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+    monkeypatch.setattr(processes, "STARTING", context)
     with partition_check._workers(2) as workers:
         assert len(workers) == 2
         assert done == ["start verify 0", "start verify 1"]
