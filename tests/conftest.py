@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +60,9 @@ SHARED: Final = ("milled", "secured")
 LONG_FOLDERS: Final = frozenset({"faults", "simulation", "benchmarks"})
 """Tests that have a long form, all of them."""
 LONG_MARKS: Final = ("fault", "needs", "hypothesis")
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of this user's own in it
+ROOM: Final = 1 << 30
+"""Bytes that `MEMORY` must have: several times what quick tests write."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,6 +79,17 @@ def pytest_configure(config: pytest.Config) -> None:
         for option in ("full", "quick"):
             if config.getoption(f"--{option}"):
                 settings.load_profile(option)
+    if config.getoption("--quick"):
+        _write_to_memory()
+
+
+def _write_to_memory() -> None:
+    """Have the files of tests in memory where there is room: a disk, which they sync to, takes several times as long.
+
+    What is in memory is not kept for a look at it, but for the last run.
+    """
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -158,6 +158,7 @@ def sources() -> list[tuple[Path, list[ast.AST]]]:
     return [(file, list(ast.walk(ast.parse(file.read_text())))) for file in files]
 
 
+@pytest.mark.slow
 def test_every_python_that_is_started_is_kept_from_the_working_directory() -> None:
     """By ``-P`` or ``-I``, the first of its arguments; a script has its own folder there in place of that."""
     found = []
