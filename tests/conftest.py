@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 import pytest
@@ -84,17 +85,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _write_to_memory() -> None:
-    """Have the files of tests in memory where there is room: a disk, which they sync to, takes several times as long.
-
-    What is in memory is not kept for a look at it, but for the last run.
-    """
-    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+    """Have all files of tests in memory: a disk, which they sync to, takes several times as long."""
+    if _has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Spare a quick run the imports of what it leaves out."""
     return True if config.getoption("--quick") and collection_path.name in SLOW_FOLDERS else None
+
+
+@cache
+def _has_room() -> bool:
+    return os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
 
 
 class TopicFactory(Protocol):
@@ -161,8 +164,22 @@ def _is_long(item: pytest.Item) -> bool:
 
 
 def _is_quick(item: pytest.Item) -> bool:
-    fixtures = set(getattr(item, "fixturenames", ()))
-    return not (fixtures & BROKERS or SLOW_FOLDERS & set(item.path.parts) or item.get_closest_marker("slow"))
+    return not (_is_whole(item) or item.get_closest_marker("slow"))
+
+
+def _is_whole(item: pytest.Item) -> bool:
+    """Whether it is a test of whole programs, or of what talks to a broker."""
+    return bool(BROKERS & set(getattr(item, "fixturenames", ())) or SLOW_FOLDERS & set(item.path.parts))
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Return pytest's folder; in a run of all tests, those of no whole program have one in memory, as in quick runs."""
+    if request.config.getoption("--quick") or _is_whole(request.node) or not _has_room():
+        yield tmp_path
+    else:
+        with TemporaryDirectory(prefix="test-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
 
 
 @pytest.fixture

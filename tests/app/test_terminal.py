@@ -166,6 +166,7 @@ def task_of(description: str) -> Any:
     return progress.tasks[0]
 
 
+@pytest.mark.slow
 def test_there_is_no_other_console_and_no_other_way_out() -> None:
     """Whoever shows something passes one of these modules."""
     consoles, columns, prints = set(), set(), set()

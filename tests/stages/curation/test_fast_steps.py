@@ -124,6 +124,7 @@ def _wrong(_split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement
     return ((at, Rejected("gopher_short_doc")) for at, text in enumerate(texts) if "z" in text)
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_caught_by_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not used at all."""
     monkeypatch.setattr(fast_steps, "judge_of", lambda _step: _wrong)
