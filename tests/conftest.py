@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -58,6 +58,10 @@ SLOW_FOLDERS: Final = frozenset({"faults", "stack", "peers", "local", "examples"
 """Tests of whole programs, each of which takes seconds and more."""
 SHARED: Final = ("milled", "secured")
 """Fixtures that start a service or a broker, once in each process that has a test which uses them."""
+LONGEST: Final = (*SHARED, "tests/test_readme.py", "tests/docs/test_produce_page.py", "tests/examples/test_labs.py")
+"""What one process runs for a minute and more (`unit_of`), and so begins with."""
+WAITING_SHARE: Final = 0.8
+"""Part of a run in which tests that wait for others are begun."""
 LONG_FOLDERS: Final = frozenset({"faults", "simulation", "benchmarks"})
 """Tests that have a long form, all of them."""
 LONG_MARKS: Final = ("fault", "needs", "hypothesis")
@@ -112,19 +116,38 @@ class TopicFactory(Protocol):
 
 @pytest.hookimpl(trylast=True)  # Hypothesis marks its tests in a hook of the same name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the tests that wait for real processes, faults first: at the end, one process would be left with them.
+    """Choose, and put in order, the tests of a run.
 
     A plain run leaves out what it has no means or time for (`needs`). A full run has that, from whatever folder, all
     that has a long form, and the properties, with more examples; not what would be the same again. A quick run leaves
     out whole programs as well, and whatever has a broker or is marked as slow.
     """
-    items.sort(key=lambda item: ("faults" not in item.path.parts, _is_quick(item)))
     if config.getoption("--full"):
         _keep(config, items, _is_long)
     else:
         _keep(config, items, lambda item: item.get_closest_marker("needs") is None)
     if config.getoption("--quick"):
         _keep(config, items, _is_quick)
+    places = _places(items)
+    items.sort(key=lambda item: places[item.path])
+
+
+def _places(items: Iterable[pytest.Item]) -> dict[Path, float]:
+    """Return where in the run each file is begun, from 0 to 1: what is longest at once, faults before others.
+
+    Tests that wait for real processes are spread between those that compute, so that the cores always have work. The
+    last part of the run has none that wait: one process would be left with them.
+    """
+    waiting: dict[Path, bool] = {}
+    for item in items:
+        waiting[item.path] = waiting.get(item.path, False) or not _is_quick(item)
+    units = {path: unit_of(str(path.relative_to(ROOT))) if ROOT in path.parents else "" for path in waiting}
+    places = {path: -1 / (1 + LONGEST.index(unit)) for path, unit in units.items() if unit in LONGEST}
+    for waits, share in ((True, WAITING_SHARE), (False, 1.0)):
+        files = [path for path, found in waiting.items() if found is waits and path not in places]
+        files.sort(key=lambda path: "faults" not in path.parts)
+        places |= {path: share * number / len(files) for number, path in enumerate(files)}
+    return places
 
 
 def pytest_collection_finish() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from .engine import WHAT_TO_INSTALL, Engine, find_engine
 from .project import Project
-from .story import Story, tell
+from .story import FILTERED, TOPIC, Story, tell
 
 SERVICES = ["kafka", "topics", "mill", "segments", "prometheus"]
 TAG = "test"
@@ -68,7 +68,8 @@ def project(engine: Engine, image: str, tools: str, tmp_path_factory: pytest.Tem
     """Return the stack, nothing of it started; in the end nothing of it is left."""
     data = tmp_path_factory.mktemp("data")
     _open_to_all(data)
-    with Project(engine, f"tokenmill-test-{uuid.uuid4().hex[:8]}", data, image.rpartition(":")[2]) as stack:
+    name, tag = f"tokenmill-test-{uuid.uuid4().hex[:8]}", image.rpartition(":")[2]
+    with Project(engine, name, data, tag, (TOPIC, FILTERED)) as stack:
         yield stack
 
 

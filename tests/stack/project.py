@@ -22,7 +22,7 @@ PID_OF_HOST: Final = "import os, signal; os.kill({pid}, signal.SIGKILL)"
 class Project:
     """Commands on the stack. A context manager: in the end nothing of it is left, its volumes included."""
 
-    def __init__(self, engine: Engine, name: str, directory: Path, image_tag: str) -> None:
+    def __init__(self, engine: Engine, name: str, directory: Path, image_tag: str, raw_topics: Sequence[str]) -> None:
         """Start nothing yet; ``directory`` is what containers see as ``/data``."""
         self.name = name
         self.engine = engine
@@ -34,6 +34,7 @@ class Project:
             "PROMETHEUS_PORT": self.prometheus_port,
             "GRAFANA_PORT": grafana_port,
             "DATA": directory,
+            "TOKENMILL_RAW_TOPICS": ",".join(raw_topics),
             "IMAGE_TAG": image_tag,
             "GRAFANA_PASSWORD": secrets.token_hex(16),
         }
@@ -110,6 +111,11 @@ class Project:
         command = ("run", "--rm", "--pid", "host", "--user", "0", "--entrypoint", "python", self.image, "-c", script)
         self.engine.out(*command)
         return pid
+
+    def log(self, container: str) -> str:
+        """Return all that a container has printed since it was made."""
+        done = self.engine.call([*self.engine.run, "logs", container])
+        return done.stdout + done.stderr
 
     def logs(self) -> str:
         """Return the end of every container's log."""

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tokenmill.documents import Document
+from tokenmill.stages.steps.gopher_quality import GopherQuality
+from tokenmill.stages.steps.protocol import Rejected
+
 from .corpus import Corpus, write_json_lines, write_parquet
 from .project import Project
 from .prometheus import Panel, Prometheus, dashboard_queries
@@ -17,6 +21,17 @@ SIZE: Final = 25 * MEGABYTE
 """Of the text from each side."""
 WAIT_SECONDS: Final = 180
 TOPIC: Final = "raw-text"
+FILTERED: Final = "pages"
+"""A topic whose texts are filtered, and whose blocks hold whole documents."""
+FILTERED_SIZE: Final = 5 * MEGABYTE
+"""Of its text: the filter's reference takes some milliseconds for each."""
+FILTER: Final = GopherQuality(min_stop_words=0)  # the words are not English
+SETTINGS: Final = f"""
+[topic.{FILTERED}]
+packing = "fit"
+steps = [{{ name = "{FILTER.name}", min_stop_words = {FILTER.min_stop_words} }}]
+"""
+"""A tokenmill.toml for what .env does not name."""
 
 
 @dataclass(slots=True)
@@ -43,10 +58,12 @@ class Story:
     """How many numbers each query of the dashboard gave."""
     targets: list[dict[str, Any]] = field(default_factory=list)
     rules: list[dict[str, Any]] = field(default_factory=list)
+    mill_log: str = ""
+    """What the first mill has said since it was started last."""
 
     @property
     def documents(self) -> int:
-        """Documents pushed, from both sides."""
+        """Documents pushed, from both sides, less those that are filtered out."""
         return self.outside.documents + self.inside.documents
 
     @property
@@ -57,7 +74,11 @@ class Story:
 
 def tell(project: Project, data: Path, services: list[str], say: Callable[[str], None]) -> Story:
     """Run the stack, and return what was seen; it runs on. ``services`` are those that can be had here."""
-    story = Story(write_json_lines(data / "outside.jsonl", SIZE), write_parquet(data / "inside.parquet", SIZE))
+    settings = data / "tokenmill.toml"
+    settings.write_text(SETTINGS)
+    settings.chmod(0o644)
+    inside = write_parquet(data / "inside.parquet", FILTERED_SIZE, _reason)
+    story = Story(write_json_lines(data / "outside.jsonl", SIZE), inside)
     say("brings the stack up")
     since = time.time()
     project.up(services)
@@ -69,7 +90,7 @@ def tell(project: Project, data: Path, services: list[str], say: Callable[[str],
                 story.sending_during.append(fault)
 
         say("pushes a parquet file from inside, while a program outside does as well")
-        project.cli("produce", TOPIC, f"/data/{story.inside.path.name}")
+        project.cli("produce", FILTERED, f"/data/{story.inside.path.name}")
         say("kills the mill")
         _kill_the_mill(project, story)
         note("kill")
@@ -88,11 +109,18 @@ def tell(project: Project, data: Path, services: list[str], say: Callable[[str],
         if code := sending.finish():
             raise RuntimeError(f"the program outside ended with {code}: see its output above")
     say("verifies")
-    project.cli("flush", TOPIC)
+    for topic in (TOPIC, FILTERED):
+        project.cli("flush", topic)
     story.verified = _verified(project)
     say("asks Prometheus")
     _look(project, story, since)
     return story
+
+
+def _reason(text: str) -> str | None:
+    """Return why the plain reference drops a text."""
+    outcome = FILTER(Document(text))
+    return f"{FILTER.name}.{outcome.reason}" if isinstance(outcome, Rejected) else None
 
 
 def _kill_the_mill(project: Project, story: Story) -> None:
@@ -140,6 +168,7 @@ def _look(project: Project, story: Story, since: float) -> None:
     story.points = {panel: prometheus.points(panel.expression, since) for panel in dashboard_queries()}
     story.targets = prometheus.ask("targets")["activeTargets"]
     story.rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    story.mill_log = project.log(project.containers("mill")[0])
     for service in ("mill", "segments"):
         story.healthy[service] = project.healthy(project.containers(service)[0])
 

@@ -12,7 +12,8 @@ from .engine import CommandError, Engine
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1800)]
 
 MEGABYTE: Final = 1_000_000
-MOST_BYTES: Final = 400 * MEGABYTE
+MOST_BYTES: Final = 900 * MEGABYTE
+"""400 of these are what filters need: LLVM, which compiles kernels, has 180, and spaCy with its libraries 200."""
 BASE: Final = "python:3.11-slim-bookworm"
 PUBLIC_BASE_BYTES: Final = 150 * MEGABYTE
 """What python:3.11-slim-bookworm has, and a little: images of that name made by other hands may be larger."""
@@ -32,7 +33,7 @@ def run(engine: Engine, image: str, *arguments: str) -> str:
     return engine.out("run", "--rm", *HARDENED, "--entrypoint", arguments[0], image, *arguments[1:])
 
 
-def test_the_image_is_below_400_megabytes(engine: Engine, facts: dict[str, Any]) -> None:
+def test_the_image_is_below_900_megabytes(engine: Engine, facts: dict[str, Any]) -> None:
     """With its base as it is published."""
     assert engine.has_image(BASE)
     base = json.loads(engine.out("image", "inspect", BASE))[0]

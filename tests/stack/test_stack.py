@@ -24,12 +24,18 @@ def test_the_faults_happened_while_text_was_coming_in(story: Story) -> None:
 
 
 def test_every_document_is_in_the_blocks_once(story: Story) -> None:
-    """From inside and outside: as many documents and tokens as were pushed, none lost, none twice."""
+    """From inside and outside: as many documents and tokens as were pushed and not filtered, none lost, none twice."""
     totals = story.verified["totals"]
     assert totals["kept"] == story.documents
     assert totals["tokens"] == story.tokens
-    assert not totals["filtered"]
     assert not totals["dead_lettered"]
+
+
+def test_the_filter_drops_what_its_reference_drops(story: Story) -> None:
+    """By its kernel, which the image brings."""
+    assert story.inside.filtered
+    assert story.verified["totals"]["filtered"] == story.inside.filtered
+    assert "plain steps" not in story.mill_log
 
 
 def test_verify_finds_topic_and_store_equal_to_the_reference(story: Story) -> None:

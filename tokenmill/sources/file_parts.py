@@ -16,8 +16,9 @@ import xxhash
 from tokenmill.errors import InputError
 from tokenmill.sources.compressed import BUFFER_BYTES, UTF_8, encoding_of, suffixes_of
 from tokenmill.sources.file_sources import TABLES, FileSource, Reading
+from tokenmill.sources.formats.columnar import row_groups
 from tokenmill.sources.formats.text import row_ends
-from tokenmill.sources.items import DocumentSource, File, ItemChunk, Place, library
+from tokenmill.sources.items import DocumentSource, File, ItemChunk, Place
 
 PART_BYTES: Final = 64 << 20
 """Least bytes of a part, but for the last one of a file; another number would be other parts, and so another run."""
@@ -180,19 +181,14 @@ def _cut(ends: Iterable[Place], size: int, least: int) -> Iterator[PartBounds]:
 
 
 def _row_groups(path: str, least: int) -> Iterator[PartBounds]:
-    with library("pyarrow.parquet", "produce", "reading parquet").ParquetFile(path) as opened:
-        groups = list(map(opened.metadata.row_group, range(opened.metadata.num_row_groups)))
+    groups = row_groups(path)
     first = rows = before = 0
-    begin = end = None
     for number, group in enumerate(groups, 1):
-        columns = list(map(group.column, range(group.num_columns)))
-        starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
-        begin = min(starts) if begin is None else begin
-        end = max(at + column.total_compressed_size for at, column in zip(starts, columns, strict=True))
-        rows += group.num_rows
-        if end - begin >= least or number == len(groups):
-            yield PartBounds(Place(before), (begin, end), (first, number))
-            first, before, begin = number, rows, None
+        begin = groups[first].begin
+        rows += group.rows
+        if group.end - begin >= least or number == len(groups):
+            yield PartBounds(Place(before), (begin, group.end), (first, number))
+            first, before = number, rows
 
 
 def divided(sources: Sequence[DocumentSource], parts: Mapping[str, FileParts]) -> list[DocumentSource]:

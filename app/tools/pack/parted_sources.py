@@ -4,6 +4,8 @@ A file of JSON lines is divided by bytes, a parquet file by row groups. A part i
 `scan` says which documents are in it. What a chunk is depends on all that comes before it in the file; so the parts'
 documents go through the file's one `Chunker`, in order. It sees sizes alone: a document that is a line of the file
 stays there (`FileSlice`), until the process reads it that mills it. Everything else comes with its bytes.
+
+Processes that share no memory read parts that are sources by themselves instead (`tokenmill.sources.file_parts`).
 """
 
 import os
@@ -20,7 +22,7 @@ import numpy.typing as npt
 from tokenmill.errors import SourceError
 from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, suffixes_of
 from tokenmill.sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
-from tokenmill.sources.formats.columnar import read_parquet, row_groups
+from tokenmill.sources.formats.columnar import RowGroup, read_parquet, row_groups
 from tokenmill.sources.formats.text import read_lines
 from tokenmill.sources.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet
 
@@ -184,8 +186,8 @@ class PartedSource:
     scan: Scan
     ahead: int
     """Parts that are scanned before they are needed."""
-    groups: Sequence[tuple[int, int]] = field(default=())
-    """Rows and bytes of the row groups of a parquet file."""
+    groups: Sequence[RowGroup] = field(default=())
+    """Of a parquet file, its row groups."""
 
     @property
     def name(self) -> str:
@@ -214,7 +216,7 @@ class PartedSource:
     def _read(self, place: Place) -> int:
         if not self.groups:
             return place.byte
-        return self.size * place.entry // max(1, sum(rows for rows, _ in self.groups))
+        return self.size * place.entry // max(1, sum(group.rows for group in self.groups))
 
     def _parts(self, start: Place) -> Iterator[Part]:
         path = self.source.path
@@ -223,10 +225,10 @@ class PartedSource:
                 yield LinesPart(path, begin, min(begin + PART_BYTES, self.size))
             return
         before = 0
-        for number, (rows, _) in enumerate(self.groups):
-            if before + rows > start.entry:
+        for number, group in enumerate(self.groups):
+            if before + group.rows > start.entry:
                 yield RowsPart(path, number, before, start.entry)
-            before += rows
+            before += group.rows
 
     def _entries(self, start: Place) -> Iterator[Entry]:
         waiting: deque[Future[ScannedPart]] = deque()
@@ -276,7 +278,7 @@ def _parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSour
             groups = row_groups(source.path)
         except Exception:  # noqa: BLE001 - no parquet, or damaged: who reads it says so
             return source
-        if len(groups) > 1 and max(size for _, size in groups) <= GROUP_BYTES:
+        if len(groups) > 1 and max(group.memory for group in groups) <= GROUP_BYTES:
             return PartedSource(source, scan_part, ahead, groups)
     return source
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from io import BufferedReader
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tokenmill.sources.items import Bad, Entry, File, Needs, Place, library
 
@@ -97,16 +97,33 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         yield number + 1, 0, Bad(f"no parquet, or damaged: {error}", broken=True)
 
 
-def row_groups(path: str) -> list[tuple[int, int]]:
-    """Return the rows of each row group of a parquet file, and their bytes, decompressed.
+class RowGroup(NamedTuple):
+    """One of a parquet file's."""
+
+    rows: int
+    memory: int
+    """Bytes of its rows, decompressed."""
+    begin: int
+    end: int
+    """The bytes of the file that it is in."""
+
+
+def row_groups(path: str) -> list[RowGroup]:
+    """Return a parquet file's row groups, in order.
 
     Raises:
         ArrowException, OSError: it is no parquet file, or cannot be read.
 
     """
     with library("pyarrow.parquet", "produce", "reading parquet").ParquetFile(path) as opened:
-        found = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
-        return [(group.num_rows, group.total_byte_size) for group in found]
+        return [_row_group(opened.metadata.row_group(number)) for number in range(opened.metadata.num_row_groups)]
+
+
+def _row_group(group: Any) -> RowGroup:
+    columns = list(map(group.column, range(group.num_columns)))
+    begins = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+    ends = [begin + column.total_compressed_size for begin, column in zip(begins, columns, strict=True)]
+    return RowGroup(group.num_rows, group.total_byte_size, min(begins), max(ends))
 
 
 def _batches(opened: Any, columns: list[str], skip: int, groups: range) -> Iterator[Any]:
