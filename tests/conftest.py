@@ -7,11 +7,13 @@ import logging
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 import pytest
@@ -69,6 +71,9 @@ WAITING_SHARE: Final = 0.8
 LONG_FOLDERS: Final = frozenset({"faults", "simulation", "benchmarks"})
 """Tests that have a long form, all of them."""
 LONG_MARKS: Final = ("fault", "needs", "hypothesis")
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of this user's own in it
+ROOM: Final = 1 << 30
+"""Bytes that `MEMORY` must have: several times what quick tests write."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,11 +90,24 @@ def pytest_configure(config: pytest.Config) -> None:
         for option in ("full", "quick"):
             if config.getoption(f"--{option}"):
                 settings.load_profile(option)
+    if config.getoption("--quick"):
+        _write_to_memory()
+
+
+def _write_to_memory() -> None:
+    """Have all files of tests in memory: a disk, which they sync to, takes several times as long."""
+    if _has_room():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Spare a quick run the imports of what it leaves out."""
     return True if config.getoption("--quick") and collection_path.name in SLOW_FOLDERS else None
+
+
+@cache
+def _has_room() -> bool:
+    return os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
 
 
 class TopicFactory(Protocol):
@@ -175,8 +193,22 @@ def _is_long(item: pytest.Item) -> bool:
 
 
 def _is_quick(item: pytest.Item) -> bool:
-    fixtures = set(getattr(item, "fixturenames", ()))
-    return not (fixtures & BROKERS or SLOW_FOLDERS & set(item.path.parts) or item.get_closest_marker("slow"))
+    return not (_is_whole(item) or item.get_closest_marker("slow"))
+
+
+def _is_whole(item: pytest.Item) -> bool:
+    """Whether it is a test of whole programs, or of what talks to a broker."""
+    return bool(BROKERS & set(getattr(item, "fixturenames", ())) or SLOW_FOLDERS & set(item.path.parts))
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Return pytest's folder; in a run of all tests, those of no whole program have one in memory, as in quick runs."""
+    if request.config.getoption("--quick") or _is_whole(request.node) or not _has_room():
+        yield tmp_path
+    else:
+        with TemporaryDirectory(prefix="test-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
 
 
 @pytest.fixture

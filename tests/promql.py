@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -62,18 +63,20 @@ class Samples:
     def points(self, selector: parser.VectorSelector, start: float, end: float) -> dict[Labels, Points]:
         """Return the samples of the selected series with ``start < time <= end``."""
         found: dict[Labels, Points] = {}
+        within = slice(*(max(0, math.floor(moment / STEP_SECONDS) + 1) for moment in (start, end)))
         for labels, values in self.series.get(selector.name or "", {}).items():
             if not all(_fits(matcher, dict(labels)) for matcher in selector.matchers.matchers):
                 continue
-            times = ((n * STEP_SECONDS, value) for n, value in enumerate(values))
-            points = [(at, value) for at, value in times if value is not None and start < at <= end]
+            points = [
+                (n * STEP_SECONDS, value) for n, value in enumerate(values[within], within.start) if value is not None
+            ]
             if points:
                 found[labels] = points
         return found
 
     def evaluate(self, expression: str, at: float) -> Vector:
         """Return what an expression gives at a moment, in seconds after the first sample."""
-        result = self._value(parser.parse(expression), at)
+        result = self._value(_parsed(expression), at)
         assert isinstance(result, dict)
         return result
 
@@ -113,6 +116,11 @@ class Samples:
         found = self._value(node, 0.0)
         assert isinstance(found, float)
         return found
+
+
+@cache
+def _parsed(expression: str) -> Any:
+    return parser.parse(expression)
 
 
 def _fits(matcher: parser.Matcher, labels: Mapping[str, str]) -> bool:

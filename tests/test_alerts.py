@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -145,6 +146,7 @@ QUIET: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
+@cache
 def rules() -> list[dict[str, Any]]:
     """Return the rules as they are written."""
     found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]

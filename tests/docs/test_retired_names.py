@@ -81,11 +81,12 @@ BANNED_NAMES: Final = {row.name for row in RETIRED}
 
 def places_in_text(text: str) -> list[str]:
     """Return the lines of a page that a reader should not find, each with what to write instead."""
+    there = [row for row in RETIRED if row.in_text and re.search(row.in_text, text, re.IGNORECASE)]
     return [
         f"{number}: {found[0]} (now: {row.now})"
-        for number, line in enumerate(text.splitlines(), 1)
-        for row in RETIRED
-        if row.in_text and (found := re.search(row.in_text, line, re.IGNORECASE))
+        for number, line in enumerate(text.splitlines() if there else [], 1)
+        for row in there
+        if (found := re.search(row.in_text, line, re.IGNORECASE))
     ]
 
 

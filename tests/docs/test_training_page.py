@@ -211,6 +211,7 @@ def test_a_second_pass_waits_for_the_end_marker(tmp_path: Path) -> None:
     assert batches.step == 5
 
 
+@pytest.mark.slow
 def test_groups_of_a_mesh_share_samples(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tensor and pipeline parallelism divide is the model: only data ranks get different samples, together all."""
     monkeypatch.chdir(there)

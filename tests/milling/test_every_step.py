@@ -90,6 +90,7 @@ def test_mill_and_reference_agree_with_every_step_in_any_order(
         assert totals.balanced
 
 
+@pytest.mark.slow
 def test_every_step_has_something_to_decide() -> None:
     """Most steps filter or change texts of those that are drawn, and each has documents to look at."""
     assert {step.name for step in opened()[0].stages.steps} >= STEPS.keys()

@@ -74,6 +74,7 @@ def explain(plan: Plan, seed: int) -> str:
     return f"seed {seed}: {History(plan).run()}\nshortest: {shortest}\n{History(shortest).run()}"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_history() -> None:
     """So a printed seed is enough to see a failure again."""
     for seed in range(20):

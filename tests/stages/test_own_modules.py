@@ -171,6 +171,7 @@ def is_of_sys(node: ast.AST, *names: str) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_every_python_that_is_started_is_kept_from_the_working_directory() -> None:
     """By ``-P`` or ``-I``, the first of its arguments; a script has its own folder there in place of that."""
     found = []

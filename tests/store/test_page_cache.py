@@ -2,7 +2,9 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -92,8 +94,16 @@ def test_a_disk_error_is_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         list(read_pieces(FileRange(path, 0, 10_000)))
 
 
-def test_what_is_in_memory_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def path_on_disk() -> Iterator[Path]:
+    """Return a file where temporary ones are, which is a disk, other than where quick tests have theirs."""
+    with NamedTemporaryFile() as file:
+        yield Path(file.name)
+
+
+def test_what_is_in_memory_is_not_read_again(path_on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of its pages have to be there; a system that does not say so has it read."""
+    path = path_on_disk
     monkeypatch.setattr(page_cache, "is_cached", is_cached)
     path.write_bytes(bytes(1 << 20))
     with path.open("rb") as file:

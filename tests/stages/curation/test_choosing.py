@@ -20,6 +20,7 @@ def test_steps_without_kernels_stay_as_they_are() -> None:
     assert faster_steps(steps) == (steps, "")
 
 
+@pytest.mark.slow
 def test_steps_get_kernels() -> None:
     """Those that have one; the others stay."""
     (plain, fast), why = faster_steps([NotEmpty(), GopherQuality()])

@@ -92,6 +92,7 @@ def test_odd_texts_have_the_references_answers(fast: tuple[Step, ...], name: str
         assert list(step.many(columns([text]))) == list(each_alone(reference, columns([text])))
 
 
+@pytest.mark.slow
 def test_n_grams_are_equal_where_their_words_are_cut_in_other_places() -> None:
     """What datatrove compares is words joined without a space: six may have come before, and no five of them."""
     one, other = "alphabeta gamma delta epsilon zetaeta theta", "alpha betagamma delta epsilon zeta etatheta"
@@ -123,6 +124,7 @@ def _wrong(_split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement
     return ((at, Rejected("gopher_short_doc")) for at, text in enumerate(texts) if "z" in text)
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_caught_by_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not used at all."""
     monkeypatch.setattr(fast_steps, "judge_of", lambda _step: _wrong)
@@ -130,6 +132,7 @@ def test_a_wrong_kernel_is_caught_by_the_probe(monkeypatch: pytest.MonkeyPatch) 
         with_kernels([GopherQuality()])
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_caught_by_the_sample(fast: tuple[Step, ...]) -> None:
     """A difference that the probe does not have stops the partition; documents like it are chosen by their content."""
     step = FastStep(C4Paragraph(), _wrong, fast[0].words)  # type: ignore[attr-defined]
@@ -138,6 +141,7 @@ def test_a_wrong_kernel_is_caught_by_the_sample(fast: tuple[Step, ...]) -> None:
         step.many(columns(texts))
 
 
+@pytest.mark.slow
 def test_the_sample_is_the_same_in_every_part(fast: tuple[Step, ...]) -> None:
     """Which texts are compared hangs on nothing but their content."""
     words: Any = fast[0].words  # type: ignore[attr-defined]

@@ -31,6 +31,7 @@ def test_ids_are_those_of_tokenizers(byte_level: bytes) -> None:
     assert len(engine.encode([])) == 0
 
 
+@pytest.mark.slow
 def test_threads_share_an_engine(byte_level: bytes) -> None:
     """Partitions are milled side by side: small and large batches, and a cache that is thrown away meanwhile."""
     engine = Gigatoken(byte_level)

@@ -142,6 +142,7 @@ def test_dropout_is_ignored(byte_level: bytes, byte_level_engine: Engine) -> Non
     assert _ids(engine, text) == _ids(byte_level_engine, text) != random
 
 
+@pytest.mark.slow
 def test_many_and_long_texts_are_encoded_in_order(byte_level_engine: Engine) -> None:
     """More than the library is given in one call, and a million characters without a space."""
     batch = ["x" * 1_000_000, *(f"number {n} " * 1000 for n in range(100)), "語" * 300_000, ""]
