@@ -50,7 +50,7 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 test test-quick faults $(VENV)/.warm: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## all tests, against a real broker, in some 10 minutes on two cores (ARGS="-k cursor" chooses)
-	$(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## pure and unit tests, in a minute and some seconds: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
