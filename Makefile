@@ -49,11 +49,11 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 # The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
 test test-quick faults $(VENV)/.warm: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## all tests, against a real broker, in some 10 minutes on two cores (ARGS="-k cursor" chooses)
+test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## all tests, against a real broker, in under 8 minutes on two cores (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## pure and unit tests, in a minute and some seconds: no broker, no service, few examples
-	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
+test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## pure and unit tests, in under a minute: no broker, no service, few examples
+	$(BIN)/python -m pytest --quick --numprocesses 3 --dist loadfile $(ARGS)
 
 test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ## loops of other frameworks, killed and resumed; exports read by their own libraries; object stores and Postgres; filters beside datatrove's on 200,000 documents (CURATION_DOCUMENTS=8000 for a short look); some 50 minutes, 2 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
