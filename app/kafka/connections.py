@@ -170,7 +170,8 @@ def back_off(client: AIOKafkaClient) -> None:
         if quick >= QUICK_LOOKS:
             await asyncio.sleep(METADATA_PAUSE)
             quick = QUICK_LOOKS - 1
-        # None means all topics; so does an empty set to aiokafka, but no iterator does.
+        # None means all topics; so does an empty set to aiokafka, but no iterator does. A consumer of a pattern would
+        # need all: no client of ours is one.
         found: bool = await ask(cluster, iter(()) if topics is not None and not topics else topics)
         ended = loop.time()
         if not found:
