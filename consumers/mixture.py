@@ -305,9 +305,10 @@ class Mixture(StepLoop):
 
     def _open(self, schedule: Schedule, place: int, taken: list[int], samples: Mapping[str, int]) -> MixturePlace:
         begun = dict(zip(schedule.names, taken, strict=True))
+        reader = self._reader  # not the mixture itself: threads that read ahead end with the last reference to it
 
         def limit(name: str, _place: int) -> int | None:
-            return self._reader.limit(name, begun.get(name, 0), samples.get(name, 0))
+            return reader.limit(name, begun.get(name, 0), samples.get(name, 0))
 
         return MixturePlace(Course(schedule, place, taken, limit), dict(samples))
 

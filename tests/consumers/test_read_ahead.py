@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from tests.consumers.scenes import ERAS, INFO, era_store, expected, open_batches
 from tests.scripts import run_code
 from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
-from tokenmill.consumers import read_ahead, stream_files
+from tokenmill.consumers import Batches, Mixture, read_ahead, stream_files
 from tokenmill.consumers.read_ahead import EraReadAhead
 from tokenmill.consumers.stream_files import StreamFiles
 from tokenmill.errors import DamagedError
@@ -28,6 +28,7 @@ from tokenmill.samples.places import EraPlaces
 from tokenmill.store import PartitionWriter, Store, open_eras, read_stream
 from tokenmill.store.page_cache import FileRange
 
+HALVES: Final = {"early": range(3), "late": range(3, 5)}
 LIMITS: Final = (0, 1, 200, 1 << 30)
 """Bytes: nothing, all eras by sample, the small ones whole, all eras whole."""
 
@@ -36,6 +37,14 @@ LIMITS: Final = (0, 1, 200, 1 << 30)
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Return a store with five eras and the end marker."""
     return era_store(tmp_path_factory.mktemp("ahead") / "store")
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture
@@ -139,20 +148,29 @@ def test_large_eras_are_read_by_sample_one_chunk_ahead(
     assert [part.stop - part.first for part in read if part.path.suffix == ".bin"] == [INFO.block_bytes] * 4
 
 
-def test_the_threads_end_with_the_loop(store: Store) -> None:
-    """Whether it was read to its end or not; and where nothing was asked for, there never were any."""
+def open_mixture(store: Store) -> Mixture:
+    """Return a mixture of two streams, each a part of the store's eras."""
+    streams = {name: {"store": store.path, "stream": STREAM, "eras": eras} for name, eras in HALVES.items()}
+    return Mixture.open(streams, dict.fromkeys(HALVES, 1), batch_size=2, sequence_length=4)
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize(("open_loop", "count"), [(open_batches, 2), (open_mixture, 2 * len(HALVES))])
+def test_the_threads_end_with_the_loop(
+    store: Store, open_loop: Callable[[Store], Batches | Mixture], count: int
+) -> None:
+    """With the last reference to it, read to its end or not; where nothing was asked for, there never were any."""
     others = set(threading.enumerate())  # of loops that other tests have left open
 
     def threads() -> list[threading.Thread]:
         return [one for one in threading.enumerate() if one.name == "read-ahead" and one not in others]
 
-    batches = open_batches(store)
+    batches = open_loop(store)
     assert threads() == []
     iterator = iter(batches)
     next(iterator)
-    assert len(threads()) == 2
+    assert len(threads()) == count
     del batches, iterator
-    gc.collect()
     deadline = time.monotonic() + 20
     while threads() and time.monotonic() < deadline:
         time.sleep(0.01)
