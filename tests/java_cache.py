@@ -1,7 +1,7 @@
 """What Java makes of Kafka's classes, kept in a file, with which a broker starts in half the time.
 
-`make test` makes it once: ``python -m tests.java_cache``. Without it, and with one that fits no longer, brokers start
-as they do elsewhere.
+`make test` makes it once (`tests/warm_up.py`): ``python -m tests.java_cache``. Without it, and with one that fits no
+longer, brokers start as they do elsewhere.
 """
 
 import os
@@ -36,10 +36,9 @@ def make_cache() -> None:
         assert process is not None
         process.signal(signal.SIGTERM)
         ended = process.ends_within(SECONDS)  # Java writes the file then
-    if ended and new.exists():
-        new.replace(CACHE)
-    else:
-        print(f"Java has written no {new}: brokers of the tests start as they do elsewhere", file=sys.stderr)  # noqa: T201
+    if not (ended and new.exists()):
+        sys.exit(f"Java has written no {new}: brokers of the tests start as they do elsewhere")
+    new.replace(CACHE)
 
 
 if __name__ == "__main__":
