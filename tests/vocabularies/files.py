@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, Final
@@ -46,20 +47,27 @@ def made_once(make: Callable[[], bytes]) -> Callable[[], bytes]:
     @cache
     @wraps(make)
     def made() -> bytes:
-        folder, name = FOLDER / "made", f"{make.__name__}-"
-        path = folder / f"{name}{_makers()}.json"
-        if path.is_file():
+        name = f"{make.__name__}-"
+        path = FOLDER / "made" / f"{name}{_makers()}.json"
+        with suppress(FileNotFoundError):
             return path.read_bytes()
         content = make()
-        folder.mkdir(exist_ok=True)
-        for old in folder.glob(f"{name}*.json"):
-            old.unlink(missing_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")  # tests run in several processes: a file is there whole, or not
-        part.write_bytes(content)
-        part.replace(path)
+        with suppress(OSError):  # where nobody may write, each process makes it
+            _write(path, content, olds=f"{name}*.json")
         return content
 
     return made
+
+
+def _write(path: Path, content: bytes, *, olds: str) -> None:
+    """Write a file, whole or not at all, as other processes may at the same time; remove ``olds`` beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.json")  # one of the olds if this process is killed
+    part.write_bytes(content)
+    part.replace(path)
+    for old in path.parent.glob(olds):
+        if old != path:
+            old.unlink(missing_ok=True)
 
 
 @cache
