@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 import pytest
@@ -34,7 +33,7 @@ from tokenmill.processes import keep_loaded
 # Until all tests are loaded (`pytest_collection_finish`): next to nothing of that is garbage.
 gc.disable()
 
-# A fork leaves its parent's garbage alone: what a library with threads frees there, without them, may crash.
+# Objects of the parent are never freed in a fork: libraries whose threads are missing there may crash.
 os.register_at_fork(after_in_child=gc.freeze)
 
 # No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 25 examples
@@ -95,19 +94,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _write_to_memory() -> None:
-    """Have all files of tests in memory: a disk, which they sync to, takes several times as long."""
-    if _has_room():
+    """Have pytest's folder in memory, unless it is named: a disk, which tests sync to, takes several times as long."""
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Spare a quick run the imports of what it leaves out."""
     return True if config.getoption("--quick") and collection_path.name in SLOW_FOLDERS else None
-
-
-@cache
-def _has_room() -> bool:
-    return os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
 
 
 class TopicFactory(Protocol):
@@ -139,7 +133,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _places(items: Iterable[pytest.Item]) -> dict[Path, float]:
-    """Return where in the run each file is begun, from 0 to 1: what is longest at once, faults before others.
+    """Return by which number the files are ordered: what is longest has the lowest, faults are before others.
 
     Tests that wait for real processes are spread between those that compute, so that the cores always have work. The
     last part of the run has none that wait: one process would be left with them.
@@ -193,22 +187,8 @@ def _is_long(item: pytest.Item) -> bool:
 
 
 def _is_quick(item: pytest.Item) -> bool:
-    return not (_is_whole(item) or item.get_closest_marker("slow"))
-
-
-def _is_whole(item: pytest.Item) -> bool:
-    """Whether it is a test of whole programs, or of what talks to a broker."""
-    return bool(BROKERS & set(getattr(item, "fixturenames", ())) or SLOW_FOLDERS & set(item.path.parts))
-
-
-@pytest.fixture
-def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Return pytest's folder; in a run of all tests, those of no whole program have one in memory, as in quick runs."""
-    if request.config.getoption("--quick") or _is_whole(request.node) or not _has_room():
-        yield tmp_path
-    else:
-        with TemporaryDirectory(prefix="test-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+    whole = BROKERS & set(getattr(item, "fixturenames", ())) or SLOW_FOLDERS & set(item.path.parts)
+    return not (whole or item.get_closest_marker("slow"))
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_a_disk_error_is_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def path_on_disk() -> Iterator[Path]:
-    """Return a file where temporary ones are, which is a disk, other than where quick tests have theirs."""
+    """Return a file in the system's temporary folder; the test needs one on a disk."""
     with NamedTemporaryFile() as file:
         yield Path(file.name)
 
