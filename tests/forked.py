@@ -1,8 +1,9 @@
 """Processes that run a module as ``python -m`` does, without loading again what every worker loads.
 
 It takes two thirds of a second of a core until a new Python has loaded a worker, and the tests start hundreds of them.
-So one process loads it all (`multiprocessing`'s fork server, one for each process of the test run), and each worker is
-a fork of that: in a session of its own, with its own environment, its own log, and signals as after a start.
+So one process loads it all (`multiprocessing`'s fork server, one for each process of the test run), and each worker,
+and each command, is a fork of that: in a session of its own, with its own environment, its own log, and signals as
+after a start.
 
 The processes that `verify` and `pack` start beside themselves are such forks as well, where a test runs these commands
 in its own process.
@@ -23,11 +24,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import pytest
+
 from tokenmill.app.cli import BLAS_THREADS
 
+ROOT: Final = Path(__file__).parents[1]
 LOADED: Final = "tests.loaded"
 SECONDS: Final = 90.0
 """For a command to its end."""
+SHOWN: Final = 4000
+"""Characters of a log in the message of an error."""
 FIRST_INHERITED: Final = 100
 """The number of the first descriptor that a process inherits; none of its own is as high when it begins."""
 
@@ -56,6 +62,7 @@ class Forked:
             target=_become, args=(module, [*arguments], *place, {**environment, **numbers}, ours), daemon=True
         )
         self._process.start()
+        self._name, self._log = " ".join([module, *arguments]), log
         for each in ours:
             each.close()
 
@@ -70,22 +77,32 @@ class Forked:
         """What `poll` returns."""
         return self.poll()
 
+    @property
+    def said(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-SHOWN:] if self._log.exists() else ""
+
     def poll(self) -> int | None:
         """Return the exit code, the negative number of the signal that ended it, or None while it runs."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code once it has ended. Raises `subprocess.TimeoutExpired`."""
+        """Return the exit code once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not; the message has the end of its log.
+
+        """
         wait([self._process.sentinel], timeout)
         code = self.poll()
         if code is None:
-            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            raise subprocess.TimeoutExpired(f"{self._name} ({self.said})", timeout or 0.0)
         return code
 
     def send_signal(self, number: int) -> None:
         """Send a signal, if it has not ended."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # the server knows already that it has, and we are about to
+            with suppress(ProcessLookupError):  # it ended meanwhile
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -116,7 +133,10 @@ def run(words: Sequence[str], log: Path, environment: Mapping[str, str], directo
 
 
 class _SideFork(ForkServerProcess):
-    """One of `tokenmill.processes.side_processes`: what it inherits when it is spawned it is told here."""
+    """One of `tokenmill.processes.side_processes`.
+
+    Gets the environment and signal mask that a spawned process would inherit.
+    """
 
     def __init__(self, **arguments: Any) -> None:
         _server()
@@ -138,18 +158,16 @@ class SideForks(ForkServerContext):
 
 @cache
 def _server() -> ForkServerContext:
-    """Start the server, in which numpy has no threads: a fork would be without them."""
+    """Start the server, in which numpy has no threads: a fork would be without them.
+
+    It finds these tests wherever pytest runs: it passes over what it cannot import, and each fork would load it again.
+    """
     context = get_context("forkserver")
     context.set_forkserver_preload([LOADED])
-    name, count = BLAS_THREADS
-    before = os.environ.get(name)
-    os.environ[name] = count
-    try:
+    with pytest.MonkeyPatch.context() as patch:  # forks have the environments that they are given
+        patch.setenv(*BLAS_THREADS)
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         forkserver.ensure_running()
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
     return context
 
 

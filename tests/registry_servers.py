@@ -150,7 +150,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(payload)))
         self.end_headers()
-        with suppress(BrokenPipeError):  # who asked may be gone, which some tests are about
+        with suppress(BrokenPipeError, ConnectionResetError):  # who asked may be gone, which some tests are about
             self.wfile.write(payload)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests import forked
 from tests.conftest import TopicFactory
 from tests.faults.oracle import read_letters
 from tests.faults.trial import Trial
@@ -88,25 +89,23 @@ class Topic:
         return found
 
 
-def start(broker: Broker, topic: str, arguments: Sequence[str], log: Path) -> Forked:
-    """Start a produce."""
-    servers = ["--bootstrap-servers", broker.bootstrap_servers, "--max-id-bytes", "1000"]
-    return command(["produce", topic, *arguments, *servers], log, {})
+def produce(broker: Broker, topic: str, arguments: Sequence[str]) -> list[str]:
+    """Return the words of a produce."""
+    return ["produce", topic, *arguments, "--bootstrap-servers", broker.bootstrap_servers, "--max-id-bytes", "1000"]
 
 
 def run(broker: Broker, topic: str, arguments: Sequence[str], log: Path) -> str:
     """Run a produce to its end, which must be a good one; return what it said."""
-    log.write_bytes(b"")
-    process = start(broker, topic, arguments, log)
-    assert process.wait(WAIT_SECONDS) == 0, log.read_text()
-    return log.read_text()
+    ended = forked.run(produce(broker, topic, arguments), log, {})
+    assert ended.code == 0, ended.said
+    return ended.said
 
 
 def wait_for(topic: Topic, length: int, process: Forked) -> None:
     """Wait until there are so many records, or the process ended."""
     deadline = time.monotonic() + WAIT_SECONDS
     while topic.length() < length and process.poll() is None:
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, process.said
         time.sleep(0.005)
 
 
@@ -117,9 +116,11 @@ def kill_again_and_again(
     kills = trial.rounds(3, 16)
     for _ in range(kills):
         before = raw.length()
-        process = start(broker, raw.name, arguments, log)
-        wait_for(raw, before + trial.rng.randrange(1, count // (kills + 1)), process)
-        process.kill()
+        process = command(produce(broker, raw.name, arguments), log, {})
+        try:
+            wait_for(raw, before + trial.rng.randrange(1, count // (kills + 1)), process)
+        finally:
+            process.kill()
         if process.wait(WAIT_SECONDS) == -signal.SIGKILL:
             trial.fired("produce SIGKILL")
         raw.disturb(trial.rng.randrange(0, 4000))
