@@ -1,7 +1,8 @@
 """Scripts that train, as forks of the test's process, which has loaded torch: a new Python would for two seconds.
 
 A fork is a process as a new one would be, with outputs of its own, and ends as one; what the script imports is there
-already. That a new Python runs such a script as well is shown by the tests of the README, of the demo and of torchrun.
+already, so a fork does not show that the script imports all that it needs. A new Python runs the README's snippets, the
+demo's training and torchrun's, and loads the labs (`tests/examples/test_labs.py`).
 """
 
 import multiprocessing
@@ -19,6 +20,11 @@ from typing import Final, Self, cast
 
 import torch
 
+from tokenmill import processes
+
+ROOT: Final = Path(__file__).parents[1]
+SEED: Final = torch.default_generator.initial_seed()
+"""What torch's random numbers begin with in a new Python."""
 LATE: Final = "torch._dynamo"
 """What any optimizer loads, for a second; here it is loaded once."""
 
@@ -89,8 +95,10 @@ def _become(script: Path, arguments: list[str], output: Path, errors: Path, stdi
         os.fdopen(number, mode, closefd=False) for number, mode in enumerate(("r", "w", "w"))
     )
     torch.set_num_threads(1)  # the threads that the test's process may have had are not here
-    torch.manual_seed(0)
-    sys.argv, sys.path[:0] = [str(script), *arguments], [str(script.parent)]
+    torch.manual_seed(SEED)
+    processes.STARTING = multiprocessing.get_context("spawn")  # the tests' own server has no children here
+    sys.argv = [str(script), *arguments]
+    sys.path[:] = [str(script.parent), *(path for path in sys.path if path and Path(path) != ROOT)]
     try:
         runpy.run_path(str(script), run_name="__main__")
     finally:

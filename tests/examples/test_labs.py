@@ -4,6 +4,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +19,13 @@ from tests.scripts import Script
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]  # processes that load torch
 
 LABS: Final = Path(__file__).parents[2] / "examples" / "labs"
+LOAD: Final = """
+import runpy, sys
+
+sys.path[0], *labs = sys.argv[1:]
+for lab in labs:
+    runpy.run_path(lab)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +55,14 @@ def run(tmp_path: Path) -> Callable[..., str]:
         return printed.read_text()
 
     return run
+
+
+def test_a_new_python_finds_what_labs_import(tmp_path: Path) -> None:
+    """One that knows nothing of these tests: in a `Script` their imports are there already."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", LOAD, *map(str, (LABS, *sorted(LABS.glob("*.py"))))]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_characters(run: Callable[..., str], texts: Path) -> None:
