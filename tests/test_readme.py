@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -177,12 +178,22 @@ class Reader:
         return bool(verified["complete"]) and int(verified["blocks"]) == trainable
 
     def leave(self) -> None:
-        """Close Python, and press Ctrl-C."""
-        if self.python is not None:
-            self.python.communicate(timeout=60)
-        if self.up is not None and self.up.poll() is None:
-            self.up.send_signal(signal.SIGINT)
-            self.up.wait(60)
+        """Close Python, and press Ctrl-C; neither is left running, even if it does not end in time."""
+        with ExitStack() as last:
+            if self.up is not None:
+                last.callback(_end, self.up)
+            if self.python is not None:
+                last.callback(self.python.kill)
+                self.python.communicate(timeout=60)
+
+
+def _end(up: "subprocess.Popen[bytes]") -> None:
+    """Press Ctrl-C."""
+    up.send_signal(signal.SIGINT)
+    try:
+        up.wait(60)
+    finally:
+        up.kill()
 
 
 @pytest.fixture
