@@ -113,7 +113,7 @@ class Project:
         return pid
 
     def log(self, container: str) -> str:
-        """Return all that a container has printed since it was made."""
+        """Return all that a container has printed since the container was made."""
         done = self.engine.call([*self.engine.run, "logs", container])
         return done.stdout + done.stderr
 

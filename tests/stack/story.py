@@ -59,7 +59,7 @@ class Story:
     targets: list[dict[str, Any]] = field(default_factory=list)
     rules: list[dict[str, Any]] = field(default_factory=list)
     mill_log: str = ""
-    """What the first mill has said since it was started last."""
+    """What the first mill has printed since its container was made."""
 
     @property
     def documents(self) -> int:

@@ -35,6 +35,7 @@ def test_the_filter_drops_what_its_reference_drops(story: Story) -> None:
     """By its kernel, which the image brings."""
     assert story.inside.filtered
     assert story.verified["totals"]["filtered"] == story.inside.filtered
+    assert "tokenizer engine" in story.mill_log  # which it logs just before
     assert "plain steps" not in story.mill_log
 
 
