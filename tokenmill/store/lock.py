@@ -35,7 +35,7 @@ class PartitionLock:
                 f"{directory} is being written by {_holder(directory)}; "
                 "it keeps the directory until it ends, even while it is stopped: wait for it, or end it"
             ) from None
-        except (OSError, DamagedError):
+        except BaseException:  # Ctrl-C, too: nobody has the object that could let go of the directory
             os.close(self._descriptor)
             raise
 
@@ -89,7 +89,7 @@ class StoreLock:
                 f"{other} fills the store {store}, until it ends, even while it is stopped: end it, or name another "
                 "directory with --store"
             ) from None
-        except OSError:
+        except BaseException:
             os.close(self._descriptor)
             raise
 
