@@ -82,3 +82,10 @@ def test_modules_have_a_size_that_can_be_read() -> None:
     assert median(service) >= 100
     crumbs = [str(file) for file in CODE["app"] if file.stem not in {"__init__", "__main__"} and lines[file] < 60]
     assert len(crumbs) <= len(service) // 20, crumbs
+
+
+def test_making_recipes_needs_neither_faust_nor_a_web_server() -> None:
+    """Commands that make recipes without a service start sooner."""
+    look = "import sys, tokenmill.app.mill.recipes; print(*{name.partition('.')[0] for name in sys.modules})"
+    found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True)
+    assert not set(found.stdout.split()) & {"faust", "mode", "aiohttp", "torch"}

@@ -165,7 +165,7 @@ def keep_loaded() -> None:
 
 
 STARTING: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
-"""How side processes are started. Tests, which start many, have processes at hand that have loaded what these need."""
+"""The start method of side processes: spawn, so that no lock or connection is copied. Tests replace it."""
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """The options of commands that read files: which, how, which fields, which documents; the same for all of them."""
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,9 @@ from .produce_output import say_not_read
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+TORCH: Final = "USE_TORCH"
+"""Hugging Face's libraries look at this variable when they are loaded: whether they use torch."""
 
 HOW_READ: Final = "How files are read"
 WHAT_SENT: Final = "What is sent"
@@ -93,14 +98,10 @@ class SourceChoice:
             reading = Reading(
                 shape, self.format_name, mapping, parse_delimiter(self.delimiter), encoding, extract=self.extract
             )
-            walk = FolderWalk(self.follow_links)
-            try:
-                if self.sql is None:
-                    sources = find_sources(paths, reading, self.split, walk)
-                else:
-                    sources = sql_sources(paths, self.sql, reading)
-            finally:
-                say_not_read(walk)
+            if self.sql is None:
+                sources = found_sources(paths, reading, self.split, follow_links=self.follow_links)
+            else:
+                sources = sql_sources(paths, self.sql, reading)
             yield OpenedSources(reading, sources)
         finally:
             if mapping is not None:
@@ -118,6 +119,35 @@ class SourceChoice:
     def options(self, reading: Reading) -> dict[str, object]:
         """Return what decides which documents are sent, and in which order."""
         return deciding_options(reading, self.split, self.shuffle, self.seed, self.sql)
+
+
+def found_sources(
+    paths: Sequence[str], reading: Reading, split: str | None = None, *, follow_links: bool = False
+) -> list[DocumentSource]:
+    """Return the sources as `find_sources` does, without torch; says what in folders is not read."""
+    walk = FolderWalk(follow_links)
+    try:
+        with _without_torch():
+            return find_sources(paths, reading, split, walk)
+    finally:
+        say_not_read(walk)
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """Let `datasets` load no torch if the block loads `datasets`: that takes seconds, and rows need none.
+
+    Where the environment says whether torch is used, or torch is loaded already, nothing changes. The variable is unset
+    afterwards, because other libraries look at it too: a user's own function may need torch.
+    """
+    if TORCH in os.environ or "torch" in sys.modules:
+        yield
+        return
+    os.environ[TORCH] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[TORCH]
 
 
 def with_reading(command: Callable[Concatenate[Settings, P], R]) -> Callable[..., R]:

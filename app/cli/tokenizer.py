@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.status import Status
 
 from tokenmill.errors import EngineError
-from tokenmill.sources import FolderWalk, Reading, Refused, find_sources, read_items, shape_for
+from tokenmill.sources import Reading, Refused, read_items, shape_for
 from tokenmill.stages.engines import load_tokenizer
 from tokenmill.stages.training_tokenizer import train_tokenizer
 
@@ -18,8 +18,7 @@ from ..settings import Settings
 from ..tools.tokenizer_report import TokenizerReport, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size
-from .produce_output import say_not_read
-from .reading_options import FormatName, Lines, Paths
+from .reading_options import FormatName, Lines, Paths, found_sources
 
 SHOWN_TOKENS = 12  # special tokens in a line; --json has all
 SHOWN_IDS = 16
@@ -132,9 +131,7 @@ class _Texts:
 
     def __init__(self, settings: Settings, paths: list[str], choice: FormatName) -> None:
         reading = Reading(shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes), choice)
-        walk = FolderWalk()
-        self._items = read_items(find_sources(paths, reading, walk=walk))
-        say_not_read(walk)
+        self._items = read_items(found_sources(paths, reading))
         self.documents = 0
 
     def __iter__(self) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tokenmill.errors import InputError
 from tokenmill.funnel.pictures import languages_line, length_bars, terminal_bars
 from tokenmill.funnel.trial import TrialResult
 from tokenmill.funnel.tried_documents import TriedDocument
-from tokenmill.sources import FolderWalk, Reading, ShapeOptions, find_sources, shape_for
+from tokenmill.sources import Reading, ShapeOptions, shape_for
 from tokenmill.sources.compressed import known_encoding
 from tokenmill.sources.conditions import Condition
 
@@ -23,9 +23,9 @@ from ..terminal import escaped
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
-from .produce_output import say_not_read, say_refusals, say_unmet
+from .produce_output import say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
-from .reading_options import HOW_READ, FormatName, Lines, Paths, parse_delimiter
+from .reading_options import HOW_READ, FormatName, Lines, Paths, found_sources, parse_delimiter
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""
@@ -97,11 +97,7 @@ def try_command(
     )
     code = None if encoding is None else known_encoding(encoding)
     reading = Reading(shape, "lines" if lines else format_name, None, parse_delimiter(delimiter), code)
-    walk = FolderWalk(follow_links)
-    try:
-        sources = find_sources(paths, reading, split, walk)
-    finally:
-        say_not_read(walk)
+    sources = found_sources(paths, reading, split, follow_links=follow_links)
     with TrialProgressLine() as report:
         plan, trial = plan_trial(settings, shown)
         _say_choices(plan, report)

@@ -14,11 +14,19 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection, CloseReason
-from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, RequestTimedOutError
+from aiokafka.errors import (
+    InvalidTopicError,
+    KafkaConnectionError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka.protocol.metadata import MetadataRequest
 
 NO_LEADER: Final = -1
 """What the metadata say of a partition that has no leader at the moment."""
+NO_SUCH_TOPIC: Final = frozenset({UnknownTopicOrPartitionError.errno, InvalidTopicError.errno})
+"""What brokers answer for a name that no topic has, or can have."""
 
 Owner: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
 """Each has one `AIOKafkaClient`, which holds the connections."""
@@ -107,25 +115,33 @@ async def all_metadata(owner: Owner) -> ClusterMetadata:
 
 
 async def partitions_of(owner: Owner, topic: str) -> int:
-    """Return how many partitions a topic has; 0 where there is none of that name, or none that we may see.
+    """Return how many partitions a topic has; 0 where there is none of that name.
 
     Of this topic alone, because what a cluster says of all of its topics may be megabytes. Asking does not make it.
 
     Raises:
-        KafkaError: no broker answers.
+        KafkaConnectionError: no broker answers.
+        TopicAuthorizationFailedError: this client may not see the topic; `broker_errors` turns it into a SettingsError.
+        KafkaError: the broker that answers cannot tell at the moment.
 
     """
     client = client_of(owner)
     request = MetadataRequest([topic], allow_auto_topic_creation=False)
+    if not client.cluster.brokers():
+        await client.force_metadata_update()
     nodes = [broker.nodeId for broker in client.cluster.brokers()]
     for node in random.sample(nodes, len(nodes)):
         try:
             answer = await client.send(node, request)
-        except (KafkaConnectionError, NodeNotReadyError, RequestTimedOutError):
+        except KafkaError:  # whatever is wrong with this broker or the connection to it: another one may answer
             continue
-        found = (partitions for error, name, *_, partitions in answer.topics if name == topic and not error)
-        return len(next(found, ()))
-    raise KafkaConnectionError(f"none of the brokers {nodes} says what partitions there are of {topic}")
+        for error, name, *_, partitions in answer.topics:
+            if name == topic and error not in NO_SUCH_TOPIC:
+                if error:
+                    raise for_code(error)(topic)
+                return len(partitions)
+        return 0
+    raise KafkaConnectionError(f"no broker of {nodes} answers a metadata request for topic {topic}")
 
 
 async def update_metadata(owner: Owner) -> None:

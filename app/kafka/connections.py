@@ -14,8 +14,8 @@ aiokafka lacks five things, with or without the fast path:
 4. It asks again on the same connection when no answer came in time, though it closes one on which any other request
    was not answered. If that connection is dead without a word (a router that forgot it, a host that vanished), a
    client that needs metadata first waits for as long as TCP tries: a quarter of an hour.
-5. A client that uses no topic yet, or never will, asks for the metadata of all topics every few seconds. With some
-   thousands of partitions that takes a tenth of a core, and as much of the broker's. It asks for none.
+5. A client without topics requests the metadata of all topics at each refresh; with some thousands of partitions that
+   takes a tenth of a core, and as much of the broker's. `mend_metadata_requests` lets it request those of none.
 """
 
 import asyncio
@@ -152,13 +152,15 @@ def prepare(owner: Owner) -> None:
         aiokafka.client.create_conn = connect
     if aiokafka.conn.AIOKafkaProtocol is AIOKafkaProtocol:  # else it is the fast path's, which notes answers as well
         aiokafka.conn.AIOKafkaProtocol = ContactProtocol
-    back_off(client_of(owner))
+    mend_metadata_requests(client_of(owner))
 
 
-def back_off(client: AIOKafkaClient) -> None:
-    """Make a client pause between requests for metadata that follow each other at once.
+def mend_metadata_requests(client: AIOKafkaClient) -> None:
+    """Change how a client requests metadata: points 3 to 5 above.
 
-    And make it close the connections on which requests were not answered in time, so that the next one has others.
+    It pauses between requests that follow each other at once. After one without an answer, it closes the connections on
+    which requests were not answered in time, so that the next request has others. As long as it uses no topic, it
+    requests the brokers alone.
     """
     ask = client._metadata_update  # noqa: SLF001 - aiokafka has no setting for it, as for no topics below
     loop = asyncio.get_running_loop()
@@ -170,8 +172,9 @@ def back_off(client: AIOKafkaClient) -> None:
         if quick >= QUICK_LOOKS:
             await asyncio.sleep(METADATA_PAUSE)
             quick = QUICK_LOOKS - 1
-        # None means all topics; so does an empty set to aiokafka, but no iterator does. A consumer of a pattern would
-        # need all: no client of ours is one.
+        # None means all topics. aiokafka tests the truth of `topics`: an empty set would request all topics, too. An
+        # empty iterator is true, and becomes an empty list. A consumer of a pattern would need all: no client of ours
+        # is one.
         found: bool = await ask(cluster, iter(()) if topics is not None and not topics else topics)
         ended = loop.time()
         if not found:

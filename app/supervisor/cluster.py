@@ -61,6 +61,8 @@ class Cluster:
         )
 
     async def _partitions(self, client: AIOKafkaConsumer) -> list[TopicPartition]:
+        # Of all topics, though these few are meant: what is missing, or what we may not see, is left out. So is a
+        # partition without a leader, for whose end a client would wait in vain.
         metadata = await all_metadata(client)
         return [
             TopicPartition(topic, number)

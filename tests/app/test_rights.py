@@ -3,6 +3,7 @@
 Each role does its work with its rows alone; what it has no row for is tried, and refused.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -214,6 +215,8 @@ def test_each_role_needs_no_more_than_its_rows(
     tokenmill("topics", "topics", "check")
     for command in (["ledger"], ["inspect", "block", f"{raw}.train", "0", "0"]):
         tokenmill("tools", *command)
+    block = json.loads(tokenmill("mirror", "inspect", "block", f"{raw}.train", "0", "0", "--json"))
+    assert f"do not allow this to {roles_of['mirror']}" in block["note"], "its records are raw text"
     assert "invalid_utf8" in tokenmill("tools", "dead-letters", "count", raw)
     ends = raw_records(everything, raw)[0]
     assert sum(map(is_flush, ends)) == 2

@@ -36,7 +36,8 @@ def test_a_data_set_is_streamed(tmp_path: Path) -> None:
 
 
 READ_TWICE = """
-import os, sys
+import sys
+from importlib.util import find_spec
 from tests.sources.reading import reading_of
 from tokenmill.sources import find_sources, read_items
 from tokenmill.errors import InputError
@@ -48,7 +49,9 @@ try:
     find_sources([sys.argv[1] + "-of-nobody"], reading_of())[0].signature()
 except InputError as error:
     print(error)
-print("torch" in sys.modules, "USE_TORCH" in os.environ)
+
+import datasets.config
+print(datasets.config.TORCH_AVAILABLE == (find_spec("torch") is not None))
 """
 """In a process of its own, for the libraries take the hub's address from the environment when they are imported."""
 
@@ -64,12 +67,43 @@ def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path
         )
         first, second = server.commits
 
-    old, new, missing, torch = done.stdout.splitlines()
+    old, new, missing, left_alone = done.stdout.splitlines()
     assert old == f"{first} old"
     assert new == f"{second} new newer"
     assert missing.startswith(f"hf://{NAME}-of-nobody: the hub does not tell its commit")
     assert missing.endswith("check the name and the connection, or send it in one go (--no-resume)")
-    assert torch == "False False", "torch, which takes seconds to load, was loaded for rows of text"
+    assert left_alone == "True", "a program that reads our sources cannot train with the library any more"
+
+
+COMMAND = """
+import os, sys
+from tokenmill.app.cli import main
+
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    print(ended.code, "datasets" in sys.modules, "torch" in sys.modules, os.environ.get("USE_TORCH"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("said", "ended"), [(None, "0 True False None"), ("1", "0 True True 1")], ids=["by itself", "where it is wanted"]
+)
+@pytest.mark.parametrize("command", [["produce", "raw-text", "--dry-run"], ["try", "--tokenizer", "bytes"]])
+def test_a_command_loads_no_torch_for_rows_of_text(
+    tmp_path: Path, command: list[str], said: str | None, ended: str
+) -> None:
+    """It takes seconds. The environment may want it, and is afterwards as it was."""
+    (tmp_path / "rows").mkdir()
+    write_jsonl(tmp_path / "rows" / "train.jsonl", ROWS)
+    environment = {name: value for name, value in os.environ.items() if name != "USE_TORCH"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *command, f"hf://{tmp_path}/rows", "--split", "train"],
+        env=environment if said is None else {**environment, "USE_TORCH": said},
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1:] == [ended], done.stderr
 
 
 READ = """

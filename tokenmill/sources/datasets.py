@@ -1,7 +1,6 @@
 """Data sets of Hugging Face: streamed from the hub or by a builder, or in a folder that ``save_to_disk`` wrote."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,8 +21,6 @@ MARKS: Final = ("dataset_dict.json", "state.json")
 """A folder that ``save_to_disk`` wrote has one of them: the first for several splits, the second for one."""
 _BUILDERS: Final = "datasets.packaged_modules"
 """Where the library has its builders with names of their own: json, csv, parquet, text, webdataset, …"""
-_TORCH: Final = "USE_TORCH"
-"""The library's own variable, looked at when it is loaded."""
 
 
 class SplitInfo(NamedTuple):
@@ -79,21 +76,6 @@ def files_of(builder: Any) -> Iterator[tuple[str, int | None]]:
             yield f"{file} {size}", size
 
 
-def _datasets() -> Any:
-    """Return the library, which loads torch where it finds it: not for rows of ours, because that takes seconds.
-
-    The environment may say otherwise, and what is loaded already stays in use.
-    """
-    spared = _TORCH not in os.environ and "torch" not in sys.modules
-    if spared:
-        os.environ[_TORCH] = "0"
-    try:
-        return library("datasets", "hf", "reading data sets")
-    finally:
-        if spared:
-            del os.environ[_TORCH]
-
-
 def _features(features: Any) -> dict[str, str] | None:
     if not features:
         return None
@@ -135,7 +117,7 @@ class DatasetSource:
             raise InputError(f"{path}: it says split={self._address.split}, and --split says {split}: give one of them")
         self._split = split or self._address.split
         self._reading = reading
-        self._library = _datasets()
+        self._library = library("datasets", "hf", "reading data sets")
         self._found: _Found | None = None
         name = os.fsencode(path).decode("utf-8", "replace")
         self.name = f"{name}[{split}]" if split else name

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from tokenmill.errors import BrokerError, MissingTopicError, StoreError, TopicError
+from tokenmill.errors import BrokerError, SettingsError, StoreError, TopicError
 from tokenmill.store import StreamInfo, open_eras, open_partition, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
 from tokenmill.store.manifest import Manifest
@@ -227,7 +227,7 @@ async def add_broker_facts(facts: DataSetFacts, settings: Settings | None) -> No
     except (BrokerError, TimeoutError):
         why = f"no broker answers at {settings.bootstrap_servers}; the totals are on the token topics alone"
         facts.unknown |= dict.fromkeys(told, why)
-    except (MissingTopicError, TopicError) as error:
+    except (SettingsError, TopicError) as error:  # not allowed, or not there
         facts.unknown |= dict.fromkeys(told, str(error))
     else:
         _add(facts, ledger.chains, ledger.streams[0])

@@ -210,7 +210,8 @@ async def trace_block(
 ) -> BlockTrace:
     """Return a block from ``store`` or else from the token topic, with the Kafka records of its documents.
 
-    A block in the store is returned without a broker as well, then without records and with a note.
+    A block is returned without records, and with a note, where the raw topic cannot be asked: one in the store without
+    a broker, and any to a login that may not read raw text.
 
     Raises:
         InputError: the block is nowhere.
@@ -223,7 +224,8 @@ async def trace_block(
     if records:
         try:
             texts, note = await _records(settings, found, partition)
-        except (BrokerError, TopicError, SourceError, RegistryError) as error:
+        # SettingsError: no right to read raw text, or no registry is set. The block is worth more than its texts.
+        except (BrokerError, SettingsError, TopicError, SourceError, RegistryError) as error:
             note = str(error)
     ends = [*(piece.start for piece in found.pieces), len(found.tokens)]
     pieces = [
@@ -253,10 +255,7 @@ def _traced(found: FoundBlock, partition: int, piece: Piece, stop: int, record: 
 async def _records(settings: Settings, found: FoundBlock, partition: int) -> tuple[dict[int, RecordText], str | None]:
     """Return the records of the block's pieces by offset, and which are gone."""
     recipe = found.genesis.recipe
-    try:
-        decoder = decoder_of(recipe, schemas_for_command(settings, recipe.decode))
-    except SettingsError as error:  # no registry is set, say: the block is worth more than its records' texts
-        return {}, str(error)
+    decoder = decoder_of(recipe, schemas_for_command(settings, recipe.decode))
     wanted = sorted({piece.offset for piece in found.pieces})
     documents = {piece.offset for piece in found.pieces if piece.position != PADDING}
     texts: dict[int, RecordText] = {}

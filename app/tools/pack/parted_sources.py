@@ -278,7 +278,7 @@ def _parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSour
             groups = row_groups(source.path)
         except Exception:  # noqa: BLE001 - no parquet, or damaged: who reads it says so
             return source
-        if len(groups) > 1 and max(group.memory for group in groups) <= GROUP_BYTES:
+        if len(groups) > 1 and max(group.uncompressed_bytes for group in groups) <= GROUP_BYTES:
             return PartedSource(source, scan_part, ahead, groups)
     return source
 

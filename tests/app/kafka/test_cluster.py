@@ -9,7 +9,14 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.conn import create_conn
-from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
+from aiokafka.errors import (
+    CorrelationIdError,
+    KafkaConnectionError,
+    KafkaError,
+    LeaderNotAvailableError,
+    NodeNotReadyError,
+    TopicAuthorizationFailedError,
+)
 
 from tests.app.privates import named, used
 from tests.conftest import TopicFactory
@@ -109,21 +116,61 @@ async def test_a_client_learns_of_no_topic_that_it_does_not_use(broker: Broker, 
         assert client_of(one).cluster.topics() == set()
 
 
-async def test_each_broker_is_asked_for_partitions_until_one_answers() -> None:
-    """In any order; that none does is an error, and no topic without partitions."""
+class ScriptedBrokers:
+    """Three brokers, of which ``answering`` answers; a client knows the ``known`` ones, and all after an update."""
 
-    async def send(node: int, _: object) -> Any:
-        asked.append(node)
-        if node != answering:
-            raise NodeNotReadyError
-        return SimpleNamespace(topics=[(0, "other", False, [1]), (5, "made", False, []), (0, "grain", False, [1, 2])])
+    def __init__(
+        self, answering: int | None = None, *, known: int = 3, error: type[KafkaError] = NodeNotReadyError
+    ) -> None:
+        self.answering, self.known, self.error = answering, known, error
+        self.asked: list[int] = []
+        self.updates = 0
+        self._client = self.cluster = self
 
-    asked: list[int] = []
-    brokers = [SimpleNamespace(nodeId=node) for node in range(3)]
-    client: Any = SimpleNamespace(_client=SimpleNamespace(send=send, cluster=SimpleNamespace(brokers=lambda: brokers)))
-    for answering in range(3):  # noqa: B007 - `send` reads it
-        assert [await partitions_of(client, name) for name in ("grain", "made", "nothing")] == [2, 0, 0]
-    asked, answering = [], 9
-    with pytest.raises(KafkaConnectionError):
+    def brokers(self) -> list[Any]:
+        """Return those that are known."""
+        return [SimpleNamespace(nodeId=node) for node in range(self.known)]
+
+    async def force_metadata_update(self) -> None:
+        """Learn of all."""
+        self.updates += 1
+        self.known = 3
+
+    async def send(self, node: int, _: object) -> Any:
+        """Answer a metadata request."""
+        self.asked.append(node)
+        if node != self.answering:
+            raise self.error
+        topics = [(0, "other", [1]), (0, "grain", [1, 2]), (3, "none", []), (17, "bad name", [])]
+        topics += [(5, "moving", []), (29, "secret", [])]
+        return SimpleNamespace(topics=[(code, name, False, partitions) for code, name, partitions in topics])
+
+
+@pytest.mark.parametrize("error", [NodeNotReadyError, CorrelationIdError])
+async def test_each_broker_is_asked_for_partitions_until_one_answers(error: type[KafkaError]) -> None:
+    """In any order, whatever is wrong with the others; that none does is an error, and no topic without partitions."""
+    for answering in range(3):
+        client: Any = ScriptedBrokers(answering, error=error)
+        assert await partitions_of(client, "grain") == 2
+        assert client.updates == 0
+    client = ScriptedBrokers(error=error)
+    with pytest.raises(KafkaConnectionError, match=r"of \[0, 1, 2\] answers a metadata request for topic grain"):
         await partitions_of(client, "grain")
-    assert sorted(asked) == [0, 1, 2]
+    assert sorted(client.asked) == [0, 1, 2]
+
+
+async def test_brokers_are_looked_for_where_none_is_known() -> None:
+    """Once."""
+    client: Any = ScriptedBrokers(1, known=0)
+    assert await partitions_of(client, "grain") == 2
+    assert client.updates == 1
+
+
+async def test_a_topic_has_no_partitions_only_if_brokers_say_that_there_is_none() -> None:
+    """One that we may not see, or of which they cannot tell at the moment, is there all the same."""
+    client: Any = ScriptedBrokers(1)
+    assert [await partitions_of(client, name) for name in ("none", "bad name")] == [0, 0]
+    with pytest.raises(TopicAuthorizationFailedError, match="secret"):
+        await partitions_of(client, "secret")
+    with pytest.raises(LeaderNotAvailableError, match="moving"):
+        await partitions_of(client, "moving")

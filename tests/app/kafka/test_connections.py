@@ -25,8 +25,8 @@ from tokenmill.app.kafka.connections import (
     QUICK_LOOKS,
     ContactProtocol,
     Pauses,
-    back_off,
     connect,
+    mend_metadata_requests,
     prepare,
 )
 from tokenmill.app.kafka.fastpath.receive_buffers import FrameProtocol
@@ -148,7 +148,7 @@ async def looks(*, backing_off: bool) -> int:
 
     client._metadata_update = look
     if backing_off:
-        back_off(client)
+        mend_metadata_requests(client)
     synchronizer = asyncio.create_task(client._md_synchronizer())
     end = asyncio.get_running_loop().time() + SECONDS
     while asyncio.get_running_loop().time() < end:

@@ -12,6 +12,7 @@ from tests.forked import run
 from tests.secured import GUEST, NEEDLE, Secured, add_user, remove_user
 from tests.service import service_settings
 from tokenmill.app.kafka.clients import admin, consumer, producer, require_group
+from tokenmill.app.kafka.control_topic import read_control_topic
 from tokenmill.app.kafka.security import why_not
 from tokenmill.app.kafka.topics import require_topics
 from tokenmill.app.settings import ConnectionSettings, Settings
@@ -158,6 +159,9 @@ async def test_rights_that_are_missing_are_named(secured: Secured, tmp_path: Pat
             pass
     with pytest.raises(TopicError, match=r"do not describe topic \S+: Topic authorization failed"):
         await require_topics(visitor)
+    for missing in ("", "-that-is-not-there"):  # to a visitor, brokers answer the same for both
+        with pytest.raises(SettingsError, match=rf"do not allow this to visitor \(.*{raw}{missing}\): grant it"):
+            await read_control_topic(visitor, raw + missing)
     with pytest.raises(SettingsError, match=rf"do not allow this to visitor \(.*{settings.group}\): grant it"):
         await require_group(visitor, visitor.group)
     await require_group(settings, settings.group)

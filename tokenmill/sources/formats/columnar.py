@@ -98,11 +98,11 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
 
 
 class RowGroup(NamedTuple):
-    """One of a parquet file's."""
+    """A row group of a parquet file."""
 
     rows: int
-    memory: int
-    """Bytes of its rows, decompressed."""
+    uncompressed_bytes: int
+    """Of all its columns."""
     begin: int
     end: int
     """The bytes of the file that it is in."""
