@@ -15,7 +15,7 @@ aiokafka lacks five things, with or without the fast path:
    was not answered. If that connection is dead without a word (a router that forgot it, a host that vanished), a
    client that needs metadata first waits for as long as TCP tries: a quarter of an hour.
 5. A client without topics requests the metadata of all topics at each refresh; with some thousands of partitions that
-   takes a tenth of a core, and as much of the broker's. `mend_metadata_requests` lets it request those of none.
+   takes a tenth of a core, and as much of the broker's. `patch_metadata_requests` lets it request those of none.
 """
 
 import asyncio
@@ -152,10 +152,10 @@ def prepare(owner: Owner) -> None:
         aiokafka.client.create_conn = connect
     if aiokafka.conn.AIOKafkaProtocol is AIOKafkaProtocol:  # else it is the fast path's, which notes answers as well
         aiokafka.conn.AIOKafkaProtocol = ContactProtocol
-    mend_metadata_requests(client_of(owner))
+    patch_metadata_requests(client_of(owner))
 
 
-def mend_metadata_requests(client: AIOKafkaClient) -> None:
+def patch_metadata_requests(client: AIOKafkaClient) -> None:
     """Change how a client requests metadata: points 3 to 5 above.
 
     It pauses between requests that follow each other at once. After one without an answer, it closes the connections on

@@ -26,7 +26,7 @@ from tokenmill.app.kafka.connections import (
     ContactProtocol,
     Pauses,
     connect,
-    mend_metadata_requests,
+    patch_metadata_requests,
     prepare,
 )
 from tokenmill.app.kafka.fastpath.receive_buffers import FrameProtocol
@@ -148,7 +148,7 @@ async def looks(*, backing_off: bool) -> int:
 
     client._metadata_update = look
     if backing_off:
-        mend_metadata_requests(client)
+        patch_metadata_requests(client)
     synchronizer = asyncio.create_task(client._md_synchronizer())
     end = asyncio.get_running_loop().time() + SECONDS
     while asyncio.get_running_loop().time() < end:
