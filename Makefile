@@ -69,7 +69,7 @@ test-stack: $(VENV)/.installed ## the container image and the compose stack, rea
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
 faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ## every fault, and what is long, for more than an hour; needs strace and unshare (FAULT_SEED=1 repeats; ARGS="-k zombies" chooses)
-	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINUTES=60; SEED=1 repeats)
 	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
