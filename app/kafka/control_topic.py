@@ -298,7 +298,24 @@ async def _read_eras(
 
 
 async def _one_fetch(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> list[LogRecord]:
-    """Return the records of one fetch from ``start`` on; none where there are no more before ``end``."""
+    """Return the records of one fetch from ``start`` on; none where there are no more before ``end``.
+
+    Offsets before the first record can be empty, as those of a transaction's marker. Then fetches without a record came
+    before, and the log may have lost its tail between them and got other records where there were none. So these
+    offsets are read again: if they are empty while the first record is there, they were when it was fetched.
+
+    Raises:
+        MovedError: they are not, or the log has moved otherwise.
+
+    """
+    batch = await _first_fetch(client, partition, start, end)
+    has_gap = batch and batch[0].offset > start
+    if has_gap and await _first_fetch(client, partition, start, batch[0].offset + 1) != batch[:1]:
+        raise MovedError(f"{partition.topic} lost its tail while it was read")
+    return batch
+
+
+async def _first_fetch(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> list[LogRecord]:
     batch = await anext(read_batches(client, partition, start, end), None) or ()
     return [LogRecord(record.offset, record.key, record.value) for record in batch]
 
