@@ -5,13 +5,12 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.eras.judging import read_era
 from tokenmill.app.kafka import control_topic
 from tokenmill.app.kafka.token_topic import KafkaLogs
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill.era_closing import EraCloser, Extents
 from tokenmill.app.segments.era_bringing import EraBringer
-from tokenmill.eras import Era, EraFollower, EraLog, LogRecord
+from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import DifferenceError
 from tokenmill.reading import continuing
 from tokenmill.reading.continuing import find_extent
@@ -20,7 +19,6 @@ _add = EraLog.add
 _read_eras = control_topic.read_eras
 _step = EraCloser.step
 _runs = continuing._runs
-_is_still_there = control_topic._is_still_there
 
 
 class EraRule(NamedTuple):
@@ -76,14 +74,6 @@ async def _two_steps(self: EraCloser, client: Any) -> None:
         await self.step(client, end=True)
 
 
-async def _always(*_: object) -> bool:
-    return True
-
-
-async def _eras_stand(client: Any, partition: Any, last: LogRecord) -> bool:
-    return await _is_still_there(client, partition, last) or read_era(last.value) is None
-
-
 async def _unknown(logs: Any, recipe: Any, partition: int, _: int) -> object:
     return await find_extent(logs, recipe, partition)
 
@@ -107,16 +97,11 @@ ERA_RULES: Final = (
     EraRule("a head that is not on the chain halts its reader", _patched((EraFollower, "finish", _forgive)), 21),
     EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 2),
     EraRule(
-        "behind each fetch the last record is looked at again",
-        _patched((control_topic, "_is_still_there", _always)),
-        12527,
+        "offsets without a record before the first one of a fetch are read again",
+        _patched((control_topic, "_one_fetch", control_topic._first_fetch)),
+        1259248152,
     ),
-    EraRule(
-        "a record that was ignored is looked at again, too",
-        _patched((control_topic, "_is_still_there", _eras_stand)),
-        8000272,
-    ),
-    EraRule("what is in eras was there, whatever retention left", _patched((closing, "find_extent", _unknown)), 157),
+    EraRule("what is in eras was there, whatever retention left", _patched((closing, "find_extent", _unknown)), 472),
     EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 506),
     EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 36),
     EraRule("nothing follows the end marker", _patched((EraLog, "ended", False)), 18),
@@ -126,7 +111,7 @@ ERA_RULES: Final = (
         _patched((closing, "read_eras", _look_once), (EraCloser, "step", _believing_step)),
         0,
     ),
-    EraRule("an era ends where blocks are missing", _patched((continuing, "_runs", _last_run)), 308),
+    EraRule("an era ends where blocks are missing", _patched((continuing, "_runs", _last_run)), 84),
     EraRule(
         "a partition that contradicts itself keeps no other out", _patched((Extents, "_extent", _strict_extent)), 9
     ),

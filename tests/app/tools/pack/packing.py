@@ -104,12 +104,12 @@ def blocks_in(store: Path, stream: str) -> list[int]:
 def content(store: Path, *, eras: bool = False) -> dict[str, bytes]:
     """Return all committed files of a store's streams that stores of the same stream have in common.
 
-    Commit logs differ: they have the messages, and the commits. ``eras``: also those.
+    Commit logs differ, and so does the index of eras: they have the commits. ``eras``: also those.
     """
     found = {}
     for stream in streams_in(store):
         directory = store / stream
-        for name in ("stream.json", "tokenizer.json", *(("eras.jsonl", "eras.index") if eras else ())):
+        for name in ("stream.json", "tokenizer.json", *(("eras.jsonl",) if eras else ())):
             if (directory / name).exists():
                 found[f"{stream}/{name}"] = (directory / name).read_bytes()
         for partition in partitions_in(store, stream):
