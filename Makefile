@@ -49,7 +49,7 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 # The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
 test test-quick faults $(VENV)/.warm $(VENV)/.warm-java: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ## all tests, against a real broker, in under 8 minutes on two cores (ARGS="-k cursor" chooses)
+test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ## all tests, against a real broker, in some 8 minutes on two cores (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## pure and unit tests, in under a minute: no broker, no service, few examples
