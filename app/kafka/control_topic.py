@@ -115,6 +115,7 @@ async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
 
     Raises:
         TopicError: the topic is missing.
+        KafkaError: as `partitions_of`.
 
     """
     count = await partitions_of(client, topic)

@@ -35,6 +35,19 @@ def record(era: Era) -> Written:
     return Written(ERA_KEY, era.pack())
 
 
+def filled(topics: Topics, *records: Written, then: tuple[Era, ...]) -> Callable[[], None]:
+    """Fill the control topic; return what replaces all behind its first record by other eras."""
+    for each in records:
+        topics.control.append(each)
+
+    def change() -> None:
+        topics.control.lose_tail(1)
+        for era in then:
+            topics.control.append(record(era))
+
+    return change
+
+
 def eras_read(topics: Topics, change: Callable[[], None], at: int) -> list[Era]:
     """Read all eras, one offset in a fetch; ``change`` the log once offset ``at`` is to be fetched next."""
     one = cast("Any", SimpleNamespace(randint=lambda *_: 1))
@@ -71,14 +84,8 @@ def test_a_topic_that_is_made_again_behind_an_empty_offset_is_read_again(topics:
 
 def test_a_tail_that_is_lost_behind_an_empty_offset_is_noticed(topics: Topics) -> None:
     """The record before the empty offset is still there, so it says nothing of what came after it."""
-    topics.control.append(record(ZERO))
+    change = filled(topics, record(ZERO), then=(FIRST, SECOND))
     topics.control.append(NOTE, gap=1)
-
-    def change() -> None:
-        topics.control.lose_tail(1)
-        for era in (FIRST, SECOND):
-            topics.control.append(record(era))
-
     assert eras_read(topics, change, at=2) == [ZERO, FIRST]
 
 
@@ -92,28 +99,12 @@ def test_empty_offsets_alone_change_nothing(topics: Topics, gap: int) -> None:
 
 def era_lost(topics: Topics) -> Callable[[], None]:
     """Prepare a log whose offset 1 has one era before offset 2 is fetched, and another one then."""
-    for written in (record(ZERO), record(FIRST), NOTE):
-        topics.control.append(written)
-
-    def change() -> None:
-        topics.control.lose_tail(1)
-        for era in (SECOND, AFTER_FIRST):
-            topics.control.append(record(era))
-
-    return change
+    return filled(topics, record(ZERO), record(FIRST), NOTE, then=(SECOND, AFTER_FIRST))
 
 
 def note_lost(topics: Topics) -> Callable[[], None]:
     """Prepare one whose offset 1 has no era before offset 2 is fetched, and an era then."""
-    for written in (record(ZERO), NOTE, NOTE):
-        topics.control.append(written)
-
-    def change() -> None:
-        topics.control.lose_tail(1)
-        for era in (FIRST, SECOND):
-            topics.control.append(record(era))
-
-    return change
+    return filled(topics, record(ZERO), NOTE, NOTE, then=(FIRST, SECOND))
 
 
 def test_an_era_that_is_lost_between_two_fetches_is_noticed(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
