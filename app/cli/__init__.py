@@ -4,12 +4,15 @@ Data goes to standard output, messages to standard error. The exit code says wha
 (`tokenmill.errors`); 2 also means wrong usage, 130 for Ctrl-C.
 """
 
+import atexit
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
 
+from tokenmill import __version__
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.extras import missing_extra
 from tokenmill.processes import collect_seldom
@@ -88,7 +91,12 @@ def create_cli(command: str | None = None) -> "typer.Typer":
         pretty_exceptions_enable=False,  # a deliberate error is one line (`main`); any other needs its traceback
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_nothing)  # with it, a command line of one command still wants that command's name
+    flag = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True, callback=_version)
+
+    @app.callback()  # with it, a command line of one command still wants that command's name
+    def options(version: bool = flag) -> None:  # noqa: FBT001 - typer reads a flag so
+        pass
+
     modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
     for module in modules:
         cast("Group", import_module(f".{module}", __package__)).register(app)
@@ -99,27 +107,44 @@ def create_cli(command: str | None = None) -> "typer.Typer":
     return app
 
 
-def _nothing() -> None:
-    pass
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if wanted:
+        print(__version__)  # noqa: T201 - `output.show` needs typer
+        sys.exit(0)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command of ``arguments`` (of the process without them) and exit with its code."""
+    """Run one command of ``arguments`` (of the process without them) and exit with its code.
+
+    A process of its own ends after its exit handlers, without Python's finalization: that unwinds threads which run
+    native code, and a C++ library in one of them aborts the process.
+    """
+    code = 1  # of an unexpected error, whose traceback Python prints
+    try:
+        code = _exit_code_of(sys.argv[1:] if arguments is None else arguments)
+    finally:
+        if arguments is None:
+            atexit.register(_leave, code)
+    sys.exit(code)
+
+
+def _exit_code_of(given: Sequence[str]) -> int:
     guard_streams()
     collect_seldom()
     os.environ.setdefault(*BLAS_THREADS)
-    given = sys.argv[1:] if arguments is None else arguments
     try:
         create_cli(next(iter(given), None))(given, prog_name="tokenmill")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else end.code is not None
     except TokenMillError as error:
         _say(str(error))
-        sys.exit(error.exit_code)
+        return error.exit_code
     except ModuleNotFoundError as error:
         hint = missing_extra(error.name)
         if hint is None:
             raise
         _say(hint)
-        sys.exit(InputError.exit_code)
+        return InputError.exit_code
     except OSError as error:  # of a path that a person gave, and that no place knew better
         if error.filename is None:
             raise
@@ -127,10 +152,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             f"{escaped(str(error.filename))} cannot be used ({error.strerror}): check that the path is right, of the "
             "right kind, and that this user may read or write there"
         )
-        sys.exit(InputError.exit_code)
+        return InputError.exit_code
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    sys.exit(0)
+        return INTERRUPTED
+    return 0
+
+
+def _leave(code: int) -> None:
+    # Registered last, so it runs first, when all threads but daemons have ended; it runs the other exit handlers.
+    atexit.unregister(_leave)
+    atexit._run_exitfuncs()  # noqa: SLF001 - the only way to run them
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or its reader is gone: `guard_streams` has said so
+            stream.flush()
+    os._exit(code)
 
 
 def _say(message: str) -> None:

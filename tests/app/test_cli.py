@@ -57,7 +57,35 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 def test_version_is_data(cli: Cli) -> None:
     """One line on standard output."""
-    assert cli("version") == (0, f"{tokenmill.__version__}\n", "")
+    assert cli("version") == cli("--version") == (0, f"{tokenmill.__version__}\n", "")
+
+
+ENDS = """
+import atexit, signal, sys, threading, time
+from tokenmill.app import cli
+
+class Finalized:
+    def __del__(self):
+        sys.__stdout__.write("finalized\\n")
+
+kept = Finalized()
+atexit.register(print, "exit handler")
+threading.Timer(0.2, print, ["thread"]).start()
+threading.Thread(target=time.sleep, args=[60], daemon=True).start()
+ends = {"ends": str, "fails": lambda: 1 / 0, "interrupted": lambda: signal.raise_signal(2)}
+end = ends[sys.argv[1]]
+cli.create_cli = lambda command: lambda given, prog_name: end()
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("ends", 0), ("fails", 1), ("interrupted", 130)])
+def test_a_command_ends_in_order_and_unwinds_no_thread(how: str, code: int) -> None:
+    """Threads and exit handlers end first; then the process does, before Python unwinds what runs native code."""
+    ended = subprocess.run([sys.executable, "-c", ENDS, how], check=False, capture_output=True, text=True)
+
+    assert (ended.returncode, ended.stdout) == (code, "thread\nexit handler\n")
+    assert ("ZeroDivisionError" in ended.stderr) == (how == "fails")
 
 
 COUNT_THREADS = """
