@@ -257,4 +257,4 @@ class Batches(StepLoop):
 
     def awaited(self, sample: int) -> str:
         """Say what is missing where this sample cannot be read, and what to do."""
-        return awaited_era(self._info.name, self._store, self._trainable.next_era(sample), self._trainable.eras.eras)
+        return awaited_era(self._info.name, self._store, self._trainable.next_era(sample), self._trainable.eras)

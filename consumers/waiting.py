@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tokenmill.errors import StoreError
+from tokenmill.store import EraReader
 
 _SAY_AFTER: Final = 5.0
 """Seconds of waiting after which it is said, but for the first time, which is said at once: who waits for what does not
@@ -16,9 +17,14 @@ _SAY_EVERY: Final = 60.0
 log = logging.getLogger(__name__)
 
 
-def awaited_era(stream: str, store: Path, number: int, known: int) -> str:
-    """Return what is missing where an era is waited for, of which so many are ``known``, and what to do."""
-    place = f"of {stream} in {store}"
+def awaited_era(stream: str, store: Path, number: int, eras: EraReader) -> str:
+    """Return what is missing where an era is waited for, behind those that are known, and what to do."""
+    known, place = eras.eras, f"of {stream} in {store}"
+    if eras.ahead and number >= known:
+        return (
+            f"era {number} {place}: eras.index has it and eras.jsonl does not, as while a store is copied; copy both "
+            "again, or have the copy checked (`tokenmill verify`)"
+        )
     if not known:
         return (
             f"the first era {place}: mill workers write eras and the segment worker brings them; check that both "

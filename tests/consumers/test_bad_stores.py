@@ -38,7 +38,7 @@ def lose_the_description(store: Store) -> None:
 
 
 def lose_eras(store: Store) -> None:
-    """Keep the index, without its lines."""
+    """Keep the index, without its lines: as while it is copied, so they are waited for."""
     (store.path / STREAM / "eras.jsonl").write_bytes(b"")
 
 
@@ -88,7 +88,7 @@ def hold_another_stream(store: Store) -> None:
         (be_no_store, StoreError, "check both names"),
         (be_of_a_later_format, StoreError, "use the version"),
         (lose_the_description, DamagedError, "tokenmill repair"),
-        (lose_eras, DamagedError, r"eras\.jsonl|tokenmill|copy"),
+        (lose_eras, StoreError, r"eras\.index has it and eras\.jsonl does not.*copy both again"),
         (flip_a_bit_of_the_eras, DamagedError, r"eras\.index|tokenmill|copy"),
         (lose_a_segment, DamagedError, "tokenmill repair"),
         (cut_a_segment_off, DamagedError, "tokenmill repair"),
@@ -104,6 +104,24 @@ def test_a_store_that_is_foreign_or_damaged_is_refused(
     harm(store)
     with pytest.raises(kind, match=advice):
         rows_of(open_batches(store, timeout=0.1))
+
+
+def test_a_loop_waits_for_a_copy_whose_index_came_first(tmp_path: Path) -> None:
+    """As `rsync` brings it; the copier may have been killed between the two."""
+    whole, store = era_store(tmp_path / "whole"), era_store(tmp_path / "store", OPEN_ERAS[:2])
+    late = iter(["eras.index", "eras.jsonl"])
+
+    def copies_when_it_waits() -> bool:
+        if len(rows) == 8 and (name := next(late, None)):
+            (whole.path / STREAM / name).rename(store.path / STREAM / name)
+        return False
+
+    for partition in (0, 1, 2):
+        shutil.copytree(directory_of(whole, partition), directory_of(store, partition), dirs_exist_ok=True)
+    rows: list[list[int]] = []
+    for batch in open_batches(store, timeout=10, poll_seconds=0.01, stop=copies_when_it_waits):
+        rows += rows_of([batch])
+    assert rows == expected()
 
 
 def test_segments_retired_under_a_reader_are_refused(tmp_path: Path) -> None:

@@ -85,6 +85,23 @@ def test_lost_eras_are_damage_to_a_reader_that_saw_them(store: Store) -> None:
         reader.era(0)
 
 
+def test_eras_whose_lines_are_still_being_copied_come_later(store: Store) -> None:
+    """At every byte: whoever copies by name puts the index in its place first. What was seen must stay there."""
+    file = store.path / STREAM / ERA_LINES_FILE
+    data, ends = file.read_bytes(), [open_eras(store.path, STREAM).row(number).stop for number in range(5)]
+    for length in range(len(data)):
+        file.write_bytes(data[:length])
+        reader, there = open_eras(store.path, STREAM), sum(end <= length for end in ends)
+        assert (reader.eras, reader.ahead, reader.ended) == (there, 5 - there, False)
+        assert [reader.era(number) for number in range(there)] == ERAS[:there]
+        if there:
+            file.write_bytes(data[: ends[there - 1] - 1])
+            with pytest.raises(DamagedError, match="were committed"):
+                reader.refresh()
+        file.write_bytes(data)
+        assert (reader.refresh(), reader.ahead, reader.ended, reader.blocks) == (5, 0, True, 14)
+
+
 def test_an_era_that_was_mended_is_read_again(store: Store) -> None:
     """What was read ahead of a damaged file is forgotten with the damage; the eras before it were good."""
     reader, file = open_eras(store.path, STREAM), store.path / STREAM / ERA_LINES_FILE

@@ -40,17 +40,22 @@ class EraReader:
         """Blocks of all eras together."""
         self.ended = False
         """Whether the last era is the end marker: no other will come."""
+        self.ahead = 0
+        """Eras behind these that the index has and the lines lack: a copy of both is under way, or was interrupted."""
         self._directory = directory
         self._lines = directory / ERA_LINES_FILE
         self._index = directory / ERA_INDEX_FILE
         self._seed = row_seed(info.fingerprint)
         self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
-        self._lines_end = 0
-        """Bytes of the lines that are committed."""
+        self._lines_end = self._index_end = 0
+        """Bytes of the lines that are committed; and by the whole index."""
         self.refresh()
 
     def refresh(self) -> int:
         """Read what was committed since, here or in another process; return `eras`.
+
+        Whoever copies a store may put the index in its place before the lines (rsync goes by name): eras whose lines
+        are still to come do not count yet (`ahead`).
 
         Raises:
             DamagedError: what was committed was changed or is missing.
@@ -60,16 +65,25 @@ class EraReader:
         if size < self.eras * ROW_BYTES:
             raise self._damaged(self._index, too_short(self._index, size, self.eras * ROW_BYTES))
         if size // ROW_BYTES > self.eras:
+            if _size(self._lines) < self._lines_end:
+                raise self._cut_off(_size(self._lines), self._lines_end)
             found = self._look(size)
             if found.damage:  # seen while the writer finished one commit and began the next: look again
                 found = self._look(_size(self._index))
             if found.damage:
                 raise self._damaged(self._index, found.damage)
-            self._lines_end = self.row(self.eras - 1).stop
-            if _size(self._lines) < self._lines_end:
-                what = too_short(self._lines, _size(self._lines), self._lines_end)
-                raise self._damaged(self._lines, what)
+            self._hold_back(_size(self._lines))
         return self.eras
+
+    def _hold_back(self, size: int) -> None:
+        """Count only the eras whose lines are there, in so many bytes."""
+        found, last = self.eras, self.row(self.eras - 1)
+        self._index_end = last.stop
+        if size < last.stop:
+            self.eras = bisect_right(range(found), size, key=lambda number: self.row(number).stop)
+            last = self.row(self.eras - 1)
+        self.ahead = found - self.eras
+        self.blocks, self.ended, self._lines_end = last.blocks, bool(last.flags & END), last.stop
 
     def era(self, number: int) -> Era:
         """Return an era.
@@ -158,11 +172,17 @@ class EraReader:
         found = scan(new, self._seed, first)
         if found.damage is None and found.count:
             self.eras = first + found.count
-            last = EraRow.decode(new[(found.count - 1) * ROW_BYTES : found.count * ROW_BYTES])
-            self.blocks, self.ended = last.blocks, bool(last.flags & END)
         elif found.damage is None and first > self.eras:
             return EraScan(0, f"the row of era {first} is damaged ({rows - first - 1} stand behind it)")
         return found
+
+    @property
+    def lines_missing(self) -> DamagedError:
+        """The error for eras that are `ahead` where nobody copies them."""
+        return self._cut_off(_size(self._lines), self._index_end)
+
+    def _cut_off(self, size: int, wanted: int) -> DamagedError:
+        return self._damaged(self._lines, too_short(self._lines, size, wanted))
 
     def _forget(self) -> None:
         self._rows_ahead.forget()

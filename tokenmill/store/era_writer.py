@@ -31,6 +31,8 @@ class EraWriter:
         self._lock: PartitionLock | None = lock
         self._files: list[int] = []
         reader = EraReader(directory, info)
+        if reader.ahead:  # no writer leaves that, and to cut them off would lose what was committed
+            raise reader.lines_missing
         self.next_number = reader.eras
         """The number of the era that `append` wants next."""
         last = None

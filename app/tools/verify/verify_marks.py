@@ -47,6 +47,8 @@ class StoreEras:
                 if rows <= reader.eras:
                     return cls(reader.eras)
                 time.sleep(LOOK_SECONDS)
+            if reader.ahead:
+                return cls(reader.eras, str(reader.lines_missing))
         except DamagedError as error:
             return cls(0, str(error))
         text = f"{rows - reader.eras} rows of {index} from era {reader.eras} on are not whole. A segment worker that is"
