@@ -57,8 +57,8 @@ class Batches(StepLoop):
         batch_size: int | list[tuple[int, int]],
         sequence_length: int | list[tuple[int, int]],
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         device: torch.device | str = "cpu",
         shuffle: bool = True,
         in_order: bool = False,
@@ -86,7 +86,8 @@ class Batches(StepLoop):
             sequence_length: tokens of each sample; the stream's ``block_tokens - 1`` or a divisor of it. Or a schedule,
                 ``[(0, 512), (10_000, 1024)]``, where steps of a smaller one have each sample as several rows.
             seed: of the order, any int64.
-            rank: this process among those that get different data, from 0.
+            rank: this process among those that get different data, from 0; None, with ``world_size``: as in the process
+                group, else as RANK and WORLD_SIZE say, else 0 and 1.
             world_size: how many these are.
             device: where the tensors go; for CUDA through pinned memory, without blocking.
             shuffle: False takes the samples of each era by partition and number.

@@ -16,6 +16,7 @@ from tokenmill.samples import UNPINNED
 from . import arguments
 from .batch import Batch
 from .batches import Batches
+from .data_rank import DataRank
 from .mixture import Mixture
 from .mixture_arguments import told
 from .place import LoopPlace, State, note_use
@@ -47,8 +48,10 @@ class StepDataset(IterableDataset[Batch]):
         self._begin({"store": store, "stream": stream} | options)
 
     def _begin(self, options: dict[str, Any]) -> None:
-        """Stand at the beginning of what is opened with these options."""
-        self._options = options
+        """Stand at the beginning of what is opened with these options; the ranks are those that are known here."""
+        known = DataRank.of(options.get("rank"), options.get("world_size"))
+        ranks = {} if known.is_assumed else {"rank": known.rank, "world_size": known.world_size}
+        self._options = options | ranks
         self._place = LoopPlace(self._fresh().state_dict())
         self._running: StepLoop | None = None
         """What the loop reads from, where it does so without workers."""

@@ -15,6 +15,7 @@ from tokenmill.store.views import Tokens
 
 from . import arguments
 from .batch import IGNORED
+from .data_rank import DataRank
 from .documents import Documents
 from .samplers import DocumentSampler, EraSampler
 from .staging import begin_ahead, device_of
@@ -81,8 +82,8 @@ class PaddedBatches:
         max_length: int | None = None,
         padding: Literal["longest", "max_length"] = "longest",
         padding_id: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         device: torch.device | str = "cpu",
         prefetch: int = 2,
     ) -> None:
@@ -95,7 +96,7 @@ class PaddedBatches:
             max_length: tokens to which longer documents are cut; None: they are as long as they are.
             padding: "max_length" pads all batches to that.
             padding_id: what ``input_ids`` are padded with; None: the stream's.
-            rank: this process among those that get different data, from 0.
+            rank: this process among those that get different data, from 0; None, with ``world_size``: as for `Batches`.
             world_size: how many these are.
             device: where the tensors go; for CUDA through pinned memory, without blocking.
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered.
@@ -107,9 +108,13 @@ class PaddedBatches:
         self._documents: Documents = arguments.instance_of("documents", documents, Documents)
         chosen = EraSampler(self._documents) if sampler is None else sampler
         self._sampler: DocumentSampler = arguments.instance_of("sampler", chosen, DocumentSampler)
-        if self._sampler.documents is not documents:
-            raise InputError(f"sampler is {self._sampler!r}, one of other documents: give a sampler of these")
-        self._ranks = arguments.ranks_of(batch_size, rank, world_size, (0, 1))
+        if self._sampler.documents is not documents or len(self._sampler) < self._sampler.total:
+            raise InputError(
+                f"sampler is {self._sampler!r}, one of other documents, or of one rank among several: give one of all "
+                "of these documents, and rank and world_size to PaddedBatches"
+            )
+        self._data_rank = DataRank.of(rank, world_size)
+        self._ranks = arguments.ranks_of(batch_size, self._data_rank.rank, self._data_rank.world_size, (0, 1))
         self._max_length = (
             None if max_length is None else arguments.whole("max_length", max_length, 1, "tokens", _LONGEST)
         )
@@ -153,6 +158,7 @@ class PaddedBatches:
             DamagedError: a file is damaged or cut off.
 
         """
+        self._data_rank.require()
         self._turn += 1
         turn = self._turn
         for batch in begin_ahead(self._produce(), self._prefetch):

@@ -19,6 +19,7 @@ from tokenmill.samples import Position, Ranks
 from .arguments import ranks_of, shown, whole
 from .batch import Batch
 from .beside import Beside
+from .data_rank import DataRank
 from .gathering import Rows
 from .rows import Chunk, DamagedRowError
 from .staging import Staging, open_staging
@@ -43,6 +44,7 @@ class Phases:
             InputError: one of these cannot be, or a length does not divide the greatest.
 
         """
+        self.data_rank = DataRank.of(rank, world_size)
         sizes, lengths = _points("batch_size", batch_size), _points("sequence_length", sequence_length)
         for _, length in lengths:
             whole("sequence_length", length, 1, "tokens")
@@ -58,7 +60,7 @@ class Phases:
         """From which step on which length."""
         self._phases = []
         for step in sorted({first for first, _ in (*sizes, *lengths)}):
-            ranks = ranks_of(_at(sizes, step), rank, world_size, worker)
+            ranks = ranks_of(_at(sizes, step), self.data_rank.rank, self.data_rank.world_size, worker)
             self._phases.append(Phase(step, ranks, self.length // _at(lengths, step)))
         self.first = self._phases[0].ranks
 

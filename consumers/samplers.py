@@ -20,6 +20,7 @@ from tokenmill.samples import (
 )
 
 from . import arguments
+from .data_rank import DataRank
 from .documents import Documents
 
 STATE_FORMAT: Final = 1
@@ -31,16 +32,22 @@ class DocumentSampler(ABC):
     """Numbers of documents, pass after pass; a ``sampler`` of torch's ``DataLoader`` over `Documents`, or of `Padded`.
 
     The sequence depends on nothing but the documents and the arguments. Iterating goes on where `state_dict` stands,
-    and moves it with each number; `PaddedBatches` keeps a place of its own.
+    and moves it with each number; `PaddedBatches` keeps a place of its own. By itself, rank r of w gives each w-th
+    number, from the r-th on, and all ranks as many; among several, ``rank`` and ``world_size`` must be given: 0 and 1
+    where a framework divides the batches (Accelerate, Lightning).
     """
 
     kind: ClassVar[str]
     """Names the order in states."""
 
-    def __init__(self, documents: Documents, *, seed: int, passes: int) -> None:
+    def __init__(
+        self, documents: Documents, *, seed: int, passes: int, rank: int | None, world_size: int | None
+    ) -> None:
         self._documents: Documents = arguments.instance_of("documents", documents, Documents)
         self._seed = arguments.seed_of(seed)
         self._passes = arguments.whole("passes", passes, 1, "passes")
+        self._data_rank = None if rank is world_size is None else DataRank.of(rank, world_size)
+        self._ranks = arguments.ranks_of(1, *(self._data_rank or DataRank(0, 1))[:2], (0, 1))
         self._sample = 0
         self._order: tuple[int, Numbers] | None = None
         """The last pass that was asked for."""
@@ -70,14 +77,21 @@ class DocumentSampler(ABC):
         return self.in_pass * self._passes
 
     def __len__(self) -> int:
-        """Return how many numbers all passes have together, those that were given included."""
-        return self.total
+        """Return how many numbers this rank gets in all passes together, those that were given included."""
+        return self.total // self._ranks.world_size
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the numbers from here on."""
-        while self._sample < self.total:
-            (number,) = self.between(self._sample, self._sample + 1).tolist()
-            self._sample += 1
+        """Yield the numbers of this rank from here on; raises InputError where it is one of several, and not given."""
+        if self._data_rank is None and (found := DataRank.of(None, None)).world_size > 1:
+            raise InputError(
+                f"this process is rank {found.rank} of {found.world_size}, and this sampler has no rank: give it rank "
+                "and world_size, 0 and 1 where a framework divides the batches (Accelerate, Lightning); or loop over "
+                "PaddedBatches"
+            )
+        rank, world_size = self._ranks.rank, self._ranks.world_size
+        while self._sample + world_size <= self.total:
+            (number,) = self.between(self._sample + rank, self._sample + rank + 1).tolist()
+            self._sample += world_size
             yield number
 
     def between(self, first: int, stop: int) -> Numbers:
@@ -126,14 +140,23 @@ class EraSampler(DocumentSampler):
 
     kind = "eras"
 
-    def __init__(self, documents: Documents, *, seed: int = 0, shuffle: bool = True, passes: int = 1) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        passes: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
         """Take the documents; without ``shuffle``, those of an era come by partition and place.
 
         Raises:
             InputError: an argument cannot be used.
 
         """
-        super().__init__(documents, seed=seed, passes=passes)
+        super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
         self._shuffle = arguments.flag("shuffle", shuffle)
 
     @property
@@ -171,6 +194,8 @@ class BucketSampler(EraSampler):
         window: int = 8192,
         seed: int = 0,
         passes: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         """Take the documents; ``bucket_size`` is best that of a step, ``world_size * batch_size``.
 
@@ -178,7 +203,7 @@ class BucketSampler(EraSampler):
             InputError: an argument cannot be used.
 
         """
-        super().__init__(documents, seed=seed, passes=passes)
+        super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
         self._bucket = arguments.whole("bucket_size", bucket_size, 1, "documents")
         self._window = arguments.whole("window", window, 1, "documents")
         if self._bucket > self._window:
@@ -206,7 +231,15 @@ class StratifiedSampler(DocumentSampler):
     kind = "strata"
 
     def __init__(
-        self, documents: Documents, *, num_samples: int, num_strata: int, seed: int = 0, passes: int = 1
+        self,
+        documents: Documents,
+        *,
+        num_samples: int,
+        num_strata: int,
+        seed: int = 0,
+        passes: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         """Divide the documents into ``num_strata`` by length, and take ``num_samples`` in each pass.
 
@@ -214,7 +247,7 @@ class StratifiedSampler(DocumentSampler):
             InputError: an argument cannot be used.
 
         """
-        super().__init__(documents, seed=seed, passes=passes)
+        super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
         self._samples = arguments.whole("num_samples", num_samples, 1, "documents")
         self._strata = arguments.whole("num_strata", num_strata, 1, "strata", 1 << 16)
         self._owners = strata_of(documents.lengths, self._strata)
@@ -228,15 +261,8 @@ class StratifiedSampler(DocumentSampler):
             log.warning(
                 "%s of %s strata have fewer documents than their share, %s documents are drawn and not %s: stratum %s, "
                 "of %s to %s tokens, has %s, and its share is %s",
-                len(small),
-                self._strata,
-                self.in_pass,
-                self._samples,
-                number,
-                one.shortest,
-                one.longest,
-                one.documents,
-                one.share,
+                *(len(small), self._strata, self.in_pass, self._samples),
+                *(number, one.shortest, one.longest, one.documents, one.share),
             )
 
     @property

@@ -107,6 +107,7 @@ class StepLoop(ABC):
             DamagedError: a file is damaged or cut off (with ``check``: a block, before its batch is delivered).
 
         """
+        self._phases.data_rank.require()
         self._settle()
         delivery, reachable = self._delivery, self._reachable
         turn, before, skips = self._turn, self._position.step - 1, delivery.skips

@@ -115,6 +115,11 @@ TIME: Final = Values(
     (1e18, 1 << 62, 1e300),
 )
 STATE: Final = Values((), (*NO_WHOLES, {"sample": 2}, "state", [("format", 1)]))
+RANKS: Final[Mapping[str, Values]] = {
+    "rank": wholes(0, 0)._replace(refused=(*NO_WHOLES[1:], -1, 1), either=(None, *HUGE)),
+    "world_size": wholes(1, 1, 2)._replace(refused=(*NO_WHOLES[1:], 0, -1), either=(None, *HUGE)),
+}
+"""Each beside the other: one alone is refused, or means what it says there."""
 LOOPS: Final[Mapping[str, tuple[Any, ...]]] = {"device": ("cpu", torch.device("cpu")), "stop": (None,), "worker": ()}
 """What a `StepDataset` leaves to the loop, and what it takes as nothing at all."""
 BATCHES: Final[Mapping[str, Values]] = {
@@ -123,8 +128,8 @@ BATCHES: Final[Mapping[str, Values]] = {
     "batch_size": wholes(1, 1, 3),
     "sequence_length": wholes(1, 1, 2, 4)._replace(refused=(*NO_WHOLES, 0, -1, 3, 8), either=HUGE),
     "seed": Values((0, -1, np.int64(-1), np.uint8(7), (1 << 63) - 1, -(1 << 63)), (*NO_WHOLES, 1 << 63, 1 << 200)),
-    "rank": wholes(0, 0)._replace(refused=(*NO_WHOLES, -1, 1), either=HUGE),
-    "world_size": wholes(1, 1, 2),
+    "rank": RANKS["rank"],
+    "world_size": RANKS["world_size"]._replace(either=(None, *HUGE)),
     "device": Values(("cpu", torch.device("cpu")), (None, "", "gpu", "cuda:x", [0], 1.5, -7, {}), (0, 1, True)),
     "shuffle": FLAG,
     "in_order": FLAG._replace(work=(False, np.False_), either=(True,)),
@@ -250,6 +255,7 @@ SAMPLERS: Final[Mapping[str, Mapping[str, Values]]] = {
 SAMPLED: Final[Mapping[str, Values]] = {
     "seed": BATCHES["seed"],
     "passes": wholes(1, 1, 2)._replace(either=HUGE[2:]),
+    **RANKS,
     "documents": Values((), (*NO_WHOLES[:-1], "documents", Documents)),
     "state_dict": Values((), (*NO_WHOLES, {"sample": 2}, "state", [("format", 1)])),
 }
@@ -260,8 +266,7 @@ PADDED: Final[Mapping[str, Values]] = {
     "max_length": wholes(1, 1, 64)._replace(work=(None, 1, np.int64(64)), refused=(*NO_WHOLES[1:], 0, -1)),
     "padding": Values(("longest",), (None, "left", "", True, 0, ["longest"], b"longest")),
     "padding_id": wholes(0, 0, 7)._replace(work=(None, 0, np.int64(7)), refused=(*NO_WHOLES[1:], -1), either=HUGE),
-    "rank": wholes(0, 0)._replace(refused=(*NO_WHOLES, -1, 1), either=HUGE),
-    "world_size": wholes(1, 1, 2)._replace(either=HUGE),
+    **RANKS,
     "device": BATCHES["device"],
     "prefetch": BATCHES["prefetch"],
 }
@@ -327,7 +332,7 @@ class Scene:
         sampler = kind(**(right | {name: value for name, value in given_values.items() if name != "state_dict"}))
         if "state_dict" in given_values:
             sampler.load_state_dict(given_values["state_dict"])
-        next(iter(sampler))
+        next(iter(sampler), None)
 
     def pad(self, **given_values: Any) -> PaddedBatches:
         """Read a padded batch."""
@@ -358,6 +363,7 @@ def mixed_steps(scene: Scene) -> Batches:
 
 def with_argument(call: Callable[..., object], name: str, **fixed: Any) -> Callable[[Any], object]:
     """Return a call with one argument of that name, beside others."""
+    fixed |= {"rank": {"world_size": 1}, "world_size": {"rank": 0}}.get(name, {})
     return lambda value: call(**({name: value} | fixed))
 
 

@@ -1,0 +1,269 @@
+"""Whose samples a process gets that does not say which rank it is."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+from torch.utils.data import DataLoader
+
+from tests.consumers.packed import given_documents, pack, packed_info, packed_store
+from tests.consumers.scenes import era_store, rows_of
+from tests.store.chains import STREAM
+from tokenmill.consumers import (
+    Batches,
+    BucketSampler,
+    Documents,
+    EraSampler,
+    Mixture,
+    MixtureDataset,
+    PaddedBatches,
+    StepDataset,
+    StratifiedSampler,
+)
+from tokenmill.errors import InputError
+
+VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "PMI_RANK", "PMI_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be started by nobody who says which of several processes this is."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a store of blocks and one of documents."""
+    path = tmp_path_factory.mktemp("stores")
+    era_store(path / "blocks")
+    packed_store(path / "texts", packed_info(), {0: pack(given_documents([3, 9, 4, 6] * 6), "concat", 5)})
+    return path
+
+
+@contextmanager
+def process_group(rank: int, world_size: int) -> Iterator[None]:
+    """Be one of several processes, of which the others are not there."""
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    distributed.init_process_group("fake", store=fake.FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def by_batches(there: Path, **options: Any) -> Any:
+    """Return what `Batches` give."""
+    return rows_of(Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4, **options))
+
+
+def by_steps(there: Path, workers: int, start: str | None = None, **options: Any) -> Any:
+    """Return what a `StepDataset` gives through a loader."""
+    steps = StepDataset(there / "blocks", STREAM, batch_size=2, sequence_length=4, **options)
+    return rows_of(DataLoader(steps, batch_size=None, num_workers=workers, multiprocessing_context=start))
+
+
+def by_mixture(there: Path, **options: Any) -> Any:
+    """Return what a mixture gives."""
+    given: dict[str, Any] = {"store": there / "blocks", "stream": STREAM, "batch_size": 2, "sequence_length": 4}
+    streams = {"early": {"eras": range(2)}, "late": {"eras": range(2, 5)}}
+    found = rows_of(Mixture.open(streams, {"early": 1, "late": 2}, **given, **options))
+    assert found == rows_of(MixtureDataset(streams, {"early": 1, "late": 2}, **given, **options))
+    return found
+
+
+def by_padded(there: Path, **options: Any) -> Any:
+    """Return which documents padded batches have, by themselves and through a loader."""
+    padded = PaddedBatches(Documents(there / "texts", STREAM), batch_size=2, **options)
+    through = [batch.indices.tolist() for batch in padded.loader()]
+    assert [batch.indices.tolist() for batch in padded] == through
+    return through
+
+
+READERS: dict[str, Callable[..., Any]] = {
+    "Batches": by_batches,
+    "StepDataset": lambda there, **options: by_steps(there, 0, **options),
+    "Mixture": by_mixture,
+    "PaddedBatches": by_padded,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_torchrun_says_which_rank_a_process_is(there: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
+    """Ranks get different samples without saying so; who wants the same in each says that."""
+    read = READERS[reader]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    found = read(there)
+    assert found == read(there, rank=1, world_size=3)
+    assert found != read(there, rank=0, world_size=3)
+    whole = read(there, rank=0, world_size=1)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert read(there) == whole != found
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_process_group_knows_better_than_the_environment(
+    there: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """It is what gradients are averaged over."""
+    read = READERS[reader]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with process_group(2, 3):
+        found = read(there)
+        assert read(there, rank=0, world_size=1) != found
+    assert found == read(there, rank=2, world_size=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_read_for_the_rank_that_opened_the_data_set(there: Path, start: str) -> None:
+    """They have no process group, or the copy of one."""
+    with process_group(1, 2):
+        found = by_steps(there, 2, start)
+    assert found == by_batches(there, rank=1, world_size=2)
+
+
+def test_a_state_of_one_world_goes_on_in_another(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found or given, ranks are no part of it."""
+    options: dict[str, Any] = {"batch_size": 2, "sequence_length": 4}
+    alone = Batches(there / "blocks", STREAM, **options)
+    whole = rows_of(alone)
+    state = alone.rewind().skip(3).state_dict()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ranks = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        ranks.append(Batches(there / "blocks", STREAM, **options))
+        ranks[-1].load_state_dict(state)
+    rows = [row for step in zip(*ranks, strict=True) for row in rows_of(step)]
+    assert rows == whole[6 : 6 + len(rows)]
+    assert len(rows) > len(whole) - 6 - 4
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"RANK": "1"}, r"RANK=1, which does not say"),
+        ({"WORLD_SIZE": "2"}, r"WORLD_SIZE=2, which does not say .* when the process group is initialised"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, r"RANK=2, WORLD_SIZE=2, which"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, r"RANK=one"),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}, r"SLURM started this process as number 3 of 8"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, r"give rank and world_size"),
+    ],
+)
+@pytest.mark.parametrize("reader", READERS)
+def test_an_environment_that_leaves_it_open_is_refused(
+    there: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], said: str, reader: str
+) -> None:
+    """A guess would be the same samples on all ranks, or a part of them on the only one."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=said):
+        READERS[reader](there)
+    assert READERS[reader](there, rank=0, world_size=1)
+
+
+def test_one_task_of_slurm_is_alone(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a laptop."""
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    assert by_batches(there) == by_batches(there, rank=0, world_size=1)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_half_a_rank_is_refused(there: Path, reader: str) -> None:
+    """The other half would be guessed."""
+    read = READERS[reader]
+    with pytest.raises(InputError, match="rank is 0, without world_size: give both"):
+        read(there, rank=0)
+    with process_group(1, 2), pytest.raises(InputError, match="world_size is 4, without rank: give both"):
+        read(there, world_size=4)
+
+
+def test_the_number_of_ranks_alone_is_taken_with_a_warning(there: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where nobody knows of several, this is the first."""
+    assert by_batches(there, world_size=2) == by_batches(there, rank=0, world_size=2)
+    assert "world_size is 2 without a rank, so this process reads as rank 0" in caplog.text
+
+
+def test_who_opened_too_early_is_told(there: Path) -> None:
+    """Before the process group there was one process."""
+    batches = Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4)
+    padded = PaddedBatches(Documents(there / "texts", STREAM), batch_size=2)
+    given = Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4, rank=0, world_size=1)
+    with process_group(0, 2):
+        for loop in (batches, padded):
+            with pytest.raises(InputError, match="the process group has 2 ranks, and was initialised after"):
+                next(iter(loop))
+        assert next(iter(given))
+    with process_group(0, 1):
+        assert next(iter(batches))
+
+
+@pytest.mark.parametrize("kind", [EraSampler, BucketSampler, StratifiedSampler])
+def test_ranks_share_a_sampler_that_stands_alone(there: Path, kind: Any) -> None:
+    """Each gets as many numbers, together each once; their states are one, and that of padded batches."""
+    documents = Documents(there / "texts", STREAM)
+    options: dict[str, Any] = {"num_samples": 20, "num_strata": 2} if kind is StratifiedSampler else {}
+    whole = list(kind(documents, **options))
+    ranks = [kind(documents, rank=rank, world_size=3, **options) for rank in range(3)]
+    found = [list(one) for one in ranks]
+    assert [number for step in zip(*found, strict=True) for number in step] == whole[: len(whole) // 3 * 3]
+    assert {len(one) for one in ranks} == {len(found[0])}
+    assert ranks[0].state_dict() == ranks[1].state_dict()
+    with pytest.raises(InputError, match="one rank among several"):
+        PaddedBatches(documents, ranks[0], batch_size=2)
+
+
+def test_a_sampler_among_ranks_must_know_its_own(there: Path) -> None:
+    """Some frameworks divide its batches, others do not."""
+    documents = Documents(there / "texts", STREAM)
+    sampler = EraSampler(documents)
+    with process_group(1, 2):
+        with pytest.raises(
+            InputError, match=r"rank 1 of 2, and this sampler has no rank: .* 0 and 1 where a framework"
+        ):
+            next(iter(sampler))
+        assert list(EraSampler(documents, rank=0, world_size=1))
+        assert next(iter(PaddedBatches(documents, sampler, batch_size=2)))
+    assert list(sampler)
+
+
+SCRIPT = """
+import sys
+from torch import distributed
+from tests.consumers.test_data_rank import by_batches
+from pathlib import Path
+distributed.init_process_group("gloo")
+Path(sys.argv[2], f"rank{distributed.get_rank()}").write_text(repr(by_batches(Path(sys.argv[1]))))
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_the_loop_of_the_readme_under_torchrun(there: Path, tmp_path: Path) -> None:
+    """Two processes of torch's own launcher."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    root = Path(__file__).parents[2]
+    ran = [*command, str(tmp_path / "script.py"), str(there), str(tmp_path)]
+    done = subprocess.run(ran, cwd=root, env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    found = [(tmp_path / f"rank{rank}").read_text() for rank in range(2)]
+    assert found == [repr(by_batches(there, rank=rank, world_size=2)) for rank in range(2)]
+
+
+def test_ranks_may_be_numbers_of_torch(there: Path) -> None:
+    """As from a device mesh."""
+    assert by_batches(there, rank=torch.tensor(1), world_size=torch.tensor(2)) == by_batches(
+        there, rank=1, world_size=2
+    )
