@@ -17,15 +17,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from multiprocessing import current_process, forkserver, get_context
+from multiprocessing import current_process, forkserver, get_context, spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tokenmill import processes
 from tokenmill.app.cli import BLAS_THREADS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -154,6 +156,14 @@ class SideForks(ForkServerContext):
     """What to set `tokenmill.processes.STARTING` to."""
 
     Process = _SideFork
+
+
+def die_while_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let side processes end before they read anything; the command line of this process is long."""
+    ensure_running()
+    monkeypatch.setattr(processes, "STARTING", get_context("spawn"))
+    monkeypatch.setattr(spawn, "_python_exe", b"/bin/true")
+    monkeypatch.setattr(sys, "argv", ["tokenmill", *["a path" * 100] * 1000])
 
 
 @cache

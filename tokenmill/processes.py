@@ -170,19 +170,20 @@ STARTING: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn"
 
 @contextmanager
 def side_processes(
-    count: int, name: str, work: Callable[..., None], *arguments: object
+    count: int, name: str, work: Callable[[Connection], None]
 ) -> Iterator[dict[Connection, BaseProcess]]:
-    """Yield the pipes to ``count`` processes, and the processes, which run ``work(pipe, *arguments)``.
+    """Yield the pipes to ``count`` processes, and the processes, which run ``work(pipe)``.
 
-    They are killed when the block ends: what they hold must need no orderly end.
+    All that they are told comes through these pipes, which break with a process. What multiprocessing hands over at the
+    start goes through a pipe that it holds open at both ends: where more than that takes is written, and the process
+    ends before it reads, writing never ends. They are killed when the block ends: what they hold must need no orderly
+    end.
     """
     workers: dict[Connection, BaseProcess] = {}
     try:
         for number in range(count):
             mine, theirs = STARTING.Pipe()
-            process: BaseProcess = STARTING.Process(
-                target=work, args=(theirs, *arguments), name=f"{name} {number}", daemon=True
-            )
+            process: BaseProcess = STARTING.Process(target=work, args=(theirs,), name=f"{name} {number}", daemon=True)
             with _shielded():
                 process.start()
             theirs.close()
@@ -201,9 +202,10 @@ def _shielded() -> Iterator[None]:
     """Start processes that import nothing from the working directory, and never see Ctrl-C: they inherit both.
 
     Ctrl-C reaches the whole group; we end them. multiprocessing says ``-P`` to them only if we were started with it.
+    They do not get the arguments of our command line, which may be thousands of paths.
     """
-    safe = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = "1"
+    safe, arguments = os.environ.get(SAFE_PATH), sys.argv
+    os.environ[SAFE_PATH], sys.argv = "1", sys.argv[:1]
     before: set[int | signal.Signals] = set()
     try:
         ensure_running()  # multiprocessing's own helper would be started next, and lift the mask again
@@ -211,6 +213,7 @@ def _shielded() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sys.argv = arguments
         if safe is None:
             del os.environ[SAFE_PATH]
         else:

@@ -214,18 +214,18 @@ class _Requests:
                 self._changed.notify()
 
 
-def _work(connection: Connection, assigned: Sequence[Sequence[int]], task: MillTask) -> None:
-    """Do what comes through the pipe, until it closes; the first message says which process this is."""
+def _work(connection: Connection) -> None:
+    """Do what comes through the pipe, until it closes; the first message says which partitions are this process's."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process that started this one ends it
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     collect_seldom()
     allow_more_files()
     end_with_parent()
-    os.environ["RAYON_NUM_THREADS"] = str(task.threads)  # read by tokenizers when it first encodes
     try:
-        mine = assigned[connection.recv()]
+        partitions, task = connection.recv()
+        os.environ["RAYON_NUM_THREADS"] = str(task.threads)  # read by tokenizers when it first encodes
         try:
-            miller = _Miller(task, mine)
+            miller = _Miller(task, partitions)
             connection.send((-1, miller.next_offsets()))
             for number, request in _Requests(connection):
                 connection.send((number, miller.answer(request)))
@@ -262,9 +262,10 @@ class _Process:
                 self.connection.send((number, request))
         return found
 
-    def read(self) -> None:
-        """Take the answers as they come; in a thread of its own."""
+    def run(self, task: MillTask) -> None:
+        """Say what it is to do, and take the answers as they come; in a thread of its own."""
         try:
+            self.connection.send((self.partitions, task))
             while True:
                 number, answer = self.connection.recv()
                 if isinstance(answer, TokenMillError):
@@ -305,11 +306,10 @@ class Millers:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        started = side_processes(len(self._assigned), "pack", _work, self._assigned, self._task)
-        for number, (connection, process) in enumerate(self._stack.enter_context(started).items()):
-            one = _Process(connection, process, self._assigned[number])
-            connection.send(number)
-            threading.Thread(target=one.read, name=f"pack answers {number}", daemon=True).start()
+        started = self._stack.enter_context(side_processes(len(self._assigned), "pack", _work))
+        for partitions, (connection, process) in zip(self._assigned, started.items(), strict=True):
+            one = _Process(connection, process, partitions)
+            threading.Thread(target=one.run, args=(self._task,), name=process.name, daemon=True).start()
             self._processes.append(one)
         return self
 

@@ -10,7 +10,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
@@ -211,14 +211,19 @@ def check_partitions(
 
 def _give(connection: Connection, waiting: deque[tuple[int, PartitionTask]]) -> int:
     index, task = waiting.popleft()
-    connection.send(task)
+    _send(connection, task)
     return index
+
+
+def _send(connection: Connection, message: object) -> None:
+    with suppress(OSError):  # the process has ended: who waits for its answer says so
+        connection.send(message)
 
 
 def _receive(connection: Connection, process: BaseProcess, task: PartitionTask) -> Advance | list[ChainResult]:
     try:
         answer = connection.recv()
-    except EOFError:
+    except (EOFError, OSError):  # it may have ended with something unread
         process.join()
         raise TokenMillError(
             f"the process that verified {task.raw_topic} partition {task.partition} ended with code "
@@ -231,20 +236,21 @@ def _receive(connection: Connection, process: BaseProcess, task: PartitionTask) 
     return answer
 
 
-def _workers(count: int) -> AbstractContextManager[dict[Connection, BaseProcess]]:
+@contextmanager
+def _workers(count: int) -> Iterator[dict[Connection, BaseProcess]]:
     """Return a context of processes that verify; each has its share of the cores."""
     threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
-    # Whether the fast path can be used is asked here, so that the log says it once.
-    return side_processes(count, "verify", _work, threads, fastpath.is_available())
+    fast = fastpath.is_available()  # asked here, so that the log says it once
+    with side_processes(count, "verify", _work) as workers:
+        for connection in workers:
+            _send(connection, (threads, fast))
+        yield workers
 
 
-def _work(connection: Connection, threads: int, fast: bool) -> None:  # noqa: FBT001 - multiprocessing passes it
+def _work(connection: Connection) -> None:
     """Verify the partitions that come through the pipe, until it closes."""
     collect_seldom()
-    if fast:
-        fastpath.install()
     end_with_parent()
-    os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
     opened: dict[bytes, Stages] = {}
 
     def stages(task: PartitionTask) -> Stages:
@@ -261,6 +267,10 @@ def _work(connection: Connection, threads: int, fast: bool) -> None:  # noqa: FB
         return opened[key]
 
     try:
+        threads, fast = connection.recv()
+        os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
+        if fast:
+            fastpath.install()
         while True:
             task: PartitionTask = connection.recv()
             try:

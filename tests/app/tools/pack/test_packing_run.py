@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from tests.app.tools.pack.packing import (
     blocks_in,
@@ -19,12 +21,21 @@ from tests.app.tools.pack.packing import (
     rows,
     small_settings,
 )
+from tests.forked import die_while_starting
 from tests.sources.files import as_lines, write_jsonl
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run
 from tokenmill.app.tools.pack.pack_verification import PackVerification, verify_pack
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
-from tokenmill.errors import DifferenceError, FingerprintError, InputError, LockedError, SettingsError, StoreError
+from tokenmill.errors import (
+    DifferenceError,
+    FingerprintError,
+    InputError,
+    LockedError,
+    SettingsError,
+    StoreError,
+    TokenMillError,
+)
 from tokenmill.store import Store, open_eras
 from tokenmill.store.lock import StoreLock
 
@@ -147,6 +158,20 @@ def with_stream_of_kafka(settings: Settings, store: Path) -> Settings:
 
 
 @pytest.mark.slow
+def test_a_process_that_ends_while_it_starts_ends_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much it is to be told; the same command goes on."""
+    write_jsonl(tmp_path / "a.jsonl", rows(20))
+    tokenizer = Tokenizer(WordLevel({f"word {number}": number for number in range(20_000)}, "word 0"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    given = {"tokenizer": str(tmp_path / "tokenizer.json"), "end_of_document": "1"}
+    settings, paths = small_settings(tmp_path / "store", **given), [tmp_path / "a.jsonl"]
+    with monkeypatch.context() as patch:
+        die_while_starting(patch)
+        with pytest.raises(TokenMillError, match=r"ended with code 0 .*the same command goes on"):
+            pack_into(settings, paths)
+    assert pack_into(settings, paths).documents == 20
+
+
 def test_changed_sources_are_named(tmp_path: Path) -> None:
     """By content, not by time: a file that was touched is the same, and one of the same size and time is not."""
     settings = small_settings(tmp_path / "store")

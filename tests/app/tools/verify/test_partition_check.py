@@ -14,6 +14,7 @@ import pytest
 
 from tests.app.tools.verify.published import Published, settled
 from tests.conftest import TopicFactory
+from tests.forked import die_while_starting
 from tokenmill import processes
 from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.local.broker import Broker
@@ -115,6 +116,7 @@ class Crew:
         mine = {}
         for _ in range(count):
             here, there = multiprocessing.Pipe()
+            here.send((1, False))
             thread = threading.Thread(target=self._work, args=(there,))
             thread.start()
             self._threads.append(thread)
@@ -129,7 +131,7 @@ class Crew:
 
     def _work(self, pipe: Any) -> None:
         try:
-            partition_check._work(pipe, 1, fast=False)
+            partition_check._work(pipe)
         except KeyboardInterrupt:
             pass  # it died: the pipe closes, and nothing was said
         finally:
@@ -205,6 +207,13 @@ def test_a_process_that_ended_without_an_answer_is_named(crew: Crew, monkeypatch
     monkeypatch.setattr(partition_check, "check_partition", die)
     with pytest.raises(TokenMillError, match=r"verified raw partition 5 ended with code -9 .*fewer processes"):
         list(check_partitions([task(5)], 1))
+
+
+def test_a_process_that_ends_while_it_starts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the middle of its work."""
+    die_while_starting(monkeypatch)
+    with pytest.raises(TokenMillError, match=r"verified raw partition 5 ended with code 0 .*fewer processes"):
+        list(check_partitions([task(5, b"x" * (1 << 20))], 1))
 
 
 def test_advances_are_added_up_between_two_reports(monkeypatch: pytest.MonkeyPatch) -> None:
