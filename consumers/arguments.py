@@ -2,11 +2,9 @@
 
 import math
 import operator
-import os
 import re
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -178,13 +176,6 @@ def timeout_of(value: Any) -> float | None:
     """Return a timeout in seconds; None means for ever, and so does an infinite one."""
     endless = isinstance(value, float | np.floating) and value == math.inf
     return None if value is None or endless else seconds("timeout", value)
-
-
-def store_of(value: Any) -> Path:
-    """Return the path of a store; raises InputError where it is no path."""
-    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
-        raise InputError(f"store is {shown(value)}: give the path of the store's directory")
-    return Path(value)
 
 
 def stream_of(value: Any) -> str:

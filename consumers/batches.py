@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
 from tokenmill.store import OnDamage, StreamInfo, open_eras, read_stream
+from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
 from .batch import Leg
@@ -51,7 +51,7 @@ class Batches(StepLoop):
 
     def __init__(
         self,
-        store: Path | str,
+        store: StorePath,
         stream: str,
         *,
         batch_size: int | list[tuple[int, int]],
@@ -129,7 +129,7 @@ class Batches(StepLoop):
         store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
         stop = arguments.callable_of("stop", stop)
         target = device_of(device)
-        self._store = arguments.store_of(store)
+        self._store = store_directory(store)
         self._info = info = read_stream(self._store, stream)
         reachable = ReachableStream(self._store, stream)
         length = asked.sequence_length

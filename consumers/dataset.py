@@ -1,7 +1,6 @@
 """Samples by index: a map-style dataset over eras that are all there."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch.utils.data import Dataset
 
 from tokenmill.samples import EraOrder, Ranks, TrainableSamples, count_views
 from tokenmill.store import read_stream
+from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
 from .batch_documents import BatchDocuments, documents_of
@@ -46,7 +46,7 @@ class EraDataset(Dataset[Sample]):
 
     def __init__(
         self,
-        store: Path | str,
+        store: StorePath,
         stream: str,
         *,
         sequence_length: int,
@@ -68,7 +68,7 @@ class EraDataset(Dataset[Sample]):
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
 
         """
-        self._store = arguments.store_of(store)
+        self._store = store_directory(store)
         self._check = arguments.flag("check", check)
         self._with_documents = arguments.flag("documents", documents)
         arguments.eras_of(eras)

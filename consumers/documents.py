@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal, SupportsIndex, overload
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from tokenmill.errors import InputError
 from tokenmill.samples import DocumentIndex, Numbers
 from tokenmill.store import MapWatch, PartitionReader, StreamInfo, open_eras, read_stream
-from tokenmill.store.layout import partition_directory
+from tokenmill.store.layout import StorePath, partition_directory, store_directory
 from tokenmill.store.views import Tokens
 
 from . import arguments
@@ -60,7 +59,7 @@ class Documents:
 
     def __init__(
         self,
-        store: Path | str,
+        store: StorePath,
         stream: str,
         *,
         eras: range | None = None,
@@ -88,7 +87,7 @@ class Documents:
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
 
         """
-        self._store = arguments.store_of(store)
+        self._store = store_directory(store)
         self._check = arguments.flag("check", check)
         arguments.eras_of(eras)
         named = Labels.of(label_field, label_names)

@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenmill.errors import InputError
 from tokenmill.samples import UNPINNED
+from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
 from .batch import Batch
@@ -37,15 +37,14 @@ class StepDataset(IterableDataset[Batch]):
     for, for a loader keeps to itself what it handed out. `rewind` goes back to the beginning.
     """
 
-    def __init__(self, store: Path | str, stream: str, **options: Any) -> None:
+    def __init__(self, store: StorePath, stream: str, **options: Any) -> None:
         """Open a stream; the options are those of `Batches`, of which ``device`` and ``stop`` stay with the loop.
 
         Raises:
             as in `Batches`.
 
         """
-        _leave_to_loops("StepDataset", options)
-        self._begin({"store": store, "stream": stream} | options)
+        self._begin(_for_workers("StepDataset", {"store": store, "stream": stream} | options))
 
     def _begin(self, options: dict[str, Any]) -> None:
         """Stand at the beginning of what is opened with these options; the ranks are those that are known here."""
@@ -207,10 +206,9 @@ class MixtureDataset(StepDataset):
         """
         with told("streams", streams):
             own = arguments.options_of("streams", streams)
-            each = [arguments.options_of(f"stream {name!r}", one) for name, one in own.items()]
-        for given in (options, *each):
-            _leave_to_loops("MixtureDataset", given)
-        self._begin({"streams": own, "weights": weights} | options)
+            each = {name: arguments.options_of(f"stream {name!r}", one) for name, one in own.items()}
+            placed = {name: _for_workers("MixtureDataset", one) for name, one in each.items()}
+        self._begin({"streams": placed, "weights": weights} | _for_workers("MixtureDataset", options))
 
     def set_weights(self, weights: Mapping[str, Any], from_step: int | None = None) -> None:
         """Let other weights hold from a step on, as `Mixture.set_weights` does, in the next loop over this.
@@ -227,8 +225,8 @@ class MixtureDataset(StepDataset):
         return Mixture.open(**(self._options | options))
 
 
-def _leave_to_loops(kind: str, options: Mapping[str, Any]) -> None:
-    """Raise InputError for options that stay with the loop."""
+def _for_workers(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as other processes can use them; raises InputError for those that stay with the loop."""
     kept = [name for name in ("device", "stop", "worker") if not _is_default(options.get(name))]
     if kept:
         raise InputError(
@@ -236,6 +234,7 @@ def _leave_to_loops(kind: str, options: Mapping[str, Any]) -> None:
             "are made in worker processes, on the CPU; move them to a device in the loop, end the loop where you "
             "like, and let the DataLoader number its workers"
         )
+    return {**options} | ({"store": store_directory(options["store"])} if "store" in options else {})
 
 
 def _is_default(value: Any) -> bool:

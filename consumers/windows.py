@@ -1,7 +1,6 @@
 """Windows: x and y at any token of a partition, across the borders of blocks, for those who sample by themselves."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 from tokenmill.errors import InputError
 from tokenmill.extras import missing_extra
 from tokenmill.store import PartitionReader, open_partition, partitions_in, read_stream
+from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
 from .reachable import ReachableStream
@@ -26,7 +26,7 @@ class Windows:
     By number, ``windows[i]``, all of them are a map-style data set, for samplers of one's own.
     """
 
-    def __init__(self, store: Path | str, stream: str, length: int, *, check: bool = True) -> None:
+    def __init__(self, store: StorePath, stream: str, length: int, *, check: bool = True) -> None:
         """Open the partitions that there are.
 
         Args:
@@ -42,7 +42,7 @@ class Windows:
             DamagedError: the files are damaged.
 
         """
-        self._store = arguments.store_of(store)
+        self._store = store_directory(store)
         self.length = arguments.whole("length", length, 1, "tokens")
         """Tokens of x, and of y."""
         self._stream, checks = arguments.stream_of(stream), arguments.flag("check", check)

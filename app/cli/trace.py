@@ -56,6 +56,14 @@ Part = Annotated[
         "--of", metavar="NAME", help="With the state of a mixture: this stream of it, whose samples count as its steps."
     ),
 ]
+StoreOf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--store-of",
+        metavar="NAME=DIRECTORY",
+        help="With the state of a mixture: the store of this stream, if it is in another one; may be given again.",
+    ),
+]
 Text = Annotated[bool, typer.Option("--text", help="Ask the brokers for the records, and print their text.")]
 
 LINE_CHARACTERS = 100
@@ -83,6 +91,7 @@ def trace_command(
     record: Record = None,
     document: Document = None,
     of: Part = None,
+    store_of: StoreOf = None,
     text: Text = False,
     as_json: AsJson = False,
 ) -> None:
@@ -95,14 +104,18 @@ def trace_command(
     if len(asked) != 1:
         raise InputError("give one of --step, --sample, --block, --record and --document")
     saved = read_any_state(state)
+    stores = _stores(store_of or (), mixture=is_mixture(saved))
     if is_mixture(saved) and of is None:
-        if step is None:
-            raise InputError("the state is of a mixture: give --step, or the stream that you mean (--of NAME)")
-        _show_step_of_mixture(settings, MixtureTracer(settings.store, saved), step, as_json=as_json)
+        if step is None or text:
+            raise InputError(
+                "the state is of a mixture: give --step, without --text, or the stream that you mean (--of NAME)"
+            )
+        _show_step_of_mixture(settings, MixtureTracer(settings.store, saved, stores), step, as_json=as_json)
         return
     if of is not None and not is_mixture(saved):
         raise InputError("--of names a stream of a mixture, and this is a state of Batches: leave it out")
-    tracer = Tracer(settings.store, read_state(state) if of is None else part_of(saved, of))
+    store = stores.get(of or "", settings.store)
+    tracer = Tracer(store, read_state(state) if of is None else part_of(saved, of))
     if tracer.doubt is not None:
         say(f"warning: {tracer.doubt}")
     printer = _Printer(settings, tracer.position.sequence.stream, text=text, as_json=as_json)
@@ -117,6 +130,18 @@ def trace_command(
     else:
         found = [tracer.record(*place) for place in _scan(tracer, document or "")]
         printer.records({"document": document}, found)
+
+
+def _stores(given: Iterable[str], *, mixture: bool) -> dict[str, Path]:
+    """Return the stores of single streams of a mixture; raises InputError where this is none, or names nothing."""
+    stores = {}
+    for one in given:
+        name, equals, directory = one.partition("=")
+        if not mixture or not equals or not name or not directory:
+            advice = "give NAME=DIRECTORY, with the name of a stream in the mixture" if mixture else "give --store"
+            raise InputError(f"--store-of is {one!r}: {advice}")
+        stores[name] = Path(directory)
+    return stores
 
 
 def _show_step_of_mixture(settings: Settings, tracer: MixtureTracer, step: int, *, as_json: bool) -> None:

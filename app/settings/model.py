@@ -18,6 +18,7 @@ from .connections import ConnectionSettings, RegistrySettings
 from .explain import explain
 from .values import (
     Decode,
+    HomePath,
     Names,
     OptionalNumber,
     OptionalSize,
@@ -254,7 +255,7 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
     )
 
     raw_topics: TopicNames = Field(default=("raw-text",), description="Topics whose records are milled.")
-    store: Path = Field(default=Path("store"), description="Directory of the segments, on a disk of this machine.")
+    store: HomePath = Field(default=Path("store"), description="Directory of the segments, on a disk of this machine.")
     max_record_bytes: Size = Field(
         default=16 * MIB,
         ge=1,

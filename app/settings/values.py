@@ -77,6 +77,19 @@ def parse_optional_size(value: object) -> int | None:
     return None if value in (None, "") else parse_size(value)
 
 
+def at_home(path: Path) -> Path:
+    """Return a path, with ``~`` as the home directory, which a shell leaves in ``--store=~/data`` and a file always.
+
+    Raises:
+        ValueError: there is no such home.
+
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
 def parse_table(value: object) -> object:
     """Return a table written as one JSON object (in a variable); anything but a string as it is."""
     return json.loads(value) if isinstance(value, str) else value
@@ -236,6 +249,7 @@ Token = Annotated[int | str | None, BeforeValidator(parse_token)]
 OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]
 OptionalNumber = Annotated[int | None, BeforeValidator(empty_is_none)]
 OptionalSize = Annotated[int | None, BeforeValidator(parse_optional_size)]
-OptionalPath = Annotated[Path | None, BeforeValidator(empty_is_none)]
+HomePath = Annotated[Path, AfterValidator(at_home)]
+OptionalPath = Annotated[HomePath | None, BeforeValidator(empty_is_none)]
 OptionalSecret = Annotated[SecretStr | None, BeforeValidator(empty_is_none)]
 Tables = Annotated[dict[TopicName, dict[str, Any]], BeforeValidator(parse_table)]

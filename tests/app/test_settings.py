@@ -340,3 +340,14 @@ def test_the_packing_decides_what_a_block_has() -> None:
         for name in ("concat", "fit", "rows", "chunks")
     }
     assert sizes == {"concat": 513, "fit": 513, "rows": 512, "chunks": 5121}
+
+
+@pytest.mark.parametrize("name", ["store", "ssl_cafile", "ssl_certfile"])
+def test_a_path_may_be_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    """A file of settings is read by no shell, and neither is ``--store=~/store``."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "place").touch()
+    given = {name: "~/place", "security_protocol": "SSL"}
+    assert getattr(load_settings(given), name) == tmp_path / "place"
+    with pytest.raises(SettingsError, match=name):
+        load_settings(given | {name: "~nobody-of-this-name/place"})

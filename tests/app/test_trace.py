@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.consumers.mixtures import open_mixture, stores_of
 from tests.milled import Milled, records
 from tokenmill.app.cli import main
 from tokenmill.app.tools.inspect.tracing import outcome_of
@@ -161,3 +162,32 @@ def test_what_is_no_state_is_refused(trace: Command, state: Path, content: str) 
     assert "state_dict()" in trace("--step", "0", code=InputError.exit_code)
     state.unlink()
     assert "state_dict()" in trace("--step", "0", code=InputError.exit_code)
+
+
+def test_a_step_of_a_mixture_over_several_stores_is_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each stream in its own; whoever names one store alone is told which stream is not there, and what to say."""
+    stores = stores_of(tmp_path, {"books": 2, "web": 2})
+    mixture = open_mixture(stores, {"books": 1, "web": 2})
+    batch = next(iter(mixture))
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(mixture.state_dict()))
+
+    def trace(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["trace", "--state", str(state), "--store", str(stores["books"]), "--step", "0", *arguments])
+        code, printed = ended.value.code, capsys.readouterr()
+        return (code, printed.err) if isinstance(code, int) and code else (0, printed.out)
+
+    code, said = trace("--store-of", f"web={stores['web']}", "--json")
+    assert code == 0
+    found = json.loads(said)["samples"]
+    assert [one["of"] for one in found] == list(batch.streams)
+    assert [[source["offset"] for source in one["sources"]] for one in found] == [
+        [source.offset for source in row] for row in batch.sources()
+    ]
+    code, said = trace()
+    assert code
+    assert "The mixture calls it 'web'; if it is in another store, say --store-of web=DIRECTORY" in said
+    for wrong, told in (("web", "give NAME=DIRECTORY"), ("other=x", "the mixture has no stream 'other'")):
+        assert told in trace("--store-of", wrong)[1]
+    assert "the stream that you mean (--of NAME)" in trace("--text")[1]

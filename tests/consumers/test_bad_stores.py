@@ -86,8 +86,8 @@ def hold_another_stream(store: Store) -> None:
     [
         (be_gone, StoreError, "check both names"),
         (be_no_store, StoreError, "check both names"),
-        (be_of_a_later_format, StoreError, "use the version"),
-        (lose_the_description, DamagedError, "tokenmill repair"),
+        (be_of_a_later_format, StoreError, r"/stream\.json: its format .*use the version"),
+        (lose_the_description, DamagedError, r"/stream\.json: .*`tokenmill repair raw-text\.train --store /"),
         (lose_eras, StoreError, r"eras\.index has it and eras\.jsonl does not.*copy both again"),
         (flip_a_bit_of_the_eras, DamagedError, r"eras\.index|tokenmill|copy"),
         (lose_a_segment, DamagedError, "tokenmill repair"),

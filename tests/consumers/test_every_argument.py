@@ -86,7 +86,7 @@ def wholes(least: int, *right: int) -> Values:
     return Values(tuple(kind(one) for one in right for kind in kinds), (*NO_WHOLES, *below), HUGE)
 
 
-PATH: Final = Values((), (None, 4, "", b"store", "st\0re", ["store"], 1.5))
+PATH: Final = Values((), (None, 4, "", b"", "st\0re", ["store"], 1.5, "s3://store"))
 NAME: Final = Values((STREAM,), (None, 4, [STREAM], b"raw", "", "..", "a/b", "other", "st\0re", "x" * 300, "ü"))
 FLAG: Final = Values((True, False, np.True_), (None, 0, 1, "yes", "", [], 1.0, np.int8(1)))
 ERAS: Final = Values(

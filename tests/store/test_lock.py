@@ -1,5 +1,7 @@
 """One writer per partition."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -8,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.errors import LockedError
+from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
+from tokenmill.errors import LockedError, StoreError
+from tokenmill.exports.folder import ExportFolder
+from tokenmill.store import StoreLock
 from tokenmill.store.lock import PartitionLock
+from tokenmill.store.retiring import retire
 
 HOLD = """
 import sys, time
@@ -47,3 +53,25 @@ def test_the_lock_of_a_stopped_process_holds_until_it_is_killed(tmp_path: Path) 
         finally:
             process.kill()
     PartitionLock(tmp_path).close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF])
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """By all that write: Lustre without ``-o flock``, some FUSE, and NFS, on which no directory can be locked."""
+
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    info = make_info()
+    store = make_store(tmp_path / "store", info)
+    fill(store, info, make_chain(info, 9), [9])
+    monkeypatch.setattr(fcntl, "flock", flock)
+    for take in (
+        lambda: PartitionLock(tmp_path),
+        lambda: StoreLock(store.path, exclusive=True),
+        lambda: fill(store, info, make_chain(info, 10), [10]),
+        lambda: retire(store.path, STREAM, 0, 4),
+        lambda: ExportFolder(tmp_path / "export", {}),
+    ):
+        with pytest.raises(StoreError, match=r"cannot be locked \(.*\): its file system has no flock.* -o flock"):
+            take()

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenmill.errors import InputError
+from tokenmill.errors import InputError, StoreError
 from tokenmill.samples.position import Position, StepRange
 from tokenmill.samples.schedule import Course, Schedule
 from tokenmill.samples.tracing import TracedSample, Tracer
+from tokenmill.store.layout import StorePath
 
 
 class TracedPart(NamedTuple):
@@ -44,13 +45,15 @@ def part_of(state: Mapping[str, Any], name: str) -> Position:
 
 
 class MixtureTracer:
-    """Traces the samples of one run over streams that are all in one store."""
+    """Traces the samples of one run over several streams."""
 
-    def __init__(self, store: Path | str, state: Mapping[str, Any]) -> None:
-        """Open the streams that a state names.
+    def __init__(
+        self, store: StorePath, state: Mapping[str, Any], stores: Mapping[str, StorePath] = MappingProxyType({})
+    ) -> None:
+        """Open the streams that a state names: each in the store that ``stores`` has for it, or else in ``store``.
 
         Raises:
-            InputError: it is no state of a mixture, or one over other streams or content.
+            InputError: it is no state of a mixture, or one over other streams or content; or no stream has such a name.
             StoreError: the store lacks a stream.
             DamagedError: the files are damaged.
 
@@ -64,9 +67,21 @@ class MixtureTracer:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"this is no state of a Mixture ({error!r}): give what state_dict() returned") from error
         self._positions = named
-        self._tracers = {name: Tracer(store, named[name]) for name in self._schedule.names}
+        if unknown := [*stores.keys() - named.keys()]:
+            raise InputError(
+                f"the mixture has no stream {min(unknown)!r}: name the store of one of {sorted(map(str, named))}"
+            )
+        self._tracers = {name: self._traced(name, stores.get(name, store)) for name in self._schedule.names}
         self.doubts = {name: tracer.doubt for name, tracer in self._tracers.items() if tracer.doubt is not None}
         """Of which streams it is not known whether the run read this content, and why."""
+
+    def _traced(self, name: str, store: StorePath) -> Tracer:
+        try:
+            return Tracer(store, self._positions[name])
+        except (StoreError, InputError) as error:
+            raise type(error)(
+                f"{error}. The mixture calls it {name!r}; if it is in another store, say --store-of {name}=DIRECTORY"
+            ) from error
 
     def stream_of(self, name: str) -> str:
         """Return which stream of the store has a name in the mixture."""

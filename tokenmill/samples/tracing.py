@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from tokenmill.samples.sequence import count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import PartitionReader, StreamInfo, partitions_in, read_stream
+from tokenmill.store.layout import StorePath, store_directory
 from tokenmill.store.rows import Rows
 from tokenmill.wire.pieces import PADDING
 
@@ -111,7 +111,7 @@ class TracedRecord:
 class Tracer:
     """Traces the samples of one run in one store."""
 
-    def __init__(self, store: Path | str, position: Position) -> None:
+    def __init__(self, store: StorePath, position: Position) -> None:
         """Open the stream that a run's state names.
 
         Raises:
@@ -121,12 +121,12 @@ class Tracer:
 
         """
         sequence = position.sequence
-        self._store = Path(store)
-        self._info = read_stream(store, sequence.stream)
+        self._store = store_directory(store)
+        self._info = read_stream(self._store, sequence.stream)
         if self._info.fingerprint.hex() != sequence.fingerprint:
             raise InputError(
                 f"the state is of a stream {sequence.stream} with the fingerprint {sequence.fingerprint}, the one in "
-                f"{store} has {self._info.fingerprint.hex()}: give the store that the run read, or a copy of it"
+                f"{self._store} has {self._info.fingerprint.hex()}: give the store that the run read, or a copy of it"
             )
         self.position = position
         self.views = count_views(self._info.block_tokens, sequence.sequence_length)

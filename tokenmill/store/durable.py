@@ -4,10 +4,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from tokenmill.errors import DiskError
 from tokenmill.store.layout import TEMPORARY
 from tokenmill.untrusted import open_regular
+
+GOES_ON: Final = "a segment worker tries again by itself, and `tokenmill pack` goes on when it is called again"
+"""What follows once a disk is there again."""
 
 
 @contextmanager
@@ -19,7 +23,7 @@ def blaming(directory: Path) -> Iterator[None]:
         why = os.strerror(error.errno) if error.errno else str(error)
         raise DiskError(
             f"{directory} cannot be used ({why}); what was committed is kept. Make room, repair or mount the disk: "
-            "the segment worker tries again by itself"
+            f"{GOES_ON}"
         ) from error
 
 

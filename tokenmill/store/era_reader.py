@@ -2,23 +2,16 @@
 
 from bisect import bisect_right
 from pathlib import Path
-from typing import Final
 
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.eras import Era, era_hash
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.store.damage import too_short
+from tokenmill.store.damage import eras_damaged, too_short
 from tokenmill.store.era_rows import COMMIT_ROWS, END, ROW_BYTES, EraRow, EraScan, row_seed, scan
 from tokenmill.store.file_part import FileAhead, read_part
 from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE
 from tokenmill.store.stream import StreamInfo
-
-ERA_ADVICE: Final = (
-    f"Stop the segment worker, move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and start it again: it writes both "
-    "again from the control topic (or copy both from another store of the stream)"
-)
-"""What to do about damaged eras."""
 
 
 class EraReader:
@@ -63,7 +56,7 @@ class EraReader:
         """
         size = _size(self._index)
         if size < self.eras * ROW_BYTES:
-            raise self._damaged(self._index, too_short(self._index, size, self.eras * ROW_BYTES))
+            raise eras_damaged(self._index, too_short(self._index, size, self.eras * ROW_BYTES))
         if size // ROW_BYTES > self.eras:
             if _size(self._lines) < self._lines_end:
                 raise self._cut_off(_size(self._lines), self._lines_end)
@@ -71,7 +64,7 @@ class EraReader:
             if found.damage:  # seen while the writer finished one commit and began the next: look again
                 found = self._look(_size(self._index))
             if found.damage:
-                raise self._damaged(self._index, found.damage)
+                raise eras_damaged(self._index, found.damage)
             self._hold_back(_size(self._lines))
         return self.eras
 
@@ -99,7 +92,7 @@ class EraReader:
         except ValueError as error:
             self._forget()
             what = f"era {number}, at byte {self.row(number - 1).stop}, cannot be read ({error})"
-            raise self._damaged(self._lines, what) from error
+            raise eras_damaged(self._lines, what) from error
 
     def hash_of(self, number: int) -> bytes:
         """Return the hash of an era, which pins it, all eras before it, and the blocks of all of these.
@@ -126,7 +119,7 @@ class EraReader:
         first = self._row_of(number - 1, rows[:ROW_BYTES]).stop if number else 0
         line = self._lines_ahead.read(first, row.stop, self._lines_end)
         if len(line) != row.stop - first or crc32(line) != row.line:
-            raise self._damaged(self._lines, f"era {number}, at byte {first}, is not what was committed")
+            raise eras_damaged(self._lines, f"era {number}, at byte {first}, is not what was committed")
         return line[:-1]
 
     def blocks_before(self, number: int) -> int:
@@ -161,7 +154,7 @@ class EraReader:
 
     def _row_of(self, number: int, row: bytes) -> EraRow:
         if len(row) != ROW_BYTES:
-            raise self._damaged(self._index, f"the row of era {number} is missing")
+            raise eras_damaged(self._index, f"the row of era {number} is missing")
         return EraRow.decode(row)
 
     def _look(self, size: int) -> EraScan:
@@ -182,7 +175,7 @@ class EraReader:
         return self._cut_off(_size(self._lines), self._index_end)
 
     def _cut_off(self, size: int, wanted: int) -> DamagedError:
-        return self._damaged(self._lines, too_short(self._lines, size, wanted))
+        return eras_damaged(self._lines, too_short(self._lines, size, wanted))
 
     def _forget(self) -> None:
         self._rows_ahead.forget()
@@ -194,13 +187,6 @@ class EraReader:
                 f"era {number} is not in {self._directory}: it has {self.eras} (as of the last refresh), from 0 on; "
                 "refresh and wait, or ask for one of these"
             )
-
-    @staticmethod
-    def _damaged(path: Path, what: str) -> DamagedError:
-        return DamagedError(
-            f"{path}: {what}",
-            ERA_ADVICE,
-        )
 
 
 def _unpacked(line: bytes, number: int) -> Era:

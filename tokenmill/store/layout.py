@@ -1,4 +1,4 @@
-"""The names and paths of everything in a store; no I/O.
+"""The names and paths of everything in a store; no file is looked at.
 
 ::
 
@@ -7,13 +7,17 @@
     <store>/<stream>/<partition>/lock, start.json, <first block, 12 digits>.{bin,docs,commits,index,json,idx}
 """
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from tokenmill.errors import StoreError
+from tokenmill.errors import InputError, StoreError
+
+StorePath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""What people give as a store's directory."""
 
 FORMAT: Final = 1
 """Version of the store's files; raised when a reader of the old version could not read the new one."""
@@ -25,6 +29,8 @@ ERA_INDEX_FILE: Final = "eras.index"
 LOCK_FILE: Final = "lock"
 START_FILE: Final = "start.json"
 """Where a partition begins, if that is not block 0."""
+PACK_DIRECTORY: Final = "pack"
+"""In a store that `tokenmill pack` fills: what it goes on from; no stream has this name, for theirs hold a dot."""
 REPAIR_DIRECTORY: Final = "repair"
 """In a partition's directory: where a segment is rebuilt."""
 READY_FILE: Final = "ready"
@@ -84,6 +90,22 @@ class SegmentPaths:
 
     def _path(self, suffix: str) -> Path:
         return self.directory / f"{self.first:012d}.{suffix}"
+
+
+def store_directory(store: StorePath) -> Path:
+    """Return the absolute path of a store: it stays the same when the working directory changes; ``~`` is at home.
+
+    Raises:
+        InputError: this is no path.
+
+    """
+    try:
+        text = os.fsdecode(store)
+        if text and "\0" not in text and "://" not in text:
+            return Path(text).expanduser().absolute()
+    except (TypeError, ValueError, RuntimeError, FileNotFoundError):  # no path; no such home; no working directory
+        pass
+    raise InputError(f"store is {repr(store)[:200]}: give the path of the store's directory, on a disk of this machine")
 
 
 def stream_directory(store: Path, stream: str) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tokenmill.errors import DamagedError, LockedError
+from tokenmill.errors import DamagedError, LockedError, StoreError
 from tokenmill.store.layout import LOCK_FILE
 from tokenmill.untrusted import open_regular, read_regular
 
@@ -27,7 +27,7 @@ class PartitionLock:
         self._directory = directory
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, directory)
             _name_holder(directory / LOCK_FILE)
         except BlockingIOError:
             os.close(self._descriptor)
@@ -81,7 +81,7 @@ class StoreLock:
     def __init__(self, store: Path, *, exclusive: bool) -> None:
         self._descriptor = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            take_lock(self._descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB, store)
         except BlockingIOError:
             os.close(self._descriptor)
             other = "a segment worker, or another mirror," if exclusive else "a mirror"
@@ -98,6 +98,26 @@ class StoreLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def take_lock(descriptor: int, operation: int, path: Path) -> None:
+    """Take the `flock` on an open file.
+
+    Raises:
+        BlockingIOError: another process holds it, and ``operation`` does not wait.
+        StoreError: the file system has no such locks.
+
+    """
+    try:
+        fcntl.flock(descriptor, operation)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be locked ({error.strerror}): its file system has no flock, and without locks two writers "
+            "could damage what is there. Mount it with locks (Lustre: -o flock; NFS: -o local_lock=flock, where one "
+            "host alone writes), or write to a local disk and copy from there; who only reads needs no locks"
+        ) from error
 
 
 def _name_holder(path: Path) -> None:

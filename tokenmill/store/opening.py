@@ -1,15 +1,13 @@
 """Opening what a store, or any copy of one, holds of a stream, for reading."""
 
-from pathlib import Path
-
 from tokenmill.store.era_reader import EraReader
-from tokenmill.store.layout import partition_directory, stream_directory
+from tokenmill.store.layout import StorePath, partition_directory, store_directory, stream_directory
 from tokenmill.store.reader import OnDamage, PartitionReader
 from tokenmill.store.store import read_stream
 
 
 def open_partition(
-    store: Path | str, stream: str, partition: int, *, check: bool = True, on_damage: OnDamage = "refuse"
+    store: StorePath, stream: str, partition: int, *, check: bool = True, on_damage: OnDamage = "refuse"
 ) -> PartitionReader:
     """Open one partition of a stream in a store, or in any copy of one, for reading.
 
@@ -22,11 +20,11 @@ def open_partition(
         DamagedError: a commit log or manifest was changed, or belongs to another stream.
 
     """
-    directory = partition_directory(Path(store), stream, partition)
+    directory = partition_directory(store_directory(store), stream, partition)
     return PartitionReader(directory, read_stream(store, stream), partition, check=check, on_damage=on_damage)
 
 
-def open_eras(store: Path | str, stream: str) -> EraReader:
+def open_eras(store: StorePath, stream: str) -> EraReader:
     """Open the eras of a stream in a store, or in any copy of one, for reading.
 
     Raises:
@@ -34,4 +32,4 @@ def open_eras(store: Path | str, stream: str) -> EraReader:
         DamagedError: what was committed was changed or is missing.
 
     """
-    return EraReader(stream_directory(Path(store), stream), read_stream(store, stream))
+    return EraReader(stream_directory(store_directory(store), stream), read_stream(store, stream))

@@ -15,6 +15,7 @@ from pathlib import Path
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.store.durable import sync_directory
 from tokenmill.store.layout import STREAM_FILE, SegmentPaths, partition_directory, segment_firsts, stream_directory
+from tokenmill.store.lock import take_lock
 from tokenmill.store.sealed import load_manifest
 from tokenmill.store.start import Start, read_start, unlink_below, write_start
 from tokenmill.store.store import read_stream
@@ -98,7 +99,7 @@ def _turn(file: Path) -> Iterator[None]:
     """Wait until no other process retires segments of this stream; the locks of directories are for writers."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        take_lock(descriptor, fcntl.LOCK_EX, file)
         yield
     finally:
         os.close(descriptor)

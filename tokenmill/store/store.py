@@ -16,15 +16,18 @@ from typing import Self
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreError
-from tokenmill.store.durable import blaming, put_file, sync_directory, sync_way_to
+from tokenmill.store.damage import description_damaged
+from tokenmill.store.durable import GOES_ON, blaming, put_file, sync_directory, sync_way_to
 from tokenmill.store.layout import (
     FORMAT,
     STORE_FILE,
     STREAM_FILE,
     TEMPORARY,
     TOKENIZER_FILE,
+    StorePath,
     partition_directory,
     partition_numbers,
+    store_directory,
     stream_directory,
 )
 from tokenmill.store.lock import PartitionLock
@@ -41,7 +44,7 @@ class Store:
     """A random UUID; part of the consumer group's name."""
 
     @classmethod
-    def open(cls, path: Path | str) -> Self:
+    def open(cls, path: StorePath) -> Self:
         """Open a store for writing.
 
         Raises:
@@ -49,7 +52,7 @@ class Store:
             DiskError: its identity cannot be read.
 
         """
-        path = Path(path).absolute()
+        path = store_directory(path)
         with blaming(path):
             return cls._open(path)
 
@@ -78,7 +81,7 @@ class Store:
         return cls(path, identity["id"])
 
     @classmethod
-    def open_or_create(cls, path: Path | str) -> Self:
+    def open_or_create(cls, path: StorePath) -> Self:
         """Open a store for writing; a directory without identity gets a new one, and keeps the streams that it holds.
 
         Raises:
@@ -86,7 +89,7 @@ class Store:
             DiskError: the directory cannot be made, read or written to.
 
         """
-        path = Path(path).absolute()
+        path = store_directory(path)
         with blaming(path):
             path.mkdir(parents=True, exist_ok=True)
             if not (path / STORE_FILE).exists():
@@ -109,12 +112,12 @@ class Store:
             there = None
         if there != self.id:
             raise DiskError(
-                f"{self.path} no longer holds the store {self.id}: mount its disk again, or move it back, and the "
-                "segment worker goes on by itself. To begin a new store here, stop the service and start it again"
+                f"{self.path} no longer holds the store {self.id}: mount its disk again, or move it back: {GOES_ON}. "
+                "To begin a new store here, stop the service and start it again"
             )
 
     @classmethod
-    def adopt(cls, path: Path | str) -> Self:
+    def adopt(cls, path: StorePath) -> Self:
         """Give a copied or moved store a new identity, bound to this host and directory, whatever it had before.
 
         It is durable when this returns. What the store holds stays as it is.
@@ -124,7 +127,7 @@ class Store:
             LockedError: a process writes to it.
 
         """
-        path = Path(path).absolute()
+        path = store_directory(path)
         if not (path / STORE_FILE).exists() and not streams_in(path):
             raise StoreError(f"{path} is no store: it has no {STORE_FILE} and no stream; give the directory of one")
         with ExitStack() as locks:
@@ -167,7 +170,7 @@ class Store:
         return info
 
 
-def read_stream(store: Path | str, stream: str) -> StreamInfo:
+def read_stream(store: StorePath, stream: str) -> StreamInfo:
     """Return a stream's description in a store, or in a copy of one.
 
     Raises:
@@ -176,32 +179,41 @@ def read_stream(store: Path | str, stream: str) -> StreamInfo:
         DamagedError: the stream's description was changed.
 
     """
-    directory = stream_directory(Path(store), stream)
+    store = store_directory(store)
+    directory = stream_directory(store, stream)
     try:
-        info = StreamInfo.decode(read_regular(directory / STREAM_FILE, most=MAX_JSON_BYTES))
+        data = read_regular(directory / STREAM_FILE, most=MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
+        if (store / STREAM_FILE).exists():
+            raise StoreError(f"{store} is the folder of a stream: give the one that it is in, {store.parent}") from None
         known = ", ".join(streams_in(store)) or "none"
         raise StoreError(
-            f"the store {store} holds no stream {stream!r} (streams there: {known}); "
-            "check both names, and whether the segment worker fills this store"
+            f"the store {store} holds no stream {stream!r} (streams there: {known}); check both names, and whether "
+            "anything fills this store: a segment worker, a mirror, or `tokenmill pack`"
         ) from None
     except OSError as error:
         raise DiskError(
             f"{directory / STREAM_FILE} cannot be read ({error.strerror}): let this user read it, or repair its disk"
         ) from error
+    try:
+        info = StreamInfo.decode(data)
+    except DamagedError as error:
+        raise description_damaged(directory / STREAM_FILE, error.what) from error
+    except StoreError as error:
+        raise StoreError(f"{directory / STREAM_FILE}: {error}") from error
     if info.name != stream:
         raise StoreError(f"{directory} holds the stream {info.name!r}: give the directory that name again")
     return info
 
 
-def streams_in(store: Path | str) -> list[str]:
+def streams_in(store: StorePath) -> list[str]:
     """Return the names of the streams in a store; none where there is no such directory."""
-    return sorted(file.parent.name for file in Path(store).glob(f"*/{STREAM_FILE}"))
+    return sorted(file.parent.name for file in store_directory(store).glob(f"*/{STREAM_FILE}"))
 
 
-def partitions_in(store: Path | str, stream: str) -> list[int]:
+def partitions_in(store: StorePath, stream: str) -> list[int]:
     """Return the partitions of a stream that the store holds something of, in order."""
-    return partition_numbers(path.name for path in stream_directory(Path(store), stream).iterdir())
+    return partition_numbers(path.name for path in stream_directory(store_directory(store), stream).iterdir())
 
 
 def _here(path: Path) -> tuple[str, str]:

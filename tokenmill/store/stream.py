@@ -14,10 +14,6 @@ from tokenmill.untrusted import parse_json
 from tokenmill.wire.genesis import Genesis
 
 _DTYPES = ("uint8", "uint16", "uint32")
-_ADVICE = (
-    "`tokenmill repair`, with the stream's name, writes it again as the control topic has it (or, with --from, another "
-    "store)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ class StreamInfo:
         """
         if values.get("format") != FORMAT:
             raise StoreError(
-                f"the stream's format is {values.get('format')!r}, this version knows format {FORMAT}: "
+                f"its format is {values.get('format')!r}, this version knows format {FORMAT}: "
                 "use the version of tokenmill that wrote it"
             )
         try:
@@ -83,9 +79,9 @@ class StreamInfo:
                 values=values,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise DamagedError(f"the stream's description cannot be used ({error!r})", _ADVICE) from error
+            raise DamagedError(f"it cannot be used ({error!r})") from error
         if info.block_tokens < 1 or info.segment_blocks < 1:
-            raise DamagedError("the stream has blocks or segments without content", _ADVICE)
+            raise DamagedError("its stream has blocks or segments without content")
         return info
 
     def differences(self, other: "StreamInfo") -> str:
@@ -117,16 +113,16 @@ class StreamInfo:
         try:
             values = parse_json(data)
         except ValueError as error:
-            raise DamagedError(f"stream.json is not JSON ({error})", _ADVICE) from error
+            raise DamagedError(f"it is not JSON ({error})") from error
         if not isinstance(values, dict):
-            raise DamagedError("stream.json is not a JSON object", _ADVICE)
+            raise DamagedError("it is not a JSON object")
         info = cls.from_values(values)
         if "genesis" in values:
             try:
                 genesis = Genesis.from_dict(values["genesis"])
                 told = cls.from_genesis(genesis, genesis.segment_blocks).encode()
             except (TokenMillError, LookupError, TypeError, ValueError, AttributeError) as error:
-                raise DamagedError(f"the genesis in stream.json was changed ({error})", _ADVICE) from error
+                raise DamagedError(f"the genesis in it was changed ({error})") from error
             if told != data:
-                raise DamagedError("stream.json is not what the genesis in it says", _ADVICE)
+                raise DamagedError("it is not what the genesis in it says")
         return info

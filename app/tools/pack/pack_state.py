@@ -24,14 +24,13 @@ from tokenmill.sources.items import Place
 from tokenmill.sources.reading_order import LaneState, OrderState
 from tokenmill.sources.source_changes import KnownSource
 from tokenmill.store.durable import blaming, put_file, sync_way_to
+from tokenmill.store.layout import PACK_DIRECTORY
 from tokenmill.untrusted import read_json_file
 from tokenmill.wire.message import Message, decode_message, encode_header
 
 from ...settings import TopicSettings
 from ..produce.run_notes import ORDER
 
-DIRECTORY: Final = "pack"
-"""In a store; no stream has this name, for theirs hold a dot."""
 RUN_FILE: Final = "run.json"
 POSITION_FILE: Final = "position.json"
 MOST_BYTES: Final = 1 << 30
@@ -41,7 +40,7 @@ _ADVICE: Final = "pack into another store, or verify this one (--verify) and kee
 
 def pack_directory(store: Path, raw_topic: str, own: TopicSettings) -> Path:
     """Return where the state of the pack of a raw topic's streams is."""
-    return store / DIRECTORY / f"{raw_topic}{own.stream_suffix}"
+    return store / PACK_DIRECTORY / f"{raw_topic}{own.stream_suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +188,3 @@ class PackFiles:
 
 def _utf8(name: str) -> str:
     return name.encode("utf-8", "replace").decode()
-
-
-def missing_blocks(directory: Path, held: int, wanted: int) -> DamagedError:
-    """Return the error for a partition that has lost blocks that were packed."""
-    return DamagedError(f"{directory} holds {held} blocks, and {wanted} were packed", _ADVICE)

@@ -18,7 +18,7 @@ from tokenmill.sources.file_sources import Reading
 from tokenmill.sources.items import DocumentSource
 from tokenmill.sources.reading_order import OrderState, ShuffleBuffer
 from tokenmill.stages.engines import TokenizerFile, reference_of
-from tokenmill.store import StreamInfo, open_eras, open_partition
+from tokenmill.store import StreamInfo, open_eras, open_partition, read_stream
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
@@ -187,7 +187,7 @@ def _held(settings: Settings, genesis: Genesis, tokenizer: TokenizerFile, found:
     directory = stream_directory(settings.store, genesis.stream)
     if not (directory / STREAM_FILE).exists():
         raise StoreError(f"{settings.store} does not hold {genesis.stream}: pack it, or check --store")
-    held = StreamInfo.decode((directory / STREAM_FILE).read_bytes())
+    held = read_stream(settings.store, genesis.stream)
     if held.fingerprint != genesis.recipe.fingerprint:
         told = held.differences(StreamInfo.from_genesis(genesis, genesis.segment_blocks))
         raise InputError(f"{genesis.stream} was packed with other settings ({told}): verify it with those")

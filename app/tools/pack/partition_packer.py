@@ -10,16 +10,18 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from tokenmill.errors import DifferenceError, LockedError
+from tokenmill.errors import DamagedError, DifferenceError, LockedError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.outcomes import Outcome, Stages
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.records import SourceRecord
-from tokenmill.store import PartitionWriter, Store
+from tokenmill.store import PartitionWriter, Store, open_partition
 from tokenmill.store.commit_log import UNKNOWN
+from tokenmill.store.damage import repair_advice
 from tokenmill.store.durable import blaming, sync_directory, write_at
+from tokenmill.store.layout import partition_directory
 from tokenmill.untrusted import open_regular
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.dead_letters import DeadLetter, RecordPlace, SourcePlace
@@ -28,7 +30,7 @@ from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
 from ..verify.verify_result import ChainResult
-from .pack_state import PackFiles, PartitionState, missing_blocks
+from .pack_state import PackFiles, PartitionState
 
 MESSAGE_BYTES: Final = 4 << 20
 """Blocks that are hashed and appended at once: no message leaves the process, so this is for speed alone."""
@@ -210,11 +212,8 @@ class PartitionPacker:
             split = genesis.recipe.split
             carry = state.carries.get(split)
             point = genesis_start(genesis, partition) if carry is None else resume_point(carry)
+            _require_packed(store, genesis.stream, partition, point.cursor.block)
             writer = _open_writer(store, genesis.stream, partition)
-            if writer.next_block < point.cursor.block:
-                raise missing_blocks(
-                    store.path / genesis.stream / str(partition), writer.next_block, point.cursor.block
-                )
             chains.append(ChainMill(genesis.recipe, point, message_bytes=MESSAGE_BYTES))
             sinks[split] = StoreSink(writer)
         names = (DEAD, REJECTED) if rejects else (DEAD,)
@@ -258,6 +257,19 @@ class PartitionPacker:
             split: ChainEnd(chain.next_block, chain.totals.copy(), chain.open_tokens)
             for split, chain in self.mill.chains.items()
         }
+
+
+def _require_packed(store: Store, stream: str, partition: int, blocks: int) -> None:
+    """Check that what was packed is there; before a writer opens, which cuts off what no commit record covers.
+
+    Raises:
+        DamagedError: it is not.
+
+    """
+    held = open_partition(store.path, stream, partition).blocks
+    if held < blocks:
+        directory = partition_directory(store.path, stream, partition)
+        raise DamagedError(f"{directory} holds {held} blocks, and {blocks} were packed", repair_advice(directory))
 
 
 def _open_writer(store: Store, stream: str, partition: int) -> PartitionWriter:
