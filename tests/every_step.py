@@ -35,6 +35,7 @@ def every_step(folder: Path) -> list[dict[str, Any]]:
         "c4_paragraph": {},
         "decontaminate": {"texts": str(folder / "evaluation"), "n_grams": 8},
         "fix_unicode": {},
+        "fold_capitals": {},
     }
     return [{"name": name, **values} for name, values in given.items()]
 

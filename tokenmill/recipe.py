@@ -144,6 +144,14 @@ class Recipe:
         """Bytes of one block's tokens."""
         return self.block_tokens * np.dtype(self.dtype).itemsize
 
+    @property
+    def rules(self) -> Mapping[str, int] | None:
+        """The version of the rules of each step, and of ``decode``; None in a draft, which is to have the newest.
+
+        What a settled recipe does not name has its first rules.
+        """
+        return {str(step["name"]): step.get("version", 1) for step in self.steps} if self.steps else None
+
     def decoded_otherwise(self, other: "Recipe") -> bool:
         """Return whether the two have the same decoder settings, but other rules or another version of a function."""
         return self.decode == other.decode and self.decoder != other.decoder

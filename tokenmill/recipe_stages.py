@@ -41,7 +41,7 @@ def open_stages(
     schemas: SchemaSource | None = None,
     lists: Mapping[str, bytes] = NO_LISTS,
 ) -> Stages:
-    """Return the stages by which the recipe's raw topic is milled, with this engine.
+    """Return the stages by which the recipe's raw topic is milled, with this engine and the rules that it has settled.
 
     ``schemas`` is where records' schemas are, for a recipe whose records name some; ``lists`` are the lists that its
     steps name, by SHA-256.
@@ -61,6 +61,7 @@ def open_stages(
         metadata_fields=recipe.metadata_fields,
         limits=limits,
         tokenizer=tokenizer,
+        rules=recipe.rules,
     )
     refused = ""
     if engine != REFERENCE:

@@ -49,8 +49,11 @@ class RawTopicPlan:
     """Those that its steps name, by SHA-256."""
 
 
-def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
+def plan_topic(settings: Settings, raw_topic: str, settled: Recipe | None = None) -> RawTopicPlan:
     """Load the tokenizer and return the plan for one raw topic.
+
+    The rules of its decoder and steps are those of the recipe that one of its streams was ``settled`` with, or the
+    newest.
 
     Raises:
         SettingsError: a setting is missing or cannot be used.
@@ -61,8 +64,9 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
     streams = [stream for stream in settings.streams() if stream.raw_topic == raw_topic]
     schemas = schemas_of(settings, own.decode)
     pipeline = read_pipeline(own.steps)
+    draft = draft_recipe(own, streams[0], pipeline)
     first, stages = complete(
-        draft_recipe(own, streams[0], pipeline),
+        draft if settled is None else replace(draft, steps=settled.steps),
         tokenizer,
         own.end_of_document,
         settings.engine,

@@ -101,6 +101,27 @@ spaCy's blank English pipeline, whose version is in the fingerprint. What differ
 - Where datatrove divides by zero and ends (a text without words, bounds of length switched off), a share is 0.
 - The reason `< 3 paragraphs` is `too_few_paragraphs`.
 
+- An IP address that `replace_pii` replaces is not part of a longer number, as the end of `256.1.1.1` is.
+
+## Verdicts that hang on how a text is written
+
+Most filters look at characters and words as they stand, so the same sentences, written down in another way, may get
+another verdict. What is levelled by which step:
+
+| what differs | verdicts that change | levelled by |
+|---|---|---|
+| capitals throughout | stop words, `words`, `regex`; `language` folds them itself | `fold_capitals` |
+| lines that end with CR, or CR and LF | counts of lines and paragraphs | `fix_unicode`: `fix_line_breaks` |
+| marks apart from their letters | lengths, shares, `words`, `regex` | `fix_unicode`: `normalization = "NFC"` |
+| a wrong character set, references (`&amp;`) | symbols, terminal punctuation, words | `fix_unicode` |
+| curly quotation marks | `words`, `regex` | `fix_unicode`: `uncurl_quotes` |
+| ligatures, full-width letters | words | `fix_unicode`: `fix_latin_ligatures`, `fix_character_width` |
+
+The profile `fineweb-levelled` has the first four; `fineweb-2024` stays what datatrove gives. These steps change the
+text that is trained on.
+
+A rule that changes (`replace_pii`, `language`: version 2) holds for new streams. A settled stream keeps its own.
+
 ## All steps
 
 {steps}

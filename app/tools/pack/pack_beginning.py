@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tokenmill.errors import FingerprintError, InputError, StoreError
+from tokenmill.recipe import Recipe
 from tokenmill.sources.file_sources import FileSource
 from tokenmill.sources.items import DocumentSource
 from tokenmill.sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
@@ -17,6 +18,7 @@ from tokenmill.wire.genesis import Genesis
 
 from ...kafka.control_topic import library_versions
 from ...mill.recipes import RawTopicPlan
+from ...settings import Settings
 from .pack_state import PackFiles, PackRun
 
 FIRST_OFFSET: Final = 1
@@ -44,6 +46,15 @@ def bring_streams(store: Store, plan: RawTopicPlan, partitions: int, segment_blo
         held = store.add_stream(info, plan.tokenizer.content)
         found.append(Genesis.from_dict(held.values["genesis"]))
     return found
+
+
+def held_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
+    """Return the recipe of the first of a raw topic's streams that the store holds; None where it holds none."""
+    held = streams_in(settings.store)
+    for stream in settings.streams():
+        if stream.raw_topic == raw_topic and stream.name in held:
+            return Genesis.from_dict(read_stream(settings.store, stream.name).values["genesis"]).recipe
+    return None
 
 
 def new_run(sources: Sequence[DocumentSource], identity: str, partitions: int) -> PackRun:

@@ -31,7 +31,7 @@ from ..produce.sender import Acknowledged
 from ..produce.summary import OnError, Summary
 from .dealing import Dealer
 from .millers import Ends, Millers, MillTask, open_for_packing
-from .pack_beginning import OTHER_STORE, SourceDigests, begin_run, bring_streams, new_run
+from .pack_beginning import OTHER_STORE, SourceDigests, begin_run, bring_streams, held_recipe, new_run
 from .pack_state import PackFiles, PackPosition, PackRun, pack_directory
 from .packed_eras import PackedEras
 from .partition_packer import LetterFile, source_letter
@@ -150,7 +150,7 @@ def plan_pack(settings: Settings, raw_topic: str, partitions: int) -> RawTopicPl
         raise SettingsError(f"start = {own.start!r}: documents in files have no time; leave start out")
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise SettingsError(f"{partitions} partitions: give 1 to {MAX_PARTITIONS:,}")
-    return plan_topic(settings, raw_topic)
+    return plan_topic(settings, raw_topic, held_recipe(settings, raw_topic))
 
 
 def mill_task(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from structlog.testing import capture_logs
 
 from tests.app.mill.test_raw_partition import EPOCH, resumed
 from tests.conftest import TopicFactory
+from tests.marked import until as wait_until
 from tests.registry_servers import SmallRegistry, small_registry
-from tests.service import Raw, Service, raw_records, reference_blocks, send, service_settings
+from tests.service import Raw, Service, in_own_loop, raw_records, reference_blocks, send, service_settings
 from tests.stages.decoding.registered import framed, written
+from tokenmill.app.kafka.control_topic import settle, settled_recipe
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.raw_partition import RawPartition
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.block_trace import trace_block
 from tokenmill.app.tools.skip_and_ignore import skip
@@ -53,6 +57,31 @@ def pages() -> list[Raw]:
     old = [Raw(framed(written(TEXT, {"text": f"old page {number}"}))) for number in range(20)]
     new = [Raw(framed(written(NEWER, {"text": f"new page {number}", "id": number}), 2)) for number in range(20)]
     return [*old, Raw(b"no frame"), Raw(None), Raw(framed(b"\x09")), *new]
+
+
+@pytest.mark.slow
+def test_a_stream_that_was_settled_by_earlier_rules_goes_on_by_them(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Where a step's rules have changed since, its fingerprint stays, and a mill that starts takes it up."""
+    settings = service_settings(
+        broker, topic(1), tmp_path, splits={"train": 1000}, steps=[{"name": "language", "languages": ["en"]}]
+    )
+    raw_topic, (stream,) = settings.raw_topics[0], settings.streams()
+    newest = plan_topic(settings, raw_topic).recipes[stream]
+    rules = [{**step, "version": 1} if step["name"] == "language" else step for step in newest.steps]
+    before = replace(newest, steps=tuple(rules))
+    assert in_own_loop(lambda: settled_recipe(settings, raw_topic)) is None
+    in_own_loop(lambda: settle(settings, stream, before, None))
+
+    assert in_own_loop(lambda: settled_recipe(settings, raw_topic)) == before
+    plan = plan_topic(settings, raw_topic, before)
+    assert plan.recipes[stream] == before != newest
+    with Service(settings, tmp_path) as service:
+        (mill,) = service.mill()
+        mine = f"{raw_topic}/0"
+        assert wait_until(lambda: mine in mill.partitions or not mill.running, 60), mill.log
+        assert mill.running, mill.log
 
 
 async def until(words: str, partition: RawPartition) -> None:

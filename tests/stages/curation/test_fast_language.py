@@ -28,6 +28,8 @@ ODD = (
     "__label__en a",
     "<",
     "é",
+    "THE MILL GRINDS THE CORN, 1234",
+    "ΑΛΈΘΕΙ ΤΟ ΣΙΤΆΡΙ",  # noqa: RUF001 - Greek
     "\u3042",
     "a\x0bb\x0cc\x00d\te",
     "😀" * 300,

@@ -8,7 +8,9 @@ from tests.stages.steps.curated import PLAIN, opened, reason
 from tokenmill.documents import FIELDS_TOO_LONG, Document, Limits
 from tokenmill.errors import RecordError, SettingsError
 from tokenmill.stages.curation.language_model import read_model
+from tokenmill.stages.steps import Rejected
 from tokenmill.stages.steps.language import CODES, FIRST_LOOK, LanguageStep, model_file
+from tokenmill.stages.steps.pipeline import open_pipeline
 
 GERMAN = "Die Mühle mahlt das Korn, das die Bauern bringen, und das Mehl wird in der Stadt verkauft.\n"
 
@@ -22,6 +24,34 @@ def test_texts_in_other_languages_are_filtered_out() -> None:
     assert reason(opened("language"), "x 9 7 q 0") == "low_score"
     assert reason(opened("language", label_only=True, languages=["en"]), GERMAN) == ""
     assert reason(opened("language"), "") == "low_score"
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", PLAIN),
+        ("de", GERMAN),
+        ("ru", "Мельница мелет зерно, которое приносят крестьяне, а муку продают в городе."),  # noqa: RUF001 - Cyrillic
+        ("el", "Ο μύλος αλέθει το σιτάρι που φέρνουν οι αγρότες, και το αλεύρι πωλείται στην πόλη."),  # noqa: RUF001 - Greek
+    ],
+)
+def test_capitals_are_told_as_small_letters_are(language: str, text: str) -> None:
+    """A headline, a contract, an old telegram: the model alone takes English capitals for Japanese."""
+    step = opened("language", languages=[language])
+    assert [reason(step, one) for one in (text, text.upper(), f"1,000,000.00 {text.upper()}")] == ["", "", ""]
+
+
+def test_a_settled_recipe_keeps_the_rules_that_it_has() -> None:
+    """Its fingerprint, too: a stream that was made before goes on as it was."""
+    limits = Limits(1000, 20, 20)
+    before = open_pipeline([{"name": "language"}], limits=limits, rules={"language": 1})[0]
+    unnamed, now, later = (
+        open_pipeline([{"name": "language"}], limits=limits, rules=rules)[0] for rules in ({}, None, {"language": 9})
+    )
+    capitals = Document((PLAIN * 3).upper(), None)
+    assert before(capitals) == unnamed(capitals) == Rejected("low_score")
+    assert now(capitals) == later(capitals) == capitals
+    assert [step.describe()["version"] for step in (before, unnamed, now, later)] == [1, 1, 2, 2]
 
 
 def test_fields_are_set_that_the_stream_carries() -> None:

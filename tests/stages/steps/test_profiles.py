@@ -1,5 +1,8 @@
 """Lists of steps that have a name."""
 
+from collections.abc import Callable, Sequence
+from unicodedata import normalize
+
 import pytest
 
 from tests.stages.steps.curated import LIMITS, PLAIN
@@ -8,6 +11,14 @@ from tokenmill.errors import SettingsError
 from tokenmill.stages.steps import Rejected
 from tokenmill.stages.steps.pipeline import canonical_entries, open_pipeline
 from tokenmill.stages.steps.profiles import PROFILES, spelled_out
+from tokenmill.stages.steps.protocol import Step
+
+STORY = """The old miller lived beside a river that never froze, and each morning he opened the wooden gates himself.
+Farmers came from three valleys with their carts, because nobody else could grind barley so finely for bread.
+One winter a stranger arrived without any grain at all, and asked whether he might learn how such stones are dressed.
+They have worked together ever since, though neither of them would say who became the better craftsman of the two.
+Visitors who ask to be shown the great wheel are given warm soup first, then a lamp, and finally a long explanation.
+"""
 
 
 def test_names_stand_for_steps() -> None:
@@ -25,6 +36,30 @@ def test_names_stand_for_steps() -> None:
 def test_a_profile_is_written_as_recipes_have_it(name: str) -> None:
     """So that who names it has the recipe of who writes it out."""
     assert canonical_entries(PROFILES[name].steps) == PROFILES[name].steps
+
+
+@pytest.mark.parametrize(
+    "change", [str.upper, lambda text: text.replace("\n", "\r\n"), lambda text: text.replace("\n", "\r")]
+)
+@pytest.mark.parametrize("good", [True, False])
+def test_a_levelled_verdict_hangs_on_what_a_text_says(change: Callable[[str], str], good: object) -> None:
+    """The same for every way to write it down; the profile of datatrove's rules differs."""
+    text = STORY if good else PLAIN * 20
+    levelled = open_pipeline(PROFILES["fineweb-levelled"].steps, limits=LIMITS)
+    assert verdict(levelled, change(text)) == verdict(levelled, text)
+    assert (verdict(levelled, text) == "") is good
+    assert verdict(levelled, normalize("NFD", f"{text}\u00c9t\u00e9.")) == verdict(levelled, f"{text}\u00c9t\u00e9.")
+
+
+def verdict(steps: Sequence[Step], text: str) -> str:
+    """Return the reason for which the first step that does so filters a text out; nothing if none does."""
+    document = Document(text)
+    for step in steps:
+        answer = step(document)
+        if isinstance(answer, Rejected):
+            return f"{step.name}.{answer.reason}"
+        document = answer
+    return ""
 
 
 def test_finewebs_order_is_kept() -> None:

@@ -33,8 +33,8 @@ def test_what_datatroves_pattern_finds_is_replaced(text: str) -> None:
 
 
 @given(st.text("0129. a", max_size=40) | st.lists(st.integers(0, 300).map(str) | st.just("1")).map(".".join))
-def test_addresses_are_those_of_datatroves_pattern(text: str) -> None:
-    """Public or not, without those with a leading zero."""
+def test_addresses_are_those_of_datatroves_pattern_that_are_whole_numbers(text: str) -> None:
+    """Public or not, without those with a leading zero; by the rules of version 1, also those inside longer numbers."""
 
     def replacement(found: re.Match[str]) -> str:
         try:
@@ -43,7 +43,18 @@ def test_addresses_are_those_of_datatroves_pattern(text: str) -> None:
             return found.group()
         return ADDRESS
 
-    assert changed(ReplacePii(only_remove_public_ips=False), text) == ADDRESSES.sub(replacement, text)
+    def whole(found: re.Match[str]) -> str:
+        return replacement(found) if ADDRESSES.fullmatch(found.group()) else found.group()
+
+    step = ReplacePii(only_remove_public_ips=False)
+    assert changed(step.by_rules(1), text) == ADDRESSES.sub(replacement, text)
+    assert changed(step, text) == re.sub(r"[0-9]+(?:\.[0-9]+)*", whole, text)
+
+
+@pytest.mark.parametrize("number", ["256.1.1.1", "1.1.1.256", "1.2.3.4.5", "8.8.8.8888", "5.8.8.8.8", "08.8.8.8"])
+def test_a_longer_number_holds_no_address(number: str) -> None:
+    """A version, a heading, a number that no part of an address has: text that must not be changed."""
+    assert changed(opened("replace_pii"), f"see {number}, and 8.8.8.8.") == f"see {number}, and {ADDRESS}."
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class FastLanguage:
         return found
 
     def _look(self, texts: Sequence[str]) -> list[tuple[str, float]]:
-        encoded = [text.encode() for text in texts]
+        encoded = [self.reference.asked(text).encode() for text in texts]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         ends = np.cumsum(lengths)
         data = np.frombuffer(bytearray().join((*encoded, bytes(PADDING))), np.uint8)

@@ -27,6 +27,7 @@ def open_steps(
     metadata_fields: Sequence[str] = (),
     limits: Limits,
     tokenizer: TokenizerFile | None = None,
+    rules: Mapping[str, int] | None = None,
 ) -> tuple[Step, ...]:
     """Return the steps in the order in which they are applied.
 
@@ -36,7 +37,8 @@ def open_steps(
     filters come last and so speak of the text that would be tokenized. ``lists`` are those that the pipeline names, by
     SHA-256. ``metadata_fields`` and ``limits`` are those of the
     decoder and hold for what the function returns as well. ``tokenizer`` is one that an engine could be opened for:
-    where a file makes tokens of normalized texts, their length is limited, after all else.
+    where a file makes tokens of normalized texts, their length is limited, after all else. ``rules`` are those of a
+    settled recipe (`Recipe.rules`); without them, steps have their newest.
 
     Raises:
         SettingsError: an unknown form, a negative minimum, or a function or a step that cannot be used.
@@ -49,7 +51,7 @@ def open_steps(
         steps.append(Normalize(cast("Form", normalize)))
     if function:
         steps.append(open_function(function, metadata_fields=metadata_fields, limits=limits))
-    steps.extend(open_pipeline(pipeline, lists, metadata_fields=metadata_fields, limits=limits))
+    steps.extend(open_pipeline(pipeline, lists, metadata_fields=metadata_fields, limits=limits, rules=rules))
     steps.append(NotEmpty())
     if min_chars < 0:
         raise SettingsError(f"min_chars = {min_chars}: set it to 0 (no filter) or more")

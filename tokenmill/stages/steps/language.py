@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from tokenmill.documents import Document, Limits, Scalar
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.description import describe_step
+from tokenmill.stages.steps.fold_capitals import folded
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 LANGUAGE_FIELD: Final = "language"
@@ -45,6 +46,8 @@ _CODES: Final = (
 )
 CODES: Final = frozenset(_CODES.split())
 """The languages that the model knows; here, so that settings are checked without it."""
+RULES: Final = 2
+"""Version of the rules; since 2, capitals are folded (`LanguageStep.asked`)."""
 _DIGITS: Final = 3
 """Decimal places of a score, so that the last bits of a library's arithmetic decide nothing."""
 _PREFIX: Final = len("__label__")
@@ -54,7 +57,7 @@ _LIBRARY: Final = "fasttext-predict-v2" if sys.version_info >= (3, 14) else "fas
 
 @dataclass(frozen=True, slots=True)
 class LanguageStep:
-    """Keeps texts in some languages; the beginning of a text decides."""
+    """Keeps texts in some languages; the beginning of a text decides, in small letters where most are capitals."""
 
     languages: tuple[str, ...] = ()
     """Codes of the languages that are kept, as ``en`` (ISO 639-1, or 639-3 where there is none); none: all of them."""
@@ -65,6 +68,7 @@ class LanguageStep:
     beginning: int = BEGINNING
     """Characters at the beginning of a text that decide where its first 200 give no score of 0.8; a line feed counts as
     a space."""
+    _rules: int = field(default=RULES, repr=False, compare=False)
     _carried: tuple[str, ...] = field(default=(), repr=False, compare=False)
     _limits: Limits | None = field(default=None, repr=False, compare=False)
 
@@ -86,7 +90,11 @@ class LanguageStep:
 
     def describe(self) -> dict[str, Any]:
         """Return name, version, parameters, the model's hash and the version of the library that runs it."""
-        return describe_step(self, version=1, model_sha256=_model()[1], fasttext_predict=version(_LIBRARY))
+        return describe_step(self, version=self._rules, model_sha256=_model()[1], fasttext_predict=version(_LIBRARY))
+
+    def by_rules(self, version: int) -> Self:
+        """Return the step with earlier rules: those of version 1 ask about capitals as they are."""
+        return replace(self, _rules=min(version, RULES))
 
     def within(self, metadata_fields: Sequence[str], limits: Limits) -> Self:
         """Return the step that sets those of its fields that the stream carries."""
@@ -130,8 +138,12 @@ class LanguageStep:
     def look_at(self, text: str) -> tuple[str, float]:
         """Return language and score of a text's beginning, after one look or two."""
         beginning = text[: self.beginning]
-        found = language_of(beginning[:FIRST_LOOK])
-        return found if found[1] >= SURE or len(beginning) <= FIRST_LOOK else language_of(beginning)
+        found = language_of(self.asked(beginning[:FIRST_LOOK]))
+        return found if found[1] >= SURE or len(beginning) <= FIRST_LOOK else language_of(self.asked(beginning))
+
+    def asked(self, text: str) -> str:
+        """Return the text as the model is asked about it, which has hardly seen capitals."""
+        return text if self._rules == 1 else folded(text)
 
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
         """Return those that change or are filtered out."""

@@ -78,14 +78,26 @@ class FieldStep(Protocol):
         ...
 
 
+@runtime_checkable
+class RuledStep(Protocol):
+    """A step whose rules have changed: recipes that were settled before keep the rules that they had."""
+
+    def by_rules(self, version: int) -> Step:
+        """Return the step with the rules of this version, or the newest known here, which another fingerprint shows."""
+        ...
+
+
 def open_pipeline(
     entries: Iterable[Entry],
     lists: Mapping[str, bytes] = NO_LISTS,
     *,
     metadata_fields: Sequence[str] = (),
     limits: Limits,
+    rules: Mapping[str, int] | None = None,
 ) -> tuple[Step, ...]:
     """Return the steps of a recipe in their order; ``lists`` are those that the entries name, by SHA-256.
+
+    ``rules`` are those of a settled recipe (`Recipe.rules`); without them, steps have their newest.
 
     Raises:
         SettingsError: as `canonical_entries`, a list is missing, or a step wants a field that is not carried.
@@ -99,6 +111,8 @@ def open_pipeline(
                 step = step.within(metadata_fields, limits)
             except ValueError as error:
                 raise SettingsError(f"{_place(number, entry)}: {error}") from error
+        if rules is not None and isinstance(step, RuledStep):
+            step = step.by_rules(rules.get(step.name, 1))
         steps.append(step)
     return tuple(steps)
 

@@ -17,6 +17,13 @@ class Profile(NamedTuple):
     steps: tuple[Mapping[str, Any], ...]
 
 
+_FINEWEB_2024: Final = (
+    {"name": "gopher_repetition"},
+    {"name": "gopher_quality"},
+    {"name": "c4_quality", "filter_no_terminal_punct": False},
+    {"name": "fineweb_quality"},
+    {"name": "replace_pii"},
+)
 PROFILES: Final[Mapping[str, Profile]] = {
     "gopher": Profile(
         "1",
@@ -32,12 +39,17 @@ PROFILES: Final[Mapping[str, Profile]] = {
         "1",
         "FineWeb's filters in their order (Penedo et al. 2024), without URL list, text extraction, language and "
         "near-duplicates; personal data is replaced last.",
+        _FINEWEB_2024,
+    ),
+    "fineweb-levelled": Profile(
+        "1",
+        "`fineweb-2024` for English, behind steps that level what a text does not say: encoding, composed characters, "
+        "line ends and capitals.",
         (
-            {"name": "gopher_repetition"},
-            {"name": "gopher_quality"},
-            {"name": "c4_quality", "filter_no_terminal_punct": False},
-            {"name": "fineweb_quality"},
-            {"name": "replace_pii"},
+            {"name": "fix_unicode", "fix_line_breaks": True, "normalization": "NFC"},
+            {"name": "fold_capitals"},
+            {"name": "language", "languages": ["en"]},
+            *_FINEWEB_2024,
         ),
     ),
 }

@@ -8,6 +8,7 @@ from tokenmill.stages.steps.c4_quality import C4Quality
 from tokenmill.stages.steps.decontaminate import Decontaminate, runs_of_texts
 from tokenmill.stages.steps.fineweb_quality import FinewebQuality
 from tokenmill.stages.steps.fix_unicode import FixUnicode
+from tokenmill.stages.steps.fold_capitals import FoldCapitals
 from tokenmill.stages.steps.gopher_quality import GopherQuality
 from tokenmill.stages.steps.gopher_repetition import GopherRepetition
 from tokenmill.stages.steps.language import LanguageStep
@@ -49,5 +50,6 @@ STEPS: Final[Mapping[str, RegisteredStep]] = {
     "sample": RegisteredStep(SampleStep),
     "replace_pii": RegisteredStep(ReplacePii),
     "fix_unicode": RegisteredStep(FixUnicode),
+    "fold_capitals": RegisteredStep(FoldCapitals),
 }
 """By name, in the order in which pages list them."""

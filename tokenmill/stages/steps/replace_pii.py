@@ -1,22 +1,25 @@
 """The step ``replace_pii``: e-mail addresses and public IP addresses are replaced.
 
-What an address is, two patterns of datatrove 0.10 (``PIIFormatter``) say. Its replacements take turns by a counter that
-runs across documents; here each address gets the same one, so that a document depends on nothing else. Its patterns
-take quadratic time where a text has long runs without an ``@``; here each character is looked at a few times.
+What an address is, two patterns of datatrove 0.10 (``PIIFormatter``) say, except that an IP address is not part of a
+longer number. Its replacements take turns by a counter that runs across documents; here each address gets the same one,
+so that a document depends on nothing else. Its patterns take quadratic time where a text has long runs without an
+``@``; here each character is looked at a few times.
 """
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from tokenmill.documents import Document
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.protocol import Answer, each_alone
 
+RULES: Final = 2
+"""Version of the rules; since 2, an address is a whole number of four parts (`ReplacePii.by_rules`)."""
 _ATOM: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 _LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _OCTET: Final = r"(?:25[0-5]|2[0-4][0-9]|[01]?[0-9][0-9]?)"
@@ -27,7 +30,9 @@ _AT_DOMAIN: Final = re.compile(
 )
 _DIGITS_AND_DOTS: Final = re.compile(r"[0-9][0-9.]{6,}")
 """A run in which an address may stand: the shortest, ``1.1.1.1``, has 7 characters."""
-_ADDRESS: Final = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
+_INSIDE_NUMBERS: Final = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
+"""What datatrove finds, and what the rules of version 1 do: ``56.1.1.1`` in ``256.1.1.1``, too."""
+_ADDRESS: Final = re.compile(rf"(?<![0-9])(?<![0-9]\.){_INSIDE_NUMBERS.pattern}(?!\.?[0-9])")
 _NOT_PUBLIC: Final = tuple(
     map(
         IPv4Network,
@@ -57,6 +62,7 @@ class ReplacePii:
     """What stands in place of each e-mail address."""
     ip_replacement: str = "22.214.171.124"
     """What stands in place of each IP address; the default answered nobody when datatrove chose it."""
+    _rules: int = field(default=RULES, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -65,7 +71,11 @@ class ReplacePii:
 
     def describe(self) -> dict[str, Any]:
         """Return name, version and all parameters."""
-        return describe_step(self, version=1)
+        return describe_step(self, version=self._rules)
+
+    def by_rules(self, version: int) -> Self:
+        """Return the step with earlier rules: those of version 1 find addresses inside longer numbers, too."""
+        return replace(self, _rules=min(version, RULES))
 
     def __call__(self, document: Document) -> Document:
         """Return the document with its addresses replaced."""
@@ -73,7 +83,9 @@ class ReplacePii:
         if self.remove_emails and "@" in text:
             text = _replaced(text, _emails(text), self.email_replacement)
         if self.remove_ips:
-            text = _replaced(text, _addresses(text, public=self.only_remove_public_ips), self.ip_replacement)
+            address = _INSIDE_NUMBERS if self._rules == 1 else _ADDRESS
+            found = _addresses(text, address, public=self.only_remove_public_ips)
+            text = _replaced(text, found, self.ip_replacement)
         return document if text == document.text else document._replace(text=text)
 
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
@@ -104,9 +116,9 @@ def _local_begin(text: str, low: int, at: int) -> int | None:
     return None if begin is None else begin.start()
 
 
-def _addresses(text: str, *, public: bool) -> Iterator[tuple[int, int]]:
+def _addresses(text: str, address: re.Pattern[str], *, public: bool) -> Iterator[tuple[int, int]]:
     for run in _DIGITS_AND_DOTS.finditer(text):
-        for found in _ADDRESS.finditer(text, run.start(), run.end()):
+        for found in address.finditer(text, run.start(), run.end()):
             if _is_meant(found.group(), public=public):
                 yield found.span()
 

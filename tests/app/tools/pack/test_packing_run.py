@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from tests.app.tools.pack.packing import (
 )
 from tests.forked import die_while_starting
 from tests.sources.files import as_lines, write_jsonl
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run
+from tokenmill.app.tools.pack.pack_beginning import held_recipe
 from tokenmill.app.tools.pack.pack_verification import PackVerification, verify_pack
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.errors import (
@@ -47,6 +50,26 @@ def verified(settings: Settings, paths: list[Path], **plan: Any) -> PackVerifica
     reading, sources = opened(settings, paths)
     found = plan_of(settings, paths, **plan)
     return asyncio.run(verify_pack(settings, sources, reading, found, sample=ReferenceSample(1)))
+
+
+def test_a_store_that_was_packed_by_earlier_rules_is_packed_on_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its stream was made with decides, also where a step has other rules since."""
+    paths = [tmp_path / "a.jsonl"]
+    write_jsonl(paths[0], rows(40))
+    settings = small_settings(tmp_path / "store", steps=[{"name": "language", "label_only": True}])
+    newest = plan_topic(settings, "raw-text").recipes[settings.streams()[0]]
+    with monkeypatch.context() as before:
+        before.setattr(packing_run, "held_recipe", lambda *_: replace(newest, steps=({"name": "not_empty"},)))
+        first = pack_into(settings, paths)
+
+    again = pack_into(settings, paths)
+
+    assert (first.documents, again.documents, again.before) == (40, 0, 40)
+    recipe = held_recipe(settings, "raw-text")
+    assert recipe is not None
+    assert (recipe.rules or {})["language"] == 1
 
 
 @pytest.mark.slow
