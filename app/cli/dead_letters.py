@@ -5,7 +5,6 @@ import sys
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from .inspect import pairs
 from .options import examples, with_settings
-from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
+from .output import AsJson, PlainColumn, count, moment_of, say, show, show_json, show_table, size
 from .progress import ProgressLine
 
 TEXT_CHARACTERS = 400  # of a document that was filtered out: five lines of a terminal
@@ -156,7 +155,11 @@ def show_command(
     elif as_json:
         show_json({**values(letter), "value": encoded(letter.value), "key": encoded(letter.key)})
     else:
-        facts = {**values(letter), "written": moment(letter), "value": f"{(letter.value or b'')[:LINE_CHARACTERS]!r}"}
+        facts = {
+            **values(letter),
+            "written": moment_of(letter.timestamp),
+            "value": f"{(letter.value or b'')[:LINE_CHARACTERS]!r}",
+        }
         show_table(pairs(facts))
 
 
@@ -283,7 +286,7 @@ def cells(letter: DeadLetter) -> list[str]:
     """Return a letter's row."""
     value = beginning(repr((letter.value or b"")[:LINE_CHARACTERS]), LINE_CHARACTERS)
     detail = beginning(escaped(letter.detail), LINE_CHARACTERS)
-    return [escaped(str(letter.place)), moment(letter), escaped(letter.reason), detail, value]
+    return [escaped(str(letter.place)), moment_of(letter.timestamp), escaped(letter.reason), detail, value]
 
 
 def values(letter: DeadLetter) -> dict[str, Any]:
@@ -304,14 +307,6 @@ def values(letter: DeadLetter) -> dict[str, Any]:
 def encoded(data: bytes | None) -> str | None:
     """Return bytes in base64, for JSON."""
     return None if data is None else b64encode(data).decode()
-
-
-def moment(letter: DeadLetter) -> str:
-    """Return when the original was written, or refused by produce; empty where that is not known, or is no date."""
-    try:
-        return datetime.fromtimestamp(letter.timestamp / 1000, UTC).isoformat(timespec="seconds")
-    except (ValueError, OverflowError, OSError):
-        return ""
 
 
 class ResendProgressLine(ProgressLine):

@@ -1,7 +1,6 @@
 """``tokenmill inspect``: what a stream, a segment, a message or a block holds."""
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ from ..tools.inspect import (
 )
 from ..tools.inspect.block_trace import beginning
 from .options import examples, with_settings
-from .output import AsJson, count, say, show, show_json, show_table, size
+from .output import AsJson, count, moment_of, say, show, show_json, show_table, size
 
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
 Partition = Annotated[int, typer.Argument(help="Number of the partition.", show_default=False)]
@@ -148,9 +147,8 @@ def piece_lines(piece: TracedPiece) -> list[str]:
     name = f"document {piece.id!r}" if piece.id is not None else "a document"
     lines = [f"tokens {piece.start} to {piece.stop - 1}: {name} from its token {piece.position}, {place}"]
     if piece.record is not None:
-        moment = datetime.fromtimestamp(piece.record.timestamp / 1000, UTC).isoformat(timespec="seconds")
         text = beginning(piece.record.text, LINE_CHARACTERS)
-        lines.append(f"  record of {moment}, {size(piece.record.value_bytes)}: {text!r}")
+        lines.append(f"  record of {moment_of(piece.record.timestamp)}, {size(piece.record.value_bytes)}: {text!r}")
     return lines
 
 

@@ -6,6 +6,7 @@ would pass escape sequences on.
 
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Final
 
@@ -40,6 +41,14 @@ FILE_WIDTH: Final = 1000
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal there is no question anyway.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for pipes.")]
+
+
+def moment_of(milliseconds: int) -> str:
+    """Return a record's time in UTC; empty where it is not known, or no date."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def say(message: str) -> None:

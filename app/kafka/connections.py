@@ -1,6 +1,6 @@
 """Connections while brokers are away: pauses that grow, nothing left behind, and knowing when a broker answered.
 
-aiokafka lacks five things, with or without the fast path:
+aiokafka lacks six things, with or without the fast path:
 
 1. It connects again as soon as a client needs a broker, several times a second for each client of a process. Where
    connections are refused, that costs little. Where they are accepted and reset at once, as by a proxy whose brokers
@@ -16,6 +16,7 @@ aiokafka lacks five things, with or without the fast path:
    client that needs metadata first waits for as long as TCP tries: a quarter of an hour.
 5. A client without topics requests the metadata of all topics at each refresh; with some thousands of partitions that
    takes a tenth of a core, and as much of the broker's. `patch_metadata_requests` lets it request those of none.
+6. It cannot read all that brokers take: `tokenmill.app.kafka.fetched_batches` does.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ from tokenmill.backoff import Backoff
 
 from ..broker_contact import CONTACT
 from .cluster import ATTRIBUTES, CALLED, Owner, Parts, client_of, close_unanswered, differences
+from .fetched_batches import read_as_brokers_do
 
 FIRST_PAUSE: Final = 0.1
 """Seconds between the first attempt that failed at an address and the next; doubled each time ..."""
@@ -140,7 +142,7 @@ class ContactProtocol(AIOKafkaProtocol):  # type: ignore[misc]  # untyped there
 def prepare(owner: Owner) -> None:
     """Give a client that has not started what aiokafka lacks; call this for every client that is made.
 
-    Point 1 and 2 are for all connections of the process, from the first call on; the others are for this client.
+    Points 1, 2 and 6 are for all clients of the process, from the first call on; the others are for this client.
 
     Raises:
         ImportError: aiokafka has changed a part that this relies on; names it.
@@ -152,6 +154,7 @@ def prepare(owner: Owner) -> None:
         aiokafka.client.create_conn = connect
     if aiokafka.conn.AIOKafkaProtocol is AIOKafkaProtocol:  # else it is the fast path's, which notes answers as well
         aiokafka.conn.AIOKafkaProtocol = ContactProtocol
+    read_as_brokers_do()
     patch_metadata_requests(client_of(owner))
 
 

@@ -51,7 +51,7 @@ def test_headers_are_copied_up_to_a_limit() -> None:
     place = RecordPlace("raw", 0, 5)
     found = encode_dead_letter(place, reason="r", detail="d" * 10_000, timestamp=0, exception="E" * 999, original=own)
     size = sum(len(name) + len(value) for name, value in found if not name.startswith(PREFIX))
-    assert 1900 < size <= MAX_ORIGINAL_HEADERS_BYTES
+    assert 1750 < size <= MAX_ORIGINAL_HEADERS_BYTES
     assert len(dict(found)[f"{PREFIX}detail"]) == 1024
     assert len(dict(found)[f"{PREFIX}exception"]) == 100
     path = SourcePlace("raw", "ab", "/long" * 1000 + ":17")
@@ -105,3 +105,21 @@ def test_letters_of_a_file_are_spread() -> None:
     for line in range(1000):
         counts[letter_partition(SourcePlace("raw", "ab", f"a.jsonl:{line}"), 4)] += 1
     assert min(counts) > 150
+
+
+def test_a_million_empty_headers_are_not_copied() -> None:
+    """They have no bytes of their own, and take two each on their way."""
+    found = encode_dead_letter(
+        RecordPlace("raw", 0, 5), reason="r", detail="", timestamp=0, original=[("", None)] * 1_000_000
+    )
+    assert len(found) < 300
+
+
+@pytest.mark.parametrize("header", ["partition", "offset", "timestamp"])
+def test_a_number_that_no_computer_has_is_none(header: str) -> None:
+    """Python refuses to read 5,000 digits, and a command must not end over them."""
+    headers = encode_dead_letter(RecordPlace("raw", 0, 5), reason="r", detail="", timestamp=7)
+    long = [(name, b"9" * 5000 if name == PREFIX + header else value) for name, value in headers]
+    found = decode_dead_letter(SimpleNamespace(key=None, value=b"", headers=long))
+    assert found is None or found.timestamp == -1
+    assert parse_place(f"raw/0/{'9' * 5000}") is None

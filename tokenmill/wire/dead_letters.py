@@ -17,6 +17,11 @@ MAX_EXCEPTION_CHARACTERS: Final = 100
 """Longest name of an exception's type, which a user's function may choose."""
 MAX_ORIGINAL_HEADERS_BYTES: Final = 2048
 """Original headers are copied up to here, so that a dead letter of the largest record still fits its topic."""
+LENGTHS_BYTES: Final = 10
+"""What the lengths of a name and a value take, at most: there may be a million empty headers."""
+
+LONGEST_NUMBER: Final = 19
+"""Digits of the largest offset."""
 
 _WHY: Final = ("reason", "exception", "detail")
 _RECORD: Final = ("topic", "partition", "offset")
@@ -143,7 +148,7 @@ def encode_dead_letter(
     headers = [(PREFIX + name, _utf8(value)) for name, value in about.items()]
     room = MAX_ORIGINAL_HEADERS_BYTES
     for name, value in original:
-        room -= len(name.encode()) + len(value or b"")
+        room -= len(name.encode()) + len(value or b"") + LENGTHS_BYTES
         if room < 0:
             break
         headers.append((name, value or b""))
@@ -192,4 +197,4 @@ def _utf8(text: str) -> bytes:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+    return len(text) <= LONGEST_NUMBER and text.isascii() and text.isdecimal()

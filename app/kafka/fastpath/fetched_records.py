@@ -7,29 +7,18 @@ byte that is fetched, takes eight times as long as it must. What it checks, skip
 
 from collections.abc import Iterator
 from itertools import chain
-from struct import Struct
 from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
-from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.legacy_records import LegacyRecordBatch
-from aiokafka.record.memory_records import MemoryRecords
-from crc32c import crc32c
 
 from ..cluster import Attributes, Parts
+from ..fetched_batches import FetchedBatches, read_as_brokers_do
 from . import whole_batches
 
-HEAD: Final = Struct(">q8xBI")
-"""How a batch begins: base offset, length, leader epoch, version of the format, CRC-32C of all that follows."""
-LENGTH: Final = Struct(">i")
-LENGTH_AT: Final = 8
-LENGTH_END: Final = 12
-"""What the length counts from."""
-OLD_VERSIONS: Final = (0, 1)
-"""Formats with other checksums, in other places: such logs were written before Kafka 0.11."""
 RELIED_ON: Final[Parts] = {
     (PartitionRecords, "__init__"): [
         *("self", "tp", "records", "aborted_transactions", "fetch_offset", "key_deserializer", "value_deserializer"),
@@ -52,55 +41,6 @@ ATTRIBUTES: Final[Attributes] = {
     DefaultRecordBatch: ["base_offset", "is_control_batch", "is_transactional", "next_offset", "producer_id"],
     LegacyRecordBatch: ["is_control_batch", "next_offset", "producer_id", "validate_crc"],
 }
-
-
-class FetchedBatches:
-    """The batches of a fetch, in a buffer that nobody writes to any more; replaces aiokafka's ``MemoryRecords``.
-
-    The last batch may be cut off.
-    """
-
-    def __init__(self, data: bytes | memoryview) -> None:
-        self.data = data
-        self._view = memoryview(data)
-        self._start = 0
-
-    def size_in_bytes(self) -> int:
-        """Return how much was fetched."""
-        return len(self._view)
-
-    def has_next(self) -> bool:
-        """Return whether another whole batch was fetched."""
-        left = len(self._view) - self._start
-        return left >= LENGTH_END and left >= self._next_size()
-
-    def next_batch(self, partition: TopicPartition, *, check: bool) -> Any:
-        """Return the next batch of ``partition``; with ``check``, it is what the producer sent.
-
-        Raises:
-            CorruptRecordException: it is not, or too short to be a batch.
-
-        """
-        size = self._next_size()
-        data = self._view[self._start : self._start + size]
-        self._start += size
-        if size < HEAD.size:
-            raise CorruptRecordException(f"{partition.topic}[{partition.partition}]: {size} bytes are no batch")
-        offset, version, crc = HEAD.unpack_from(data)
-        if version in OLD_VERSIONS:
-            batch = LegacyRecordBatch(data, version)
-            fits = not check or batch.validate_crc()
-        else:
-            batch = DefaultRecordBatch(data)
-            fits = not check or crc32c(data[HEAD.size :]) == crc
-        if not fits:
-            where = f"offset {offset} of {partition.topic}[{partition.partition}]"
-            raise CorruptRecordException(f"{where}: the batch fails its CRC, so it is not what was sent to the brokers")
-        return batch
-
-    def _next_size(self) -> int:
-        size: int = LENGTH_END + LENGTH.unpack_from(self._view, self._start + LENGTH_AT)[0]
-        return size
 
 
 class FetchedRecords(PartitionRecords):  # type: ignore[misc]  # untyped there
@@ -162,10 +102,10 @@ def partition_records(tp: TopicPartition, records: FetchedBatches, *options: Any
     """
     if whole_batches in options:
         return FetchedRecords(tp, records, *options)
-    return PartitionRecords(tp, MemoryRecords(bytes(records.data)), *options)
+    return PartitionRecords(tp, records, *options)
 
 
 def unpack_whole_batches() -> None:
     """Let the consumers of this process that ask for it (`whole_batches`) unpack so what they fetch from now on."""
-    fetcher.MemoryRecords = FetchedBatches
+    read_as_brokers_do()
     fetcher.PartitionRecords = partition_records

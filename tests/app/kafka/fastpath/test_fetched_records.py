@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import consumer, producer
-from tokenmill.app.kafka.fastpath.fetched_records import HEAD, FetchedBatches, FetchedRecords, partition_records
+from tokenmill.app.kafka.fastpath.fetched_records import FetchedRecords, partition_records
+from tokenmill.app.kafka.fetched_batches import HEAD, FetchedBatches
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
@@ -114,13 +115,13 @@ def test_what_is_too_short_to_be_a_batch_is_refused() -> None:
 @pytest.mark.usefixtures("fast")
 async def test_aiokafka_unpacks_through_it(broker: Broker, topic: TopicFactory) -> None:
     """All at once, some at once and one by one: each record once, in order. Fails where a new aiokafka differs."""
-    assert (fetcher.MemoryRecords, fetcher.PartitionRecords) == (FetchedBatches, partition_records)
     settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
     values = [b"%d" % number for number in range(300)]
     async with producer(settings, linger_ms=20) as client:
         for sent in [await client.send(partition.topic, value, partition=0) for value in values]:
             await sent
     async with consumer(settings) as client:
+        assert (fetcher.MemoryRecords, fetcher.PartitionRecords) == (FetchedBatches, partition_records)
         client.assign([partition])
         client.seek(partition, 5)
         found = [(await client.getone()).value for _ in range(3)]

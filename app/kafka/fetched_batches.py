@@ -1,0 +1,273 @@
+"""The record batches of a fetch, read as brokers read them: nothing that a broker took ends a fetch.
+
+aiokafka decodes the names of headers as UTF-8, and leaves compressed data to libraries that refuse what Java's pass
+over: bytes behind the end of a stream, checksums that Kafka does not check, versions of Snappy's framing. And it
+believes what a record says of its own offset. A broker takes all of that from any client. What aiokafka cannot unpack,
+or not so that each record has the offset that its broker gave it, is unpacked here, by the rules of the brokers.
+https://kafka.apache.org/documentation/#recordbatch
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import cramjam
+from aiokafka import TopicPartition
+from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record import default_records
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.legacy_records import LegacyRecordBatch
+from aiokafka.record.util import decode_varint
+from crc32c import crc32c
+
+HEAD: Final = Struct(">q8xBI")
+"""How a batch begins: base offset, length, leader epoch, version of the format, CRC-32C of all that follows."""
+REST: Final = Struct(">hiqqqhii")
+"""What follows: attributes, last offset delta, first and largest timestamp, producer's id, epoch and sequence, number
+of records; then the records."""
+LENGTH: Final = Struct(">i")
+LENGTH_AT: Final = 8
+LENGTH_END: Final = 12
+"""What the length counts from."""
+OLD_VERSIONS: Final = (0, 1)
+"""Formats with other checksums, in other places: such logs were written before Kafka 0.11."""
+CODEC: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+"""Attributes of a batch."""
+IS_PLAIN_PYTHON: Final = DefaultRecordBatch.__module__ == default_records.__name__
+"""Whether aiokafka has no compiled parts: it unpacks no faster then, and computes times that Kafka cannot hold."""
+
+
+class UnpackedRecord(NamedTuple):
+    """A record, as aiokafka has it."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    """A byte of a name that is no UTF-8 is written as ``\\xe9``."""
+    checksum: None = None
+
+
+class FetchedBatches:
+    """The batches of a fetch, in a buffer that nobody writes to any more; replaces aiokafka's ``MemoryRecords``.
+
+    The last batch may be cut off.
+    """
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._view = memoryview(data)
+        self._start = 0
+
+    def size_in_bytes(self) -> int:
+        """Return how much was fetched."""
+        return len(self._view)
+
+    def has_next(self) -> bool:
+        """Return whether another whole batch was fetched."""
+        left = len(self._view) - self._start
+        return left >= LENGTH_END and left >= self._next_size()
+
+    def next_batch(self, partition: TopicPartition | None = None, *, check: bool = False) -> Any:
+        """Return the next batch, of ``partition``; with ``check``, it is what the producer sent.
+
+        Raises:
+            CorruptRecordException: it is not, or too short to be a batch.
+
+        """
+        size = self._next_size()
+        data = self._view[self._start : self._start + size]
+        self._start += size
+        place = "a fetch" if partition is None else f"{partition.topic}[{partition.partition}]"
+        if size < HEAD.size:
+            raise CorruptRecordException(f"{place}: {size} bytes are no batch")
+        offset, version, crc = HEAD.unpack_from(data)
+        if version in OLD_VERSIONS:
+            batch = LegacyRecordBatch(data, version)
+            fits = not check or batch.validate_crc()
+        else:
+            batch = TolerantBatch(data)
+            fits = not check or crc32c(data[HEAD.size :]) == crc
+        if not fits:
+            raise CorruptRecordException(
+                f"offset {offset} of {place}: the batch fails its CRC, so it is not what was sent to the brokers"
+            )
+        return batch
+
+    def _next_size(self) -> int:
+        size: int = LENGTH_END + LENGTH.unpack_from(self._view, self._start + LENGTH_AT)[0]
+        return size
+
+
+class TolerantBatch:
+    """aiokafka's batch, with all records that the brokers see in it."""
+
+    __slots__ = ("_batch", "_data")
+
+    def __init__(self, data: memoryview) -> None:
+        self._batch = DefaultRecordBatch(data)
+        self._data = data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __next__(self) -> Any:
+        return next(self._batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over the records.
+
+        Raises:
+            CorruptRecordException: no broker can have taken the batch as it is.
+
+        """
+        try:
+            records = [] if IS_PLAIN_PYTHON else list(self._batch)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - of aiokafka, or of any library that decompresses for it
+            records = []
+        if not records or not _are_placed([r.offset for r in records], self.base_offset, self.next_offset):
+            records = unpack(self._data)
+        return iter(records)
+
+
+def read_as_brokers_do() -> None:
+    """Let all consumers of this process read batches so from now on."""
+    fetcher.MemoryRecords = FetchedBatches
+
+
+def _are_placed(offsets: Sequence[int], first: int, end: int) -> bool:
+    """Return whether the records of a batch have its offsets: each one, or some where a log was compacted."""
+    if len(offsets) == end - first:
+        return offsets == list(range(first, end))
+    return first <= offsets[0] and offsets[-1] < end and all(a < b for a, b in pairwise(offsets))
+
+
+def unpack(batch: memoryview) -> list[UnpackedRecord]:
+    """Return the records of a batch, each at an offset of its own.
+
+    Raises:
+        CorruptRecordException: no broker can have taken the batch as it is.
+
+    """
+    offset, *_ = HEAD.unpack_from(batch)
+    attributes, last, first_time, last_time, *_, count = REST.unpack_from(batch, HEAD.size)
+    records = []
+    try:
+        data, at = _UNPACKING[attributes & CODEC](batch[HEAD.size + REST.size :]), 0
+        for _ in range(count):
+            _, at = decode_varint(data, at)  # its length
+            delta, at = decode_varint(data, at + 1)  # after attributes without meaning
+            number, at = decode_varint(data, at)
+            key, at = _field(data, at)
+            value, at = _field(data, at)
+            names, at = decode_varint(data, at)
+            headers = []
+            for _ in range(names):
+                name, at = _field(data, at)
+                content, at = _field(data, at)
+                headers.append(((name or b"").decode(errors="backslashreplace"), content))
+            when, kind = (last_time, 1) if attributes & LOG_APPEND_TIME else (_int64(first_time + delta), 0)
+            records.append(UnpackedRecord(offset + number, when, kind, key, value, headers))
+    except (ValueError, LookupError, zlib.error, cramjam.DecompressionError) as error:
+        raise CorruptRecordException(f"offset {offset}: the batch cannot be unpacked: {error!r}") from error
+    offsets, end = [record.offset for record in records], offset + last + 1
+    if records and not _are_placed(offsets, offset, end):  # brokers count records, and read none of their offsets
+        records = [record._replace(offset=offset + number) for number, record in enumerate(records)]
+    return records
+
+
+def _field(data: bytearray, at: int) -> tuple[bytes | None, int]:
+    size, at = decode_varint(data, at)
+    if size < 0:
+        return None, at
+    if at + size > len(data):
+        raise ValueError(f"{size} bytes are announced, and {len(data) - at} are there")
+    return bytes(data[at : at + size]), at + size
+
+
+def _int64(number: int) -> int:
+    """Return what Java makes of a sum of two such numbers."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _from_gzip(data: memoryview) -> bytearray:
+    """Decompress all members; what follows the last one is nothing, as for Java."""
+    unpacked, rest = bytearray(), bytes(data)
+    while rest:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            unpacked += member.decompress(rest)
+        except zlib.error:
+            if not unpacked:
+                raise
+            break
+        rest = member.unused_data
+    return unpacked
+
+
+SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
+SNAPPY_HEAD: Final = 16
+"""Bytes of the magic number and two versions."""
+SNAPPY_AGAIN: Final = LENGTH.unpack_from(SNAPPY_MAGIC)[0]
+"""In the place of a block's size: another stream follows."""
+
+
+def _from_snappy(data: memoryview) -> bytearray:
+    """Decompress the blocks of xerial's framing, of any version, or the one block that there is without it."""
+    if not data.tobytes().startswith(SNAPPY_MAGIC):
+        return bytearray(cramjam.snappy.decompress_raw(data))
+    unpacked, at = bytearray(), SNAPPY_HEAD
+    while at + LENGTH.size <= len(data):
+        (size,) = LENGTH.unpack_from(data, at)
+        if size == SNAPPY_AGAIN:
+            at += SNAPPY_HEAD
+            continue
+        at += LENGTH.size
+        unpacked += cramjam.snappy.decompress_raw(data[at : at + size])
+        at += size
+    return unpacked
+
+
+LZ4_FLAGS_AT: Final = 4
+LZ4_HEAD: Final = 7
+LZ4_SIZE: Final = Struct("<I")
+LZ4_PLAIN: Final = 1 << 31
+"""Flag of the size of a block that is not compressed."""
+LZ4_BLOCK_CHECKSUMS: Final = 0x10
+LZ4_CONTENT_SIZE: Final = 0x08
+
+
+def _from_lz4(data: memoryview) -> bytearray:
+    """Decompress the blocks of the first frame, each for itself: brokers take no others, and no word of its end."""
+    flags, sizes = data[LZ4_FLAGS_AT : LZ4_FLAGS_AT + 2]
+    largest = 1 << 8 + 2 * (sizes >> 4)
+    unpacked, at = bytearray(), LZ4_HEAD + (8 if flags & LZ4_CONTENT_SIZE else 0)
+    while at + LZ4_SIZE.size <= len(data):
+        (size,) = LZ4_SIZE.unpack_from(data, at)
+        if not size:
+            break
+        at += LZ4_SIZE.size
+        block = data[at : at + (size & ~LZ4_PLAIN)]
+        unpacked += block if size & LZ4_PLAIN else cramjam.lz4.decompress_block(block, output_len=largest)
+        at += len(block) + (4 if flags & LZ4_BLOCK_CHECKSUMS else 0)
+    return unpacked
+
+
+def _from_zstd(data: memoryview) -> bytearray:
+    return bytearray(cramjam.zstd.decompress(data))
+
+
+_UNPACKING: Final[Mapping[int, Callable[[memoryview], bytearray]]] = {
+    0: bytearray,
+    1: _from_gzip,
+    2: _from_snappy,
+    3: _from_lz4,
+    4: _from_zstd,
+}
