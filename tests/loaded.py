@@ -14,7 +14,6 @@ NAMES: Final = (
     "tokenmill.app.cli.workers",
     "tokenmill.app.mill.app",
     "tokenmill.app.segments.app",
-    "tokenmill.app.kafka.fastpath.fetched_records",
     "tokenmill.app.kafka.fastpath.receive_buffers",
     "tokenmill.app.kafka.fastpath.send_buffers",
     "tokenmill.app.tools.pack.millers",

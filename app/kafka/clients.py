@@ -26,7 +26,7 @@ from tokenmill.records import SourceRecord
 from ..broker_contact import CONTACT, is_unreached
 from ..settings import ConnectionSettings, Settings
 from .connections import prepare
-from .fastpath import whole_batches
+from .fetched_batches import whole_batches
 from .security import client_security, refused_time, why_not
 
 METADATA_MAX_AGE_MS: Final = 3000

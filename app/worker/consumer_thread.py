@@ -14,7 +14,7 @@ from faust.types import TP
 
 from ..kafka.cluster import NO_LEADER, is_connected, leader
 from ..kafka.connections import prepare
-from ..kafka.fastpath import whole_batches
+from ..kafka.fetched_batches import whole_batches
 from . import faust_setup as faust_settings
 
 FETCH_WAIT_MS: Final = 500

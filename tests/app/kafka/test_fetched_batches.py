@@ -1,16 +1,137 @@
-"""What a broker took is read, each record at the offset that it has there, whatever its client made of it."""
+"""What a broker took is read, each record at the offset that it has there; and as aiokafka reads it, where that can."""
+
+from itertools import islice
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.consumer import fetcher
+from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
 from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.conftest import TopicFactory
 from tests.odd_batches import GOOD, GZIP, LZ4, NOW, ODD, SNAPPY, batch, record, send_batch, send_through
 from tokenmill.app.kafka.clients import consumer, offsets, producer, read_range
-from tokenmill.app.kafka.fetched_batches import FetchedBatches, unpack
+from tokenmill.app.kafka.fetched_batches import HEAD, FetchedBatches, FetchedRecords, partition_records, unpack
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.records import SourceRecord
+
+PARTITION = TopicPartition("raw", 3)
+(THEIRS,) = FetchedRecords.__bases__
+"""aiokafka's class, which ours stands for."""
+
+small = st.none() | st.binary(max_size=40)
+records = st.tuples(small, st.none() | st.binary(max_size=300), st.lists(st.tuples(st.text(max_size=5), small)))
+batches = st.tuples(st.lists(records, min_size=1, max_size=8), st.sampled_from([0, 1, 3, 4]), st.integers(0, 3))
+"""Records, the codec that packs them, and how many offsets after the batch hold nothing."""
+
+
+def fetch_of(found: list[tuple[list[Any], int, int]], first: int = 7) -> bytes:
+    """Return the bytes of a fetch that brings batches, from offset ``first`` on."""
+    data, offset = b"", first
+    for contents, codec, gap in found:
+        builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 10**9)
+        for number, (key, value, headers) in enumerate(contents):
+            builder.append(number, 1000 + number, key, value, headers)
+        batch = bytearray(builder.build())
+        batch[:8] = offset.to_bytes(8)  # the broker's; not covered by the checksum
+        data, offset = data + bytes(batch), offset + len(contents) + gap
+    return data
+
+
+def taken(unpacked: Any) -> list[tuple[Any, ...]]:
+    """Return what there is to know of each record."""
+    return [(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in unpacked]
+
+
+def ours(data: bytes | memoryview, position: int = 0, *, check: bool = True) -> FetchedRecords:
+    """Return a fetch as we unpack it."""
+    return FetchedRecords(PARTITION, FetchedBatches(data), None, position, None, None, check, READ_COMMITTED)
+
+
+@given(st.lists(batches, max_size=4), st.integers(0, 25), st.integers(0, 30))
+@pytest.mark.slow
+def test_records_are_those_that_aiokafka_unpacks(found: list[Any], position: int, cut: int) -> None:
+    """From a position within a batch, of every codec, with gaps, and with the last batch cut off."""
+    data = fetch_of(found)
+    data = data[: max(0, len(data) - cut)]
+    expected = THEIRS(PARTITION, MemoryRecords(data), None, position, None, None, True, READ_COMMITTED)
+    mine = ours(memoryview(data), position)
+    assert taken(list(mine)) == taken(list(expected))
+    assert mine.next_fetch_offset == expected.next_fetch_offset
+    assert FetchedBatches(data).has_next() == MemoryRecords(data).has_next()
+
+
+@given(st.lists(batches, max_size=4))
+@pytest.mark.slow
+def test_records_that_are_taken_one_by_one_leave_the_position_behind_them(found: list[Any]) -> None:
+    """As whoever commits positions wants it."""
+    data = fetch_of(found)
+    expected = THEIRS(PARTITION, MemoryRecords(data), None, 0, None, None, True, READ_UNCOMMITTED)
+    mine = ours(data)
+    while (one := next(mine, None)) is not None:
+        assert taken([one]) == taken([next(expected)])
+        assert mine.next_fetch_offset == expected.next_fetch_offset
+    assert next(expected, None) is None
+    assert mine.next_fetch_offset == expected.next_fetch_offset
+
+
+@given(batches, st.data())
+@pytest.mark.slow
+def test_a_changed_batch_is_refused(batch: Any, data: st.DataObject) -> None:
+    """Whichever bit it is that a disk or a network changed, in the checksum or in what it covers."""
+    right = fetch_of([batch])
+    bit = data.draw(st.integers((HEAD.size - 4) * 8, len(right) * 8 - 1))
+    wrong = bytearray(right)
+    wrong[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptRecordException, match=r"offset 7 of raw\[3\]: the batch fails its CRC"):
+        list(ours(bytes(wrong)))
+    assert FetchedBatches(bytes(wrong)).next_batch(PARTITION, check=False).base_offset == 7
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_logs_of_old_brokers_are_read(version: int) -> None:
+    """Their checksum is another, and is checked."""
+    builder = LegacyRecordBatchBuilder(version, 0, 10**6)
+    builder.append(0, timestamp=1000, key=b"key", value=b"value")
+    right = bytes(builder.build())
+    expected = THEIRS(PARTITION, MemoryRecords(right), None, 0, None, None, True, READ_COMMITTED)
+    assert [record.value for record in ours(right)] == [record.value for record in expected] == [b"value"]
+    with pytest.raises(CorruptRecordException, match=r"offset 0 of raw\[3\]"):
+        list(ours(right[:-1] + b"x"))
+
+
+def test_what_is_too_short_to_be_a_batch_is_refused() -> None:
+    """Instead of being read past its end."""
+    with pytest.raises(CorruptRecordException, match="are no batch"):
+        list(ours(bytes(8) + (2).to_bytes(4) + bytes(2)))
+
+
+@pytest.mark.usefixtures("fast")
+async def test_aiokafka_unpacks_through_it(broker: Broker, topic: TopicFactory) -> None:
+    """All at once, some at once and one by one: each record once, in order. Fails where a new aiokafka differs."""
+    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    values = [b"%d" % number for number in range(300)]
+    async with producer(settings, linger_ms=20) as client:
+        for sent in [await client.send(partition.topic, value, partition=0) for value in values]:
+            await sent
+    async with consumer(settings) as client:
+        assert (fetcher.MemoryRecords, fetcher.PartitionRecords) == (FetchedBatches, partition_records)
+        client.assign([partition])
+        client.seek(partition, 5)
+        found = [(await client.getone()).value for _ in range(3)]
+        assert await client.position(partition) == 8
+        found += [record.value for record in (await client.getmany(timeout_ms=5000, max_records=10))[partition]]
+        while len(found) < len(values) - 5:
+            found += [record.value for record in (await client.getmany(timeout_ms=5000))[partition]]
+        assert found == list(islice(values, 5, None))
+        assert await client.position(partition) == len(values)
 
 
 async def read_all(settings: Settings, partition: TopicPartition) -> list[SourceRecord]:

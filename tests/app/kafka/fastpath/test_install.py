@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from tests.app.kafka.conftest import REPLACED
 from tests.conftest import TopicFactory
-from tokenmill.app.kafka import fastpath
+from tokenmill.app.kafka import fastpath, fetched_batches
 from tokenmill.app.kafka.clients import consumer, producer, read_range
-from tokenmill.app.kafka.fastpath import fetched_records, receive_buffers, send_buffers
+from tokenmill.app.kafka.fastpath import receive_buffers, send_buffers
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
@@ -29,13 +29,13 @@ def found():
     ]
 before = found()
 import tokenmill.app.mill.app, tokenmill.app.segments.app, tokenmill.app.worker.run, tokenmill.app.tools.verify
-import tokenmill.app.kafka.fastpath.fetched_records, tokenmill.app.kafka.fastpath.send_buffers
+import tokenmill.app.kafka.fetched_batches, tokenmill.app.kafka.fastpath.send_buffers
 import tokenmill.app.kafka.fastpath.receive_buffers, tokenmill.app.segments.mirror, tokenmill.app.cli.produce
 assert before == found()
 """
 PARTS = [
     (module, part)
-    for module in (fetched_records, receive_buffers, send_buffers)
+    for module in (fetched_batches, receive_buffers, send_buffers)
     for part in sorted(module.RELIED_ON, key=str)
 ]
 COUNT = 300
