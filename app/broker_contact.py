@@ -115,6 +115,11 @@ def no_answer(servers: str, since: float) -> str:
     return f"no broker answers at {servers} since {moment(since)}"
 
 
+def transaction_words(since: float) -> str:
+    """Return in words that a partition's records wait for the end of a transaction."""
+    return f"a transaction is open (its first record is of {moment(since)}): what is behind waits for its end"
+
+
 class OutageLog:
     """Says in the log that no broker answers, again each minute, and that one answers again. Call `look` often."""
 

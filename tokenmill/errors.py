@@ -59,6 +59,8 @@ class TopicError(TokenMillError):
 class MissingTopicError(TopicError):
     """A topic does not exist; somebody may create it soon."""
 
+    brief = "a topic is missing"
+
 
 class FingerprintError(TokenMillError):
     """A stream's genesis was written with other settings; a changed setting needs a new stream name."""
@@ -81,12 +83,14 @@ class DiskError(StoreError):
     """
 
     exit_code = 75
+    brief = "the disk under the store is full, fails, or is gone"
 
 
 class LockedError(TokenMillError):
     """Another process holds the lock of a partition's directory; that process has to end first."""
 
     exit_code = 7
+    brief = "another process holds the partition's directory"
 
 
 class DamagedError(TokenMillError):
@@ -162,6 +166,7 @@ class RegistryError(TokenMillError):
     """
 
     exit_code = 15
+    brief = "the schema registry does not answer, or lacks a schema"
 
     def __init__(self, message: str, *, definite: bool = False) -> None:
         super().__init__(message)

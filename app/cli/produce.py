@@ -8,10 +8,13 @@ from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 import typer
+from aiokafka import TopicPartition
 
 from tokenmill.errors import InputError
 from tokenmill.sources import is_piped
 
+from ..broker_contact import transaction_words
+from ..kafka.clients import open_transactions
 from ..settings import Settings
 from ..settings.values import parse_size
 from ..tools.produce import RunPlan, Summary, dry_run, flush, produce, require_flush_allowed
@@ -153,8 +156,17 @@ def flush_command(settings: Settings, topic: Topic) -> None:
     Writes one record to each partition, behind all documents that are there. Refused where the streams of the topic
     have allow_flush = false: such a record would be a tombstone.
     """
-    partitions = asyncio.run(flush(settings, topic))
+    partitions = _flush(settings, topic)
     say(f"asked {count(partitions, 'partition')} of {topic} to fill their open blocks")
+
+
+def _flush(settings: Settings, topic: str) -> int:
+    """Flush, and say where that waits; return the number of partitions."""
+    partitions = asyncio.run(flush(settings, topic))
+    held = open_transactions(settings, [TopicPartition(topic, number) for number in range(partitions)])
+    for tp, since in asyncio.run(held).items():
+        say(f"{topic}[{tp.partition}]: {transaction_words(since)}")
+    return partitions
 
 
 def parse_rate(rate: str | None) -> float | None:
@@ -190,7 +202,7 @@ def _finish(
     say_unmet(summary)
     sent = summary.documents or summary.before
     if then_flush and sent:
-        asyncio.run(flush(settings, topic))
+        _flush(settings, topic)
     if not sent:
         raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
     if summary.before:

@@ -18,7 +18,7 @@ from tokenmill.funnel.pictures import languages_line, terminal_plot, write_png
 
 from ..broker_contact import moment
 from ..settings import Settings
-from ..telemetry.status_document import VERSION, halted_words
+from ..telemetry.status_document import VERSION, stopped_words
 from ..terminal import escaped
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger, read_ledger
 from .options import examples, with_settings
@@ -31,7 +31,7 @@ MOST_BYTES: Final = 16 << 20
 HERE: Final = "-"
 """Where a plot goes that is to be text in the terminal."""
 TROUBLED: Final = 1
-"""The exit code where something is halted or not ready."""
+"""The exit code where something is halted, waits, or is not ready."""
 
 Url = Annotated[
     str | None,
@@ -57,7 +57,7 @@ def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> N
     """Show how a running service is: broker, workers, partitions, lag, and what is halted until a person acts.
 
     Asks `tokenmill serve` or `up`, or a mill, segment worker or mirror that runs alone, at its /status. Exit code 0:
-    all is ready and nothing is halted; 1: something is not; 3: no answer.
+    all is ready, and nothing is halted or waits; 1: something is not, or does; 3: no answer.
     """
     document = ask(url or own_url(settings))
     if as_json:
@@ -67,11 +67,11 @@ def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> N
             show(line)
         show_table(workers_table(document["workers"]))
         show_table(partitions_table(document["partitions"]))
-    if (halted := halted_words(document["halted"])) is not None:
-        say(f"{halted}; the log, and the live view of `tokenmill up`, say what to do")
+    if (stopped := stopped_words(document["halted"], document["waiting"])) is not None:
+        say(f"{stopped}; the log, and the live view of `tokenmill up`, say what to do")
     if document["not_ready"] is not None:
         say(f"not ready: {document['not_ready']}")
-    if halted is not None or document["not_ready"] is not None:
+    if stopped is not None or document["not_ready"] is not None:
         raise typer.Exit(TROUBLED)
 
 
@@ -125,6 +125,7 @@ def lines(document: Mapping[str, Any]) -> list[str]:
         f"broker   {'answers' if away is None else f'none has answered since {moment(away)}'}",
         f"lag      {lag} records and messages",
         f"halted   {len(document['halted'])}",
+        f"waiting  {len(document['waiting'])}",
     ]
 
 
@@ -147,7 +148,7 @@ def partitions_table(partitions: list[Mapping[str, Any]]) -> Table:
     for row in partitions:
         numbers = ("?" if row[name] is None else f"{row[name]:,}" for name in ("position", "end", "lag"))
         place = f"{row['topic']}/{row['partition']}"
-        table.add_row(place, row["worker"] or "nobody", row["state"], *numbers, row["halted"] or "")
+        table.add_row(place, row["worker"] or "nobody", row["state"], *numbers, row["why"] or "")
     return table
 
 

@@ -1,6 +1,7 @@
 """Kafka clients outside Faust: made here and nowhere else, with the defaults that the promises need."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
@@ -25,6 +26,7 @@ from tokenmill.records import SourceRecord
 
 from ..broker_contact import CONTACT, is_unreached
 from ..settings import ConnectionSettings, Settings
+from .cluster import ends_of
 from .connections import prepare
 from .fetched_batches import whole_batches
 from .security import client_security, refused_time, why_not
@@ -281,3 +283,40 @@ async def _require_range(client: AIOKafkaConsumer, partition: TopicPartition, st
             f"{partition.topic}[{partition.partition}] holds offsets {held[0]} to {held[1]}, and {start} to {end} are "
             "wanted: its retention has passed them, or the topic was created again"
         )
+
+
+OPEN_SECONDS: Final = 5.0
+"""A transaction that is younger is not spoken of: most producers that use transactions end several a second."""
+
+
+async def open_transactions(settings: Settings, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, float]:
+    """Return the partitions in which a transaction has been open for `OPEN_SECONDS`, and since when (`begun`).
+
+    None where this login may write and not read.
+
+    Raises:
+        BrokerError: no broker answers.
+
+    """
+    with suppress(SettingsError):
+        async with consumer(settings) as client:
+            found = await ends_of(client, partitions)
+        since = await begun(settings, {tp: stable for tp, (end, stable) in found.items() if stable < end})
+        return {tp: at for tp, at in since.items() if time.time() - at >= OPEN_SECONDS}
+    return {}
+
+
+async def begun(settings: Settings, first: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+    """Return when transactions that are open began, by the time of their ``first`` records, in seconds since 1970.
+
+    A record without a time, or with one to come, counts as written now. What has ended meanwhile is left out.
+    """
+    found = {}
+    if first:
+        async with consumer(settings, isolation_level="read_uncommitted") as client:
+            for tp, offset in first.items():
+                with suppress(MovedError):
+                    async for record in read_range(client, tp, offset, offset + 1):
+                        now = time.time()
+                        found[tp] = min(record.timestamp / 1000, now) if record.timestamp > 0 else now
+    return found

@@ -14,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
 from aiokafka.errors import (
     InvalidTopicError,
     KafkaConnectionError,
@@ -52,8 +53,9 @@ ATTRIBUTES: Final[Attributes] = {
     AIOKafkaAdminClient: ["_client"],
     AIOKafkaClient: ["_conns", "cluster"],
     AIOKafkaConnection: ["_requests"],
-    AIOKafkaConsumer: ["_client"],
+    AIOKafkaConsumer: ["_client", "_fetcher"],
     AIOKafkaProducer: ["client"],
+    Fetcher: ["_isolation_level"],
 }
 
 
@@ -142,6 +144,26 @@ async def partitions_of(owner: Owner, topic: str) -> int:
                 return len(partitions)
         return 0
     raise KafkaConnectionError(f"no broker of {nodes} answers a metadata request for topic {topic}")
+
+
+async def ends_of(
+    consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the offset after the last record of each partition, and the one up to which no transaction is open there.
+
+    The second is lower only where a transaction is open, for it is asked for last. The consumer does nothing else
+    meanwhile.
+    """
+    fetcher, found = consumer._fetcher, []  # noqa: SLF001 - aiokafka asks as its consumer reads, in one way only
+    before = fetcher._isolation_level  # noqa: SLF001
+    try:
+        for level in (READ_UNCOMMITTED, READ_COMMITTED):
+            fetcher._isolation_level = level  # noqa: SLF001
+            found.append(await consumer.end_offsets(partitions))
+    finally:
+        fetcher._isolation_level = before  # noqa: SLF001
+    ends, stable = found
+    return {tp: (max(ends[tp], stable[tp]), stable[tp]) for tp in partitions}
 
 
 async def update_metadata(owner: Owner) -> None:

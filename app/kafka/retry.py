@@ -21,6 +21,8 @@ FIRST_PAUSE: Final = 0.5
 """Seconds before the second try; doubled each time ..."""
 LONGEST_PAUSE: Final = 5.0
 """... up to this: what was waited for is noticed soon."""
+FAILING: Final[dict[str, str]] = {}
+"""What this process asks the brokers for again and again, and does not get now, with the kind of the last error."""
 PASSING: Final = (BrokerError, KafkaError, SourceError)
 """What ends by itself: no broker, and a topic that moved under the reader."""
 
@@ -77,6 +79,7 @@ async def ask_repeatedly(
                     await ask(client)
                     client.pause(*client.assignment())  # else it would ask the brokers on, for records nobody takes
                     said, failing = "", None
+                    FAILING.pop(outage, None)
                     await asyncio.sleep(seconds)
         except (*PASSING, *passing) as error:
             reason = str(error) or repr(error)
@@ -84,6 +87,7 @@ async def ask_repeatedly(
             if reason != said and (not is_unreached(error) or _lasts(loop.time() - failing)):
                 log.warning(outage, error=reason)
                 said = reason
+                FAILING[outage] = type(error).__name__
             await asyncio.sleep(seconds)
 
 

@@ -5,7 +5,7 @@ its token partition. Add as many workers as the raw topics have partitions.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -51,6 +51,7 @@ class Mill(StreamWorker[RawPartition]):
         self._contexts: dict[str, MillContext] = {}
         self._board = Board.inherited()
         self._refused: set[str] = set()
+        self._eras: EraKeeper | None = None
         self._compaction = CompactionWatch(settings, _topics(settings), self._heed_compaction)
         self._self_watchdog = SelfWatchdog(settings, app, settings.raw_topics, self.status)
 
@@ -82,7 +83,8 @@ class Mill(StreamWorker[RawPartition]):
         self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], retention) for plan in plans}
         every = [stream for plan in plans for stream in settled[plan.raw_topic]]
         self._keep(self._watch_skips(), "skips")
-        self._keep(EraKeeper(self._settings, every, self._has_first, self._write_control).run(), "eras")
+        self._eras = EraKeeper(self._settings, every, self._has_first, self._write_control)
+        self._keep(self._eras.run(), "eras")
         self._keep(self._compaction.run(), "compaction")
         if any(stream.genesis.recipe.packing == "fit" for stream in every):
             self._keep(SourceRetention(self._settings, self._owned).run(self._heed_retention), "raw retention")
@@ -141,6 +143,12 @@ class Mill(StreamWorker[RawPartition]):
         """Tell each partition which of its records may soon be gone."""
         for tp, partition in self.partitions.owned.items():
             partition.heed_retention(below.get(TopicPartition(tp.topic, tp.partition), 0))
+
+    def status(self) -> dict[str, Any]:
+        """Return where each partition is, and of which streams no more eras are closed."""
+        halts = self._eras.halts if self._eras is not None else {}
+        halted = {f"closing eras of {name}": why for name, why in halts.items()}
+        return {**super().status(), "halts": halted, "open_since": self._self_watchdog.open_since}
 
     async def tick(self) -> None:
         """Consider carries."""

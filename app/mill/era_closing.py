@@ -56,7 +56,8 @@ class EraKeeper:
         self._owns = owns
         self._write = write
         self._closers: dict[str, EraCloser] = {}
-        self._given_up: set[str] = set()
+        self.halts: dict[str, str] = {}
+        """Streams of which this worker closes no more eras until a person acts, and why in short."""
         shortest = min((settings.for_topic(s.stream.raw_topic).era_max_seconds for s in streams), default=LOOK_SECONDS)
         self._pause = min(LOOK_SECONDS, shortest / LOOKS_PER_ERA)
 
@@ -73,9 +74,9 @@ class EraKeeper:
         name = settled.stream.name
         if not self._owns(settled.stream.raw_topic):
             self._closers.pop(name, None)
-            self._given_up.discard(name)
+            self.halts.pop(name, None)
             return
-        if name in self._given_up:
+        if name in self.halts:
             return
         closer = self._closers.get(name) or self._closer(settled)
         self._closers[name] = closer
@@ -83,7 +84,7 @@ class EraKeeper:
             if await closer.step(client) is not None:
                 metrics.ERAS.labels(name).inc()
         except FINAL as error:
-            self._given_up.add(name)
+            self.halts[name] = error.brief
             log.critical("no more eras are closed", stream=name, reason=str(error))
 
     def _closer(self, settled: Settled) -> "EraCloser":

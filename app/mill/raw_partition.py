@@ -37,7 +37,7 @@ from ..kafka.topic_needs import worst_message_bytes
 from ..settings import dead_letter_topic, rejected_topic
 from ..supervisor.in_flight import Note, RecordsInFlight
 from ..telemetry import worker_metrics as metrics
-from ..telemetry.measuring import PartitionProgress, State
+from ..telemetry.measuring import PartitionProgress, State, waiting_status
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process
 from ..worker.ownership import FetchedBatch
@@ -67,7 +67,7 @@ class RawPartition:
         self.tp = tp
         self.halted: str | None = None
         """Why the partition is halted, or None."""
-        self.waiting: str | None = None
+        self.waiting: TokenMillError | None = None
         """What the partition waits for at the moment, or None."""
         self.position = 0
         """The source offset up to which records have been milled."""
@@ -114,8 +114,8 @@ class RawPartition:
             try:
                 await self._context.require_partition(self.tp.partition)
             except TopicError as error:
-                self.waiting = str(error)
-                log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=self.waiting)
+                self.waiting = error
+                log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=str(error))
                 await asyncio.sleep(WAIT_SECONDS)
             else:
                 self.waiting = None
@@ -355,7 +355,7 @@ class RawPartition:
         for publisher in self._publishers.values():
             publisher.stop()
 
-    def _wait_for(self, what: str | None) -> None:
+    def _wait_for(self, what: TokenMillError | None) -> None:
         """Show what the partition waits for, so that nobody takes it for one that makes no progress."""
         self.waiting = what
 
@@ -373,7 +373,7 @@ class RawPartition:
             "position": self.position,
             "halted": self.halted,
             "halted_by": self._halted_by if self.halted else None,
-            "waiting": self.waiting,
+            **waiting_status(self.waiting, self._meter.clock),
             "dead_letter": self._dead_letter,
             "chains": {split: self._chain_status(split, chain) for split, chain in mill.chains.items()} if mill else {},
         }

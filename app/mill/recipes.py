@@ -106,7 +106,7 @@ class MillContext:
 class SchemaWait:
     """Fetches the schemas that one raw partition's records name, before its decoder gets the records."""
 
-    def __init__(self, stages: Stages, where: str, show: Callable[[str | None], None]) -> None:
+    def __init__(self, stages: Stages, where: str, show: Callable[[RegistryError | None], None]) -> None:
         """``where`` names the partition; ``show`` is called with what is waited for, and with None after that."""
         decoder = stages.decoder
         self._decoder = decoder if isinstance(decoder, FramedDecoder) else None
@@ -136,7 +136,7 @@ class SchemaWait:
                     if reason != said:
                         log.warning("waiting for the schema registry", reason=reason)
                     said = reason
-                    self._show(reason)
+                    self._show(RegistryError(reason))
                     await asyncio.sleep(backoff.next())
                 else:
                     break

@@ -71,7 +71,7 @@ class SegmentWriter(StreamWorker[TokenPartition]):
             ignored=settled.control.ignored,
             start_partition=self._start_partition,
             set_durable=self._set_durable,
-            end_offset=lambda tp: self._ends().get(tp, 0),
+            end_offset=lambda tp: self._ends().get(tp, (0, 0))[0],
             fail=_fail,
         )
 
@@ -109,8 +109,9 @@ class SegmentWriter(StreamWorker[TokenPartition]):
         return {
             **status,
             "store": self._store.id,
+            "open_since": self._self_watchdog.open_since,
             "eras": dict(self._bringer.eras) if self._bringer is not None else {},
-            "era_halts": self._bringer.halted_by if self._bringer is not None else {},
+            **(self._bringer.status() if self._bringer is not None else {}),
         }
 
 

@@ -40,18 +40,19 @@ class EraBringer:
         """The streams of which the store has held, at some time, all eras that there were."""
         self.halts: dict[str, TokenMillError] = {}
         """The streams of which no more eras are stored until a person acts, and why."""
+        self.waits: dict[str, TokenMillError] = {}
+        """Those of which none are stored at the moment, and why."""
         self.eras: dict[str, int] = {}
         """Eras in the store of each stream that is ours to bring."""
         self._settled = settled
         self._store = store
         self._owns = owns
         self._open: dict[str, tuple[EraWriter, EraFollower]] = {}
-        self._said: dict[str, str] = {}
 
-    @property
-    def halted_by(self) -> dict[str, str]:
-        """The same streams, and why in short."""
-        return {stream: error.brief for stream, error in self.halts.items()}
+    def status(self) -> dict[str, dict[str, str]]:
+        """Return what halts and what waits, as a worker's status has it, and why in short."""
+        both = {"halts": self.halts, "waits": self.waits}
+        return {kind: {f"eras of {name}": error.brief for name, error in found.items()} for kind, found in both.items()}
 
     async def run(self, settings: Settings) -> None:
         """Look at each stream again and again; raises only what nobody expected."""
@@ -67,6 +68,7 @@ class EraBringer:
         if not self._owns(settled.stream.tokens_topic):
             self._close(name)
             self.halts.pop(name, None)
+            self.waits.pop(name, None)
             if self.eras.pop(name, None) is not None:
                 metrics.STORE_ERAS.remove(name)
             return
@@ -74,13 +76,16 @@ class EraBringer:
             return
         try:
             await self._bring(client, settled)
-            self._said.pop(name, None)
+            self.waits.pop(name, None)
             self.looked.add(name)
         except WAITING as error:
             self._close(name)
-            self._say(name, "waiting for the eras' files", error)
+            if str(self.waits.get(name)) != str(error):
+                log.warning("waiting for the eras' files", stream=name, reason=str(error))
+            self.waits[name] = error
         except FINAL as error:
             self._close(name)
+            self.waits.pop(name, None)
             self.halts[name] = error
             log.critical("no more eras are stored", stream=name, reason=str(error))
 
@@ -110,8 +115,3 @@ class EraBringer:
         opened = self._open.pop(name, None)
         if opened is not None:
             opened[0].close()
-
-    def _say(self, name: str, event: str, error: Exception) -> None:
-        if self._said.get(name) != str(error):
-            log.warning(event, stream=name, reason=str(error))
-        self._said[name] = str(error)

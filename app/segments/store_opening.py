@@ -12,7 +12,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.backoff import Backoff
-from tokenmill.errors import DiskError, GapError, LockedError
+from tokenmill.errors import DiskError, GapError, LockedError, TokenMillError
 from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.reading.following import find_start
 from tokenmill.recipe import Recipe
@@ -50,7 +50,7 @@ async def bring_stream(store: Store, settled: Settled) -> None:
 
 
 async def open_writer(
-    store: Store, stream: str, partition: int, wanted: Callable[[], bool], wait: Callable[[str, Exception], None]
+    store: Store, stream: str, partition: int, wanted: Callable[[], bool], wait: Callable[[str, TokenMillError], None]
 ) -> PartitionWriter | None:
     """Lock and recover a partition's directory, however long another holds it; None once it is no longer ``wanted``.
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import StoreError, TokenMillError
+from tokenmill.errors import GapError, StoreError, TokenMillError
 from tokenmill.reading.acceptance import Gap
 from tokenmill.reading.following import GapSearch
 from tokenmill.recipe import Recipe
@@ -26,7 +26,7 @@ from ..kafka.clients import consumer, offsets
 from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
-from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State
+from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
 from ..worker.ownership import FetchedBatch
 from .block_appender import HALTING, BlockAppender, CommitTimer
 from .store_opening import cut_off, holds_beginning, late_start, open_writer, reading_start
@@ -72,7 +72,7 @@ class TokenPartition:
         self.tp = tp
         self.halt: TokenMillError | None = None
         """What only a person can remedy, and why the partition is halted; or None."""
-        self.waiting: str | None = None
+        self.waiting: TokenMillError | None = None
         """What the partition waits for at the moment, or None."""
         self._context = context
         self._generation: int | None = None
@@ -146,11 +146,11 @@ class TokenPartition:
         self._appender = appender
         return appender
 
-    def _wait(self, event: str, error: Exception) -> None:
+    def _wait(self, event: str, error: TokenMillError) -> None:
         """Say what the partition waits for, each reason once."""
-        if self.waiting != str(error):
+        if str(self.waiting) != str(error):
             log.warning(event, topic=self.tp.topic, partition=self.tp.partition, reason=str(error))
-        self.waiting = str(error)
+        self.waiting = error
 
     async def _begin_late(self, client: AIOKafkaConsumer, appender: BlockAppender) -> bool:
         """Let a partition of which the store holds nothing begin where the token topic does.
@@ -257,8 +257,9 @@ class TokenPartition:
         """
         search, wanted = self._gaps, appender.next_block
         if gap is not None and search.miss(gap, max(position, self._context.end_offset(self.tp))):
-            self.waiting = f"block {gap.wanted}: the next one on {self.tp.topic}[{self.tp.partition}] is {gap.found}"
-            log.warning("a block is missing", reason=self.waiting)
+            place = f"{self.tp.topic}[{self.tp.partition}]"
+            self.waiting = GapError(f"block {gap.wanted}: the next one on {place} is {gap.found}")
+            log.warning("a block is missing", reason=str(self.waiting))
         if search.missing is None:
             self.waiting = None
         if not search.is_over(position):
@@ -349,5 +350,5 @@ class TokenPartition:
             "block": self._appender.committed if self._appender is not None else None,
             "halted": self.halted,
             "halted_by": self.halt.brief if self.halt is not None else None,
-            "waiting": self.waiting,
+            **waiting_status(self.waiting, self._clock),
         }

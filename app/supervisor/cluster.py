@@ -1,7 +1,7 @@
 """What the brokers say: where partitions end, and who owns those that are not ours."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError
 from tokenmill.errors import BrokerError
 
 from ..broker_contact import CONTACT
-from ..kafka.clients import admin
-from ..kafka.cluster import all_metadata
+from ..kafka.clients import OPEN_SECONDS, admin, begun
+from ..kafka.cluster import all_metadata, ends_of
 from ..kafka.retry import ask_repeatedly
 from ..settings import Settings
 
@@ -27,16 +27,32 @@ log = structlog.get_logger(__name__)
 
 
 class Cluster:
-    """Keeps `ends` fresh while `watch` runs."""
+    """Keeps `ends` and `open_since` fresh while `watch` runs; partitions are named ``topic/number``."""
 
     def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
-        self._ends: dict[str, int] = {}
+        self._ends: dict[str, tuple[int, int]] = {}
+        self._open: dict[tuple[TopicPartition, int], float] = {}
+        """The first records of transactions that were open at the last look, and when they were first looked at."""
+        self._begun: dict[tuple[TopicPartition, int], float] = {}
         self._settings = settings
         self._topics = topics
 
     @property
     def ends(self) -> dict[str, int]:
-        """``topic/number`` → the offset after the last committed record; empty while no broker answers."""
+        """The offset after the last record of each partition; empty while no broker answers."""
+        return {name: end for name, (end, _) in self._known().items()}
+
+    @property
+    def stable_ends(self) -> dict[str, int]:
+        """The same, but where a transaction is open the offset of its first record: nobody gets further now."""
+        return {name: stable for name, (_, stable) in self._known().items()}
+
+    @property
+    def open_since(self) -> dict[str, float]:
+        """Partitions in which a transaction has been open for `OPEN_SECONDS`, and since when, in seconds since 1970."""
+        return {_name(tp): at for (tp, _), at in self._begun.items()} if CONTACT.away_since is None else {}
+
+    def _known(self) -> dict[str, tuple[int, int]]:
         return self._ends if CONTACT.away_since is None else {}
 
     async def watch(self) -> None:
@@ -50,15 +66,24 @@ class Cluster:
             try:
                 if loop.time() - counted >= COUNT_SECONDS or not partitions:
                     partitions, counted = await self._partitions(client), loop.time()
-                ends = await client.end_offsets(partitions) if partitions else {}
+                ends = await ends_of(client, partitions) if partitions else {}
             except Exception:
-                self._ends, partitions = {}, []
+                self._ends, self._begun, partitions = {}, {}, []
                 raise
-            self._ends = {f"{tp.topic}/{tp.partition}": end for tp, end in ends.items()}
+            self._ends = {_name(tp): end for tp, end in ends.items()}
+            await self._look_for_open({tp: stable for tp, (end, stable) in ends.items() if stable < end}, loop.time())
 
         await ask_repeatedly(
             self._settings, ask, LOOK_SECONDS, "the brokers do not say where partitions end", (OSError,)
         )
+
+    async def _look_for_open(self, stable: Mapping[TopicPartition, int], now: float) -> None:
+        """Ask once when a transaction began that is open for longer than most are."""
+        self._open = {place: self._open.get(place, now) for place in stable.items()}
+        old = {place for place, since in self._open.items() if now - since >= OPEN_SECONDS}
+        self._begun = {place: at for place, at in self._begun.items() if place in old}
+        found = await begun(self._settings, dict(old - self._begun.keys()))
+        self._begun |= {(tp, stable[tp]): at for tp, at in found.items()}
 
     async def _partitions(self, client: AIOKafkaConsumer) -> list[TopicPartition]:
         # Of all topics, though these few are meant: what is missing, or what we may not see, is left out. So is a
@@ -92,6 +117,10 @@ class Cluster:
                 for answer in await client.describe_consumer_groups([group]):
                     members += [member for described in answer.groups for member in described[5]]
         return members
+
+
+def _name(tp: TopicPartition) -> str:
+    return f"{tp.topic}/{tp.partition}"
 
 
 def _assigned(member: Sequence[Any]) -> set[str]:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -74,6 +74,8 @@ class Export:
         self._slots = slots
         self._cluster = cluster
         self._fleet = Fleet()
+        self.unowned: Collection[str] = ()
+        """Partitions that one of our workers should have, and that no member of their group has had for a while."""
         self._look = self._looked()
 
     @property
@@ -84,7 +86,7 @@ class Export:
     def turn(self) -> None:
         """Take note that the event loop turns, of where all stands, and of this process's numbers."""
         self._look = self._looked()
-        self.probes.turn(self._look.not_ready, self._look.halted)
+        self.probes.turn(self._look.not_ready, self._look.stopped)
         self._fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
 
     def heard(self, worker: str, child: Child) -> None:
@@ -112,7 +114,10 @@ class Export:
             ends=dict(self._cluster.ends),
             workers=[worker_status(slot, ledger).row() for slot in self._slots.values()],
             eras=dict(ledger.eras),
-            era_halts=dict(ledger.era_halts),
+            halts=ledger.stops("halts"),
+            waits=ledger.stops("waits"),
+            open_since=self._cluster.open_since,
+            unowned=self.unowned,
         )
 
     def _not_ready(self) -> str | None:
@@ -121,6 +126,9 @@ class Export:
         waiting = [name for name, slot in self._slots.items() if not slot.ready]
         if waiting:
             return f"not ready: {', '.join(waiting)}"
+        failing = [slot.failing for slot in self._slots.values() if slot.failing]
+        if failing:
+            return "; ".join(failing)
         cut_off = [name for name, slot in self._slots.items() if slot.state == "cut off"]
         if cut_off:
             return f"no broker answers {', '.join(cut_off)}"

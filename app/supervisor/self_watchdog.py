@@ -36,6 +36,11 @@ class SelfWatchdog:
         self._status = status
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def open_since(self) -> Mapping[str, float]:
+        """In which partitions a transaction stays open, and since when; none while a supervisor watches."""
+        return self._cluster.open_since
+
     def start(self) -> None:
         """Watch from now on, unless a supervisor does."""
         if HEARTBEAT_VARIABLE not in os.environ and not self._tasks:
@@ -47,7 +52,7 @@ class SelfWatchdog:
         watchdog = Watchdog(LIMITS)
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            ends = self._cluster.ends
+            ends = self._cluster.stable_ends
             others: set[str] = set()
             if not ends.keys() <= self._status()["partitions"].keys():
                 others = await self._cluster.owned_by_others(self._app.conf.id, self._app.member)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from ..broker_contact import transaction_words
 from ..settings import Settings, Stream
 
 State = Literal["starting", "running", "cut off", "silent", "ended"]
@@ -159,6 +160,16 @@ class KnownPartitions:
     owners: Mapping[str, str]
     said: Mapping[str, Mapping[str, Any]]
     """The last that a worker said of each partition."""
+    open_since: Mapping[str, float] = field(default_factory=dict)
+    """Where a transaction stays open, and since when, in seconds since 1970."""
+
+    def note(self, name: str) -> str | None:
+        """Return in words why a partition is halted or waits; None where it does neither."""
+        said = self.said.get(name, {})
+        waits: str | None = said.get("halted") or said.get("waiting")
+        if waits is None and name in self.open_since:
+            return transaction_words(self.open_since[name])
+        return waits or said.get("still")
 
 
 def partition_statuses(settings: Settings, known: KnownPartitions) -> tuple[PartitionStatus, ...]:
@@ -189,7 +200,7 @@ def _partition(settings: Settings, known: KnownPartitions, topic: str, number: i
         known.ends.get(key),
         said.get("position") or 0,
         tuple(_chain(stream, f"{stream.tokens_topic}/{number}", said, known, segment_blocks) for stream in streams),
-        said.get("halted") or said.get("waiting"),
+        known.note(key),
         DeadLetterStatus(key, **letter) if (letter := said.get("dead_letter")) else None,
     )
 
@@ -210,7 +221,7 @@ def _chain(
         milled.get("documents", 0),
         milled.get("bytes", 0),
         milled.get("tokens", 0),
-        stored.get("halted") or stored.get("waiting"),
+        known.note(key),
     )
 
 
@@ -239,8 +250,8 @@ class WorkerLedger:
         """The last that was heard of each partition, kept while nobody owns it."""
         self.eras: dict[str, int] = {}
         """Eras in the store, by stream, as the worker said last that brings them."""
-        self.era_halts: dict[str, str] = {}
-        """Why no more eras of a stream are stored, as that worker said last."""
+        self._stops: dict[str, dict[str, dict[str, str]]] = {"halts": {}, "waits": {}}
+        """What beside partitions is halted or waits, and why in short, as each worker said last."""
         self._last_owners: dict[str, str] = {}
         self._orphans: set[str] = set()
         self._ended: Counter[str] = Counter()
@@ -250,7 +261,8 @@ class WorkerLedger:
         """Take a heartbeat of ``worker``, and return the partitions that it has from another."""
         self._running[worker] = status.get("counters", {})
         self.eras |= status.get("eras", {})
-        self.era_halts = dict(status.get("era_halts", self.era_halts))
+        self._stops["halts"][worker] = status.get("halts", {})
+        self._stops["waits"][worker] = status.get("waits", {})
         partitions: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
         self._release(worker, partitions)
         moves = []
@@ -267,7 +279,13 @@ class WorkerLedger:
         """Take note that the process of ``worker`` has ended; the next one counts from 0."""
         self._orphans |= {name for name, owner in self.owners.items() if owner == worker}
         self._release(worker, {})
+        for found in self._stops.values():
+            found.pop(worker, None)
         self._ended.update(self._running.pop(worker, {}))
+
+    def stops(self, kind: Literal["halts", "waits"]) -> dict[str, str]:
+        """Return what beside partitions is halted or waits, and why in short, as the running workers said last."""
+        return {name: why for found in self._stops[kind].values() for name, why in found.items()}
 
     def counters_of(self, worker: str) -> Mapping[str, float]:
         """Return what the running process of a worker has counted; nothing where none runs."""

@@ -101,7 +101,8 @@ class Supervisor:
     def status(self) -> Status:
         """Return what is known now."""
         workers = tuple(worker_status(slot, self._ledger) for slot in self._slots.values())
-        known = KnownPartitions(self._cluster.ends, self._ledger.owners, self._ledger.partitions)
+        cluster, ledger = self._cluster, self._ledger
+        known = KnownPartitions(cluster.ends, ledger.owners, ledger.partitions, cluster.open_since)
         return Status(
             self._ledger.counters(),
             workers,
@@ -131,7 +132,8 @@ class Supervisor:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for role, watchdog in self._watchdogs.items():
-                ends = {name: end for name, end in self._cluster.ends.items() if _topic(name) in self._topics[role]}
+                stable_ends = self._cluster.stable_ends
+                ends = {name: end for name, end in stable_ends.items() if _topic(name) in self._topics[role]}
                 ready = tuple(slot.name for slot in self._slots.values() if slot.role == role and slot.ready)
                 elsewhere: set[str] = set()
                 if ready and not ends.keys() <= self._ledger.owners.keys():
@@ -141,6 +143,8 @@ class Supervisor:
                     log.error("fault", reason=fault.reason, workers=fault.workers)
                     for worker in fault.workers:
                         self.kill(worker, fault.reason)
+            now = time.monotonic()
+            self._export.unowned = [name for watchdog in self._watchdogs.values() for name in watchdog.unowned(now)]
 
     def _group(self, role: str) -> str:
         if role == "mill":

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,10 @@ class WatchLimits:
     """A partition with records to take and no progress for as long is a fault. Above the time for one fetch."""
     resume: float = 600.0
     """The same while a partition resumes: it may have to read a whole token partition."""
+
+
+UNOWNED_SECONDS: Final = 10.0
+"""A partition that nobody has owned for as long is spoken of: a rebalance takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,10 @@ class Watchdog:
         for name in [name for name in self._still if name not in seen.owners or name not in seen.ends]:
             del self._still[name]  # while no broker answers there are no ends, and nobody is to blame
         return faults
+
+    def unowned(self, now: float) -> list[str]:
+        """Return the partitions that nobody has owned for `UNOWNED_SECONDS`, though a worker could."""
+        return [name for name, since in self._unowned.items() if now - since >= UNOWNED_SECONDS]
 
     def _look_for_unowned(self, now: float, seen: PartitionsSeen, ready: tuple[str, ...]) -> list[Fault]:
         unowned = [name for name in seen.ends if name not in seen.owners and name not in seen.elsewhere]

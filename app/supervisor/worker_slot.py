@@ -141,6 +141,8 @@ LOOK_SECONDS: Final = 1.0
 """How often a worker's heartbeat is checked."""
 SILENT_LOOKS: Final = 4
 """Looks without a beat after which a worker is shown as silent: with two beats a second, no accident."""
+STEADY_SECONDS: Final = 30.0
+"""A process that lives as long does not end as those before it did, which ended again and again."""
 
 
 Cause = Literal["watchdog", "killed", "resume", "broker", "not started", "error"]
@@ -201,6 +203,18 @@ class WorkerSlot:
         self._backoff = Backoff(limits.first_backoff, limits.longest_backoff, limits.healthy)
         self._silent_looks = 0
         self._verdict: str | None = None
+        self._quick_ends: list[str] = []
+        """How the last processes ended, none of which lived long."""
+        self._started = 0.0
+
+    @property
+    def failing(self) -> str | None:
+        """Return that processes end again and again here, and how; None where the present one may be relied on."""
+        if len(self._quick_ends) < 2 or time.monotonic() - self._started >= STEADY_SECONDS:  # noqa: PLR2004 - again
+            return None
+        return (
+            f"{self.name} has ended {len(self._quick_ends)} times in a row, the last time with {self._quick_ends[-1]}"
+        )
 
     @property
     def state(self) -> State:
@@ -228,7 +242,7 @@ class WorkerSlot:
 
         """
         while True:
-            started = time.monotonic()
+            self._started = time.monotonic()
             try:
                 running = await self._start()
             except OSError as error:
@@ -239,9 +253,10 @@ class WorkerSlot:
             if child is None:
                 return
             hopeless = code in HOPELESS_CODES
-            pause = None if hopeless else self._backoff.next(time.monotonic() - started)
+            lived = time.monotonic() - self._started
+            pause = None if hopeless else self._backoff.next(lived)
             if not hopeless:
-                self.restarts[self._cause(code)] += 1
+                self._count(code, lived)
             self._listener.ended(self, child, reason, pause)
             if pause is None:
                 raise hopeless_error(code, f"{self.name} cannot go on: {child.words or 'its log says why'}")
@@ -307,6 +322,13 @@ class WorkerSlot:
             return "watchdog"
         known: dict[int, Cause] = {RESUME_CODE: "resume", BrokerError.exit_code: "broker"}
         return "killed" if code < 0 else known.get(code, "error")
+
+    def _count(self, code: int, lived: float) -> None:
+        self.restarts[cause := self._cause(code)] += 1
+        if lived >= self._limits.healthy:
+            self._quick_ends.clear()
+        elif cause != "broker":  # which is not its fault, and said elsewhere
+            self._quick_ends.append(describe(code, None))
 
     def _hear(self, child: Child, beats: int) -> int:
         """Count looks, not seconds: if we were stopped ourselves, nobody else is to blame."""

@@ -10,6 +10,8 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from aiokafka import TopicPartition
 
+from tokenmill.errors import TokenMillError
+
 from .worker_metrics import (
     DURABLE_LAG_RECORDS,
     DURABLE_LAG_SECONDS,
@@ -54,8 +56,12 @@ STAGES: Final[Mapping[Stage, str]] = {
 """All stages, with what happens in them."""
 
 
+STILL_SECONDS: Final = 30.0
+"""A partition that has something to do, and gets nowhere for as long, is named with the stage that it is in."""
+
+
 class StageClock:
-    """Counts every moment of a partition under one stage, from the first `enter` to `stop`."""
+    """Counts every moment of a partition under one stage, from the first `enter` to `stop`; notices a standstill."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         """Prepare; ``now`` is a clock in seconds."""
@@ -64,6 +70,8 @@ class StageClock:
         self._since = 0.0
         self._wait: Stage = "fetch"
         self._stopped = False
+        self._place: object = None
+        self._moved = now()
 
     def enter(self, stage: Stage) -> None:
         """Count what has passed for the stage until now, and begin another."""
@@ -84,6 +92,18 @@ class StageClock:
             self._stage = self._wait
         if self._stage != "other":
             self._count(self._passed())
+
+    def moved(self, place: object, *, has_work: bool) -> None:
+        """Take note of where the partition is, and whether it has anything to do there; call this again and again."""
+        if place != self._place or not has_work:
+            self._place, self._moved = place, self._now()
+
+    @property
+    def standstill(self) -> str | None:
+        """In which stage the partition has been for `STILL_SECONDS` without a step forward; None if it makes some."""
+        if self._stage is None or self._now() - self._moved < STILL_SECONDS:
+            return None
+        return f"no progress for {STILL_SECONDS:.0f} s, in stage {self._stage}: {STAGES[self._stage]}"
 
     def divide(self, seconds: Mapping[Stage, float]) -> None:
         """Count ``seconds`` of what has passed in this stage for others, the rest for this one."""
@@ -107,6 +127,12 @@ class StageClock:
     def _count(self, seconds: float) -> None:
         if self._stage is not None:
             STAGE_SECONDS.labels(self._stage).inc(seconds)
+
+
+def waiting_status(waiting: TokenMillError | None, clock: StageClock) -> dict[str, str | None]:
+    """Return what a partition's status says of why it makes no progress although nothing is halted."""
+    by = None if waiting is None else waiting.brief
+    return {"waiting": None if waiting is None else str(waiting), "waiting_by": by, "still": clock.standstill}
 
 
 class Stamped(Protocol):
@@ -185,7 +211,7 @@ State = Literal["resuming", "running", "waiting", "halted"]
 STATES: Final[Mapping[State, str]] = {
     "resuming": "finding the place to continue at",
     "running": "taking what comes",
-    "waiting": "for another process's lock, a missing block, or a schema registry",
+    "waiting": "for another process's lock, a disk, a missing block, a token partition, or a schema registry",
     "halted": "stopped until a person acts",
 }
 
@@ -233,9 +259,12 @@ class Measured(Protocol):
 
 
 def measure(
-    partitions: Mapping[TopicPartition, Measured], ends: Mapping[TopicPartition, int], *, reached: bool = True
+    partitions: Mapping[TopicPartition, Measured],
+    ends: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    reached: bool = True,
 ) -> None:
-    """Set all gauges of partitions; ``ends`` are the known offsets after the last record of each.
+    """Set all gauges of partitions; ``ends`` are their known ends, as `BatchConsumer.ends` returns them.
 
     What waits has samples only where a broker is ``reached``: else the ends are old, and nobody knows it.
     """
@@ -251,7 +280,10 @@ def measure(
             OPEN_TOKENS.labels(tp.topic, str(tp.partition), split).set(tokens)
         if progress.newest_timestamp:
             NEWEST_TOKEN.labels(progress.stream, str(tp.partition)).set(progress.newest_timestamp / 1000)
-        end = ends.get(tp)
+        end, stable = ends.get(tp, (None, None))
+        waits = stable is None or progress.position is None or progress.position < stable
+        has_work = reached and progress.state in {"running", "resuming"} and (waits or progress.queued_bytes > 0)
+        progress.clock.moved((progress.position, progress.durable), has_work=has_work)
         progress.clock.look(behind=end is None or progress.position is None or progress.position < end)
         if reached and end is not None:
             END_OFFSET.labels(tp.topic, str(tp.partition)).set(end)

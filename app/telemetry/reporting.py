@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from prometheus_client import Counter
 
 from ..broker_contact import CONTACT, OutageLog, no_answer
+from ..kafka.retry import FAILING
 from ..settings import Settings
 from . import worker_metrics as metrics
 from .samples import Fleet, Sample, taken
@@ -147,8 +148,9 @@ class WorkerReporter:
             if not self._heart.heard:  # else the supervisor says so, once for all
                 outage.look()
             status = self._status()
+            status["waits"] = {**status.get("waits", {}), **FAILING}
             self._look = self._looked(status)
-            self._probes.turn(self._look.not_ready, self._look.halted)
+            self._probes.turn(self._look.not_ready, self._look.stopped)
             self._measure()
             samples: list[Sample] = taken(WORKER, PROCESS, BROKER)
             self._fleet.heard(self._role, os.getpid(), samples)
@@ -180,7 +182,9 @@ class WorkerReporter:
             ends={name: partition.get("end") for name, partition in said.items()},
             workers=[worker],
             eras=status.get("eras", {}),
-            era_halts=status.get("era_halts", {}),
+            open_since=status.get("open_since", {}),
+            halts=status.get("halts", {}),
+            waits=status.get("waits", {}),
         )
 
     def _why_not(self) -> str | None:

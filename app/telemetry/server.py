@@ -16,7 +16,6 @@ import tokenmill
 from tokenmill.page_server import Page, Pages, PageServer, metrics_of
 
 from ..settings import Settings
-from .status_document import halted_words
 
 STALLED_SECONDS: Final = 20.0
 """An event loop that has not turned for as long is stuck: the supervisor gives a worker the same time."""
@@ -27,17 +26,17 @@ class Probes:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._not_ready: str | None = "the process has just started"
-        self._halted: str | None = None
+        self._stopped: str | None = None
         self._now = now
         self._turned = now()
 
-    def turn(self, not_ready: str | None, halted: Mapping[str, str] | None = None) -> None:
+    def turn(self, not_ready: str | None, stopped: str | None = None) -> None:
         """Take note that the event loop turns, and why no work can be done now; call this in it, again and again.
 
-        ``halted`` is what is halted until a person acts, and why.
+        ``stopped`` is what part of the work is halted or waits, and why.
         """
         self._not_ready = not_ready
-        self._halted = halted_words(halted or {})
+        self._stopped = stopped
         self._turned = self._now()
 
     def unhealthy(self) -> str | None:
@@ -46,8 +45,8 @@ class Probes:
         return f"the event loop has stood still for {still:.0f} s" if still > STALLED_SECONDS else None
 
     def not_ready(self, *, strict: bool = False) -> str | None:
-        """Return why no work can be done now, if so; it may pass. If ``strict``, also which part of it is halted."""
-        return self.unhealthy() or self._not_ready or (self._halted if strict else None)
+        """Return why no work can be done now, if so; it may pass. If ``strict``, also which part of it stands still."""
+        return self.unhealthy() or self._not_ready or (self._stopped if strict else None)
 
 
 JSON: Final = "application/json"

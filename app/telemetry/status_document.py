@@ -5,16 +5,19 @@ the live view of `tokenmill up`, say the rest.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tokenmill
 
-VERSION: Final = 1
+from ..broker_contact import transaction_words
+
+VERSION: Final = 2
 """Of the object's fields; another one where a field goes or means something else."""
-SHOWN_HALTS: Final = 10
-"""In one line for people; more are counted."""
+SHOWN_STOPS: Final = 10
+"""Of each kind, in one line for people; more are counted."""
+UNOWNED: Final = "no worker has it"
 
 Said = Mapping[str, Mapping[str, Any]]
 """What workers say of partitions, which are named ``topic/number``."""
@@ -37,15 +40,31 @@ class StatusSnapshot:
     workers: Iterable[Mapping[str, Any]] = ()
     eras: Mapping[str, int] = field(default_factory=dict)
     """Eras in the store, by stream."""
-    era_halts: Mapping[str, str] = field(default_factory=dict)
-    """Why no more eras of a stream are stored until a person acts."""
+    halts: Mapping[str, str] = field(default_factory=dict)
+    """What beside partitions is halted, such as a stream's eras, and why in short."""
+    waits: Mapping[str, str] = field(default_factory=dict)
+    """What beside partitions makes no progress now, and why in short."""
+    open_since: Mapping[str, float] = field(default_factory=dict)
+    """Partitions in which a transaction stays open, and since when, in seconds since 1970."""
+    unowned: Collection[str] = ()
+    """Partitions that a worker of ours should have, and that no worker anywhere has."""
 
     @property
     def halted(self) -> dict[str, str]:
         """What is halted until a person acts, and why in short: partitions that somebody has, and streams' eras."""
-        found = {name: self.said[name].get("halted_by") for name in sorted(self.owners.keys() & self.said.keys())}
-        partitions = {name: reason for name, reason in found.items() if reason is not None}
-        return partitions | {f"eras of {stream}": reason for stream, reason in sorted(self.era_halts.items())}
+        found = {name: self._said(name).get("halted_by") for name in self._names}
+        return {name: reason for name, reason in found.items() if reason is not None} | dict(sorted(self.halts.items()))
+
+    @property
+    def waiting(self) -> dict[str, str]:
+        """What makes no progress now, and may go on by itself, and why in short."""
+        found = {name: self._waits_for(name) for name in self._names}
+        return {name: reason for name, reason in found.items() if reason is not None} | dict(sorted(self.waits.items()))
+
+    @property
+    def stopped(self) -> str | None:
+        """All of both in one line for people; None where there is nothing."""
+        return stopped_words(self.halted, self.waiting)
 
     def document(self) -> dict[str, Any]:
         """Return the object."""
@@ -58,41 +77,60 @@ class StatusSnapshot:
             "not_ready": self.not_ready,
             "away_since": self.away_since,
             "halted": self.halted,
+            "waiting": self.waiting,
             "workers": list(self.workers),
-            "partitions": [self._partition(name) for name in sorted({*self.said, *self.ends}, key=_place)],
+            "partitions": [self._partition(name) for name in self._names],
             "eras": dict(self.eras),
         }
+
+    @property
+    def _names(self) -> list[str]:
+        return sorted({*self.said, *self.ends}, key=_place)
+
+    def _said(self, name: str) -> Mapping[str, Any]:
+        """Return what its worker says of a partition; nothing where none has it."""
+        return self.said.get(name, {}) if name in self.owners else {}
+
+    def _waits_for(self, name: str) -> str | None:
+        said = self._said(name)
+        if said.get("halted"):
+            return None
+        if name in self.open_since and not said.get("waiting"):
+            return transaction_words(self.open_since[name])
+        waits: str | None = said.get("waiting_by") or said.get("still")
+        return waits or (UNOWNED if name in self.unowned else None)
 
     def _partition(self, name: str) -> dict[str, Any]:
         said, end, owner = self.said.get(name, {}), self.ends.get(name), self.owners.get(name)
         topic, number = _place(name)
-        position = said.get("position")
+        position, halted_by, waits_for = said.get("position"), self._said(name).get("halted_by"), self._waits_for(name)
         return {
             "topic": topic,
             "partition": number,
             "worker": owner,
-            "state": _state(said) if owner is not None else "unowned",
-            "halted": said.get("halted_by") if owner is not None else None,
+            "state": "unowned" if owner is None else "waiting" if waits_for else _state(said),
+            "halted": halted_by,
+            "why": halted_by or waits_for,
             "position": position,
             "end": end,
             "lag": max(0, end - position) if end is not None and position is not None else None,
         }
 
 
-def halted_words(halted: Mapping[str, str]) -> str | None:
-    """Return what is halted, and why, in one line; None where nothing is."""
-    if not halted:
-        return None
-    shown = [f"{name} ({reason})" for name, reason in list(halted.items())[:SHOWN_HALTS]]
-    more = [f"{len(halted) - SHOWN_HALTS} more"] if len(halted) > SHOWN_HALTS else []
-    return f"halted: {', '.join(shown + more)}"
+def stopped_words(halted: Mapping[str, str], waiting: Mapping[str, str]) -> str | None:
+    """Return what is halted, and what waits, and why, in one line; None where nothing does."""
+    parts = [f"{what}: {_listed(found)}" for what, found in (("halted", halted), ("waiting", waiting)) if found]
+    return "; ".join(parts) or None
+
+
+def _listed(found: Mapping[str, str]) -> str:
+    shown = [f"{name} ({reason})" for name, reason in list(found.items())[:SHOWN_STOPS]]
+    return ", ".join([*shown, *([f"{len(found) - SHOWN_STOPS} more"] if len(found) > SHOWN_STOPS else [])])
 
 
 def _state(said: Mapping[str, Any]) -> str:
     if said.get("halted"):
         return "halted"
-    if said.get("waiting"):
-        return "waiting"
     return "running" if said.get("position") is not None else "resuming"
 
 

@@ -129,11 +129,13 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         coordinator = self._consumer._coordinator if self._consumer is not None else None  # noqa: SLF001 - nowhere else
         return coordinator.member_id if coordinator is not None else ""
 
-    def highwaters_now(self) -> dict[TP, int]:
-        """Return the known end offsets of the assigned partitions, without asking anyone."""
+    def ends_now(self) -> dict[TP, tuple[int, int]]:
+        """Return the known ends of the assigned partitions, without asking anyone; as `BatchConsumer.ends`."""
         consumer = self._ensure_consumer()
-        ends = {TP(tp.topic, tp.partition): consumer.highwater(tp) for tp in consumer.assignment()}
-        return {tp: end for tp, end in ends.items() if end is not None}
+        known = {tp: (consumer.highwater(tp), consumer.last_stable_offset(tp)) for tp in consumer.assignment()}
+        return {
+            TP(*tp): (end, end if stable is None else stable) for tp, (end, stable) in known.items() if end is not None
+        }
 
 
 class LeaderChangedError(Exception):

@@ -81,6 +81,7 @@ CALLED: Final[Parts] = {
         *("serialized_key_size", "serialized_value_size", "tp", "time_in", "time_out", "time_total", "generation_id"),
     ],
     (AIOKafkaConsumer, "highwater"): ["self", "partition"],
+    (AIOKafkaConsumer, "last_stable_offset"): ["self", "partition"],
     (AIOKafkaConsumer, "pause"): ["self", "partitions"],
     (AIOKafkaConsumer, "seek"): ["self", "partition", "offset"],
     (Assignment, "state_value"): ["self", "tp"],

@@ -85,9 +85,9 @@ class StreamWorker(ABC, Generic[P]):
     def _set_durable(self, tp: TP, offset: int) -> None:
         self._app.batch_consumer.durable[tp] = offset
 
-    def _ends(self) -> Mapping[TP, int]:
-        """Return the known ends of owned partitions; none before the first one is owned."""
-        return self._app.batch_consumer.end_offsets() if self.partitions.owned else {}
+    def _ends(self) -> Mapping[TP, tuple[int, int]]:
+        """Return the known ends of owned partitions (`BatchConsumer.ends`); none before the first one is owned."""
+        return self._app.batch_consumer.ends() if self.partitions.owned else {}
 
     def _measure(self) -> None:
         measure(self.partitions.owned, self._ends(), reached=CONTACT.away_since is None)
@@ -102,7 +102,7 @@ class StreamWorker(ABC, Generic[P]):
             "role": self._role,
             "ready": self._ready,
             "partitions": {
-                f"{tp.topic}/{tp.partition}": {**partition.status(), "end": ends.get(tp)}
+                f"{tp.topic}/{tp.partition}": {**partition.status(), "end": ends.get(tp, (None, None))[0]}
                 for tp, partition in self.partitions.owned.items()
             },
         }

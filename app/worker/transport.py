@@ -85,9 +85,9 @@ class BatchConsumer(driver.Consumer):
         generation: int | None = await self._thread.call_thread(self._thread.start_at, tp, offset)
         return generation
 
-    def end_offsets(self) -> dict[TP, int]:
-        """Return the end offsets that the last fetches told."""
-        return self._thread.highwaters_now()
+    def ends(self) -> dict[TP, tuple[int, int]]:
+        """Return what the last fetches told: each end offset, and the offset up to which no transaction is open."""
+        return self._thread.ends_now()
 
     @property
     def connected(self) -> bool:

@@ -39,20 +39,22 @@ again is counted again. Gauges are measured twice a second, and those of a worke
 | path | 200 | 503 |
 |---|---|---|
 | `/healthz` | the event loop turns | it has stood still for 20 s: restart the process |
-| `/readyz` | the streams are settled and a broker answers; under a supervisor: every worker is ready | \
-not yet, or not now: the answer's text says why, and since when no broker answers |
-| `/readyz?strict` | the same, and nothing is halted | also where a partition is halted, or no more eras of a stream \
-are stored: the text names it, with a reason of a few words |
+| `/readyz` | the streams are settled and a broker answers; under a supervisor: every worker is ready, and does not \
+end again and again | not yet, or not now: the answer's text says why, and since when no broker answers |
+| `/readyz?strict` | the same, and nothing is halted or waits | also where a partition makes no progress, whatever the \
+reason, or eras of a stream are not closed or stored: the text names it, with a reason of a few words |
 
-A halted partition makes nothing unready by `/readyz`: the others go on, and a restart does not help. `/readyz?strict`,
-`tokenmill_partitions`, `/status` and the exit code of `tokenmill status` name it, and the log and the live view say
-what to do.
+A partition that makes no progress makes nothing unready by `/readyz`: the others go on, and a restart does not help.
+`/readyz?strict`, `/status` and the exit code of `tokenmill status` name it, and the log and the live view say what to
+do. It is *halted* where a person has to act. It *waits* for a schema, a disk, a lock, a block, a token partition, or
+the end of a transaction that has been open for 5 s (what is behind its first record is lag); it waits as well where no
+worker has had it for 10 s, and where it has had work for 30 s and got nowhere, with the stage that it is in.
 
-`/status` is one JSON object (`version` 1): `role`, `ready` and `not_ready` (why), `away_since` (when a broker last
-answered, where none does), `halted` (partition or stream, and why in short), `workers`, `partitions` with `state`
-(`running`, `resuming`, `waiting`, `halted`, `unowned`), `position`, `end` and `lag`, and `eras` in the store by stream.
-`tokenmill status` prints it as tables; its exit code is 0 if all is ready and nothing is halted, 1 if not, and 3 if
-nobody answers.
+`/status` is one JSON object (`version` 2): `role`, `ready` and `not_ready` (why), `away_since` (when a broker last
+answered, where none does), `halted` and `waiting` (partition or stream, and why in short), `workers`, `partitions` with
+`state` (`running`, `resuming`, `waiting`, `halted`, `unowned`), `why`, `position`, `end` and `lag`, and `eras` in the
+store by stream. `tokenmill status` prints it as tables; its exit code is 0 if all is ready and nothing is halted or
+waits, 1 if not, and 3 if nobody answers.
 
 All four are read with GET or HEAD. A connection carries one request and ends after ten seconds at the latest; there are
 64 at a time, or a quarter of the files that the process may have open, and one more ends the oldest that has not sent

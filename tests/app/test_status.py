@@ -10,12 +10,12 @@ import pytest
 from tests.scraping import free_port
 from tokenmill.app.cli import main
 from tokenmill.app.telemetry.status_document import StatusSnapshot
-from tokenmill.errors import BrokerError, InputError
+from tokenmill.errors import BrokerError, InputError, RegistryError
 from tokenmill.page_server import Page, PageServer
 
 SAID: Mapping[str, Mapping[str, Any]] = {
     "raw-text/10": {"position": 1200},
-    "raw-text/2": {"position": 7, "waiting": "a schema"},
+    "raw-text/2": {"position": 7},
     "tokens.raw-text.train/2": {"position": None},
 }
 OWNERS = dict.fromkeys(SAID, "mill-1")
@@ -78,7 +78,7 @@ def test_a_service_in_good_order_ends_the_command_with_0(told: Told) -> None:
     assert ["mill-1", "7", "running", "2", "3"] in words
     rows = [line[:6] for line in words if "/" in line[0] and line[0] != "serve"]
     assert rows == [
-        ["raw-text/2", "mill-1", "waiting", "7", "3,007", "3,000"],
+        ["raw-text/2", "mill-1", "running", "7", "3,007", "3,000"],
         ["raw-text/3", "nobody", "unowned", "?", "5", "?"],
         ["raw-text/10", "mill-1", "running", "1,200", "1,200", "0"],
         ["tokens.raw-text.train/2", "mill-1", "resuming", "?", "?", "?"],
@@ -95,6 +95,34 @@ def test_a_halted_partition_ends_it_with_1_and_is_named(told: Told) -> None:
     assert "halted: raw-text/2 (blocks are missing)" in err
     assert "blocks are missing" in out
     assert json.loads(as_json[1])["halted"] == {"raw-text/2": "blocks are missing"}
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"said": {"raw-text/2": {"position": 7, "waiting": "secret", "waiting_by": RegistryError.brief}}}, "schema"),
+        ({"said": {"raw-text/2": {"position": 7, "still": "no progress for 30 s, in stage publish"}}}, "publish"),
+        ({"open_since": {"raw-text/2": 1000.0}}, "a transaction is open (its first record is of 1970-01-01T00:16:40Z)"),
+        ({"owners": {}, "unowned": ["raw-text/2"]}, "no worker has it"),
+    ],
+    ids=["a schema", "a standstill", "a transaction", "no owner"],
+)
+def test_what_makes_no_progress_ends_it_with_1_and_says_why(told: Told, other: dict[str, Any], why: str) -> None:
+    """In the table, in one line for people, in JSON, and in the strict probe; nothing that a record says."""
+    found = look(**other)
+    with served(document(found)) as url:
+        code, out, err = told("--url", url)
+        as_json = told("--url", url, "--json")
+    assert (code, as_json[0]) == (1, 1)
+    assert "waiting: raw-text/2 (" in err
+    (row,) = [line for line in out.splitlines() if line.startswith("raw-text/2 ")]
+    assert why in row
+    told_as_json = json.loads(as_json[1])
+    assert told_as_json["waiting"].keys() == {"raw-text/2"}
+    (partition,) = [row for row in told_as_json["partitions"] if row["partition"] == 2 and row["topic"] == "raw-text"]
+    assert why in partition["why"]
+    assert why in (found.stopped or "")
+    assert "secret" not in as_json[1]
 
 
 def test_a_service_that_is_not_ready_ends_it_with_1(told: Told) -> None:

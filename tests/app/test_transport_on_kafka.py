@@ -140,7 +140,7 @@ async def test_partitions_wait_until_they_are_started_and_begin_where_they_are_t
         assert not found.offsets(1)
         assert {batch.generation for batch in found.batches} == {generation} == {1}
         assert found.batches[-1].position == RECORDS
-        assert found.consumer.end_offsets()[first] == RECORDS
+        assert found.consumer.ends()[first] == (RECORDS, RECORDS)
         assert found.app.why_not_ready(prepared=True) is None
         assert await committed(settings) == {}
         found.consumer.durable[first] = 11

@@ -136,13 +136,13 @@ class Mill(Sender):
                 self.world.seen["looks broken off"] += 1
             else:
                 closer = keeper._closers.get(name)
-                if closer is not None and name not in keeper._given_up:
+                if closer is not None and name not in keeper.halts:
                     self.world.truth.require_head(closer._follower.log.last, began, "a mill")
-            if name in keeper._given_up and not self.gave_up:
+            if name in keeper.halts and not self.gave_up:
                 head = keeper._closers[name]._follower.log.last
                 self.world.truth.require_lost(head, began, "a mill")
                 self.world.seen["mills halted over an era that was lost"] += 1
-            self.gave_up = name in keeper._given_up
+            self.gave_up = name in keeper.halts
             await step()
 
 

@@ -263,7 +263,7 @@ class Mirror:
 
     def _measure(self) -> None:
         partitions = {tp: partition for flow in self._all_flows() for tp, partition in flow.partitions.items()}
-        ends = {tp: end for flow in self._all_flows() for tp, end in flow.ends().items()}
+        ends = {tp: (end, end) for flow in self._all_flows() for tp, end in flow.ends().items()}
         measure(partitions, ends, reached=CONTACT.away_since is None)
         metrics.DISK_FREE_BYTES.labels("segment").set(free_bytes(self._store.path))
 
@@ -274,7 +274,7 @@ class Mirror:
             for tp, partition in flow.partitions.items():
                 where = {"position": flow.reached.get(tp), "end": ends.get(tp)}
                 partitions[f"{tp.topic}/{tp.partition}"] = {**partition.status(), **where}
-        return {"partitions": partitions, "era_halts": self._bringer.halted_by}
+        return {"partitions": partitions, **self._bringer.status()}
 
     def _why_not_ready(self) -> str | None:
         if not self._flows:

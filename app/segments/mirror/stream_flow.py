@@ -271,7 +271,7 @@ class CopyMeasure:
             eras=self._eras.eras - trainable,
             stored=sum(self._blocks.values()),
             trainable=trainable,
-            stopped_by=tuple(why for why in stopped_by if why),
+            stopped_by=tuple(str(why) for why in stopped_by if why),
         )
 
     def _lacks(self, era: int) -> bool:

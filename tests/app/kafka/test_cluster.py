@@ -54,7 +54,9 @@ def test_nothing_else_asks_aiokafka_about_cluster_and_connections() -> None:
 def test_every_private_part_that_is_used_is_checked() -> None:
     """Each is in a table."""
     tables = (cluster.CALLED, connections.REPLACED, cluster.ATTRIBUTES)
-    assert used([cluster, connections]) == {"_client", "_conns", "_metadata_update", "_requests"}
+    assert used([cluster, connections]) == {
+        *("_client", "_conns", "_fetcher", "_isolation_level", "_metadata_update", "_requests"),
+    }
     assert used([cluster, connections]) <= named(*tables)
 
 

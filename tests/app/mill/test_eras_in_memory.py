@@ -18,7 +18,7 @@ from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.eras import Era, EraFollower, EraLog
-from tokenmill.errors import DamagedError, DiskError, LockedError, TokenMillError, TopicError
+from tokenmill.errors import DamagedError, DifferenceError, DiskError, LockedError, TokenMillError, TopicError
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
 from tokenmill.wire.ignoring import IgnoreList, record_hash
 
@@ -251,7 +251,7 @@ async def test_a_keeper_gives_a_stream_up_whose_control_topic_lost_an_era(scene:
     for _ in range(2):
         await one._step(scene.client, scene.settled)
     assert len(scene.kafka.logs[scene.control]) == 1
-    assert one._given_up == {scene.stream.stream.name}
+    assert one.halts == {scene.stream.stream.name: DifferenceError.brief}
     scene.kafka.logs[scene.control] = list(lost)
     scene.stream.send(0, 12)
     await one._step(scene.client, scene.settled)

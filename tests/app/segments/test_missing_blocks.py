@@ -18,6 +18,7 @@ from tokenmill.app.segments.mirror.stream_flow import StreamFlow
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.ownership import FetchedBatch
+from tokenmill.errors import GapError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading import following
@@ -141,7 +142,7 @@ async def test_the_wait_between_vain_looks_grows_up_to_a_minute(scene: Scene, mo
     assert clock.slept == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
     assert scene.starts == [0] * 9
     assert scene.partition.progress().state == "waiting"
-    assert "block 0" in (scene.partition.waiting or "")
+    assert "block 0" in str(scene.partition.waiting)
     vain = scene.partition.vain_looks
     await scene.feed(2, 0, position=3)  # the missing one comes above what follows it
     assert (scene.partition.vain_looks, clock.slept[8:]) == (0, [])
@@ -217,7 +218,7 @@ def test_a_partition_that_has_not_started_has_reached_nothing(tmp_path: Path) ->
     flow.reached[tp] = 3
     assert flow.has_reached(tp, 3)
     assert not flow.has_reached(tp, 4)
-    scene.partition.waiting = "for something"
+    scene.partition.waiting = GapError("for something")
     assert not flow.has_reached(tp, 3)
     scene.partition._gaps.vain_looks = 1
     assert flow.has_reached(tp, 4)

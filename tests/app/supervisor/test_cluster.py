@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
 from tests.outages import Hands
+from tokenmill.app.kafka.clients import OPEN_SECONDS
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor.cluster import COUNT_SECONDS, Cluster
@@ -26,7 +28,10 @@ class Brokers:
         self.ends: dict[str, list[int]] = {"raw": [5, 6]}
         self.counted = 0
         self.failure: Exception | None = None
+        self.open: dict[TopicPartition, int] = {}
+        """The first records of open transactions."""
         self._client = self
+        self._fetcher = SimpleNamespace(_isolation_level=READ_COMMITTED)
 
     async def fetch_all_metadata(self) -> Any:
         """Tell partitions."""
@@ -39,7 +44,8 @@ class Brokers:
         """Tell ends."""
         if self.failure is not None:
             raise self.failure
-        return {tp: self.ends[tp.topic][tp.partition] for tp in partitions}
+        ends = {tp: self.ends[tp.topic][tp.partition] for tp in partitions}
+        return ends if self._fetcher._isolation_level == READ_UNCOMMITTED else ends | self.open
 
 
 Ask = Callable[[Brokers], Any]
@@ -83,7 +89,8 @@ async def test_ends_are_as_fresh_as_the_last_look(hands: Hands, looks: list[Ask]
     hands.turn(1)
     await ask(brokers)
     assert brokers.counted == 2
-    assert cluster._ends == {"raw/0": 7, "raw/1": 6, "raw/2": 3, "tokens/0": 1}
+    assert cluster._ends.keys() == {"raw/0", "raw/1", "raw/2", "tokens/0"}
+    assert brokers._fetcher._isolation_level == READ_COMMITTED
 
 
 async def test_topics_that_are_made_are_found_at_once(hands: Hands, looks: list[Ask]) -> None:
@@ -112,10 +119,39 @@ async def test_what_a_failed_look_told_before_is_forgotten(hands: Hands, looks: 
     assert cluster.ends == {"raw/0": 1}
 
 
+async def test_an_open_transaction_is_named_once_it_is_old_and_until_it_ends(
+    hands: Hands, looks: list[Ask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is that of all records, for it is what waits; when the transaction began is asked once."""
+    asked: list[Mapping[TopicPartition, int]] = []
+
+    async def begun(_settings: Settings, first: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        asked.extend([first] if first else [])
+        return dict.fromkeys(first, 17.0)
+
+    monkeypatch.setattr(cluster_module, "begun", begun)
+    cluster, brokers = Cluster(SETTINGS, ["raw"]), Brokers()
+    await cluster.watch()
+    brokers.open = {TopicPartition("raw", 1): 4}
+    await looks[0](brokers)
+    assert (cluster.ends, cluster.stable_ends) == ({"raw/0": 5, "raw/1": 6}, {"raw/0": 5, "raw/1": 4})
+    assert cluster.open_since == {}
+    for _ in range(3):
+        hands.turn(OPEN_SECONDS)
+        brokers.ends["raw"][1] += 1
+        await looks[0](brokers)
+        monkeypatch.setattr(cluster_module, "CONTACT", hands.contact())
+    assert cluster.open_since == {"raw/1": 17.0}
+    assert asked == [{TopicPartition("raw", 1): 4}]
+    brokers.open = {TopicPartition("raw", 1): 7}  # it has ended, and another is open
+    await looks[0](brokers)
+    assert cluster.open_since == {}
+
+
 async def test_no_end_is_known_while_no_broker_answers(hands: Hands) -> None:
     """However fresh the last look is."""
     cluster = Cluster(SETTINGS, ["raw"])
-    cluster._ends = {"raw/0": 1}
+    cluster._ends = {"raw/0": (1, 1)}
     assert cluster.ends == {"raw/0": 1}
     hands.turn(3600)
     assert cluster.ends == {}

@@ -1,13 +1,16 @@
 """What the supervisor shows of its workers."""
 
 import json
+import time
 from typing import cast
 
 import pytest
+from aiokafka import TopicPartition
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.outages import Hands
 from tests.scraping import Key, parse, total
+from tokenmill.app.broker_contact import transaction_words
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
@@ -15,7 +18,7 @@ from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.supervisor.export import Export
 from tokenmill.app.supervisor.status import WorkerLedger
 from tokenmill.app.supervisor.watchdog import WatchLimits
-from tokenmill.app.supervisor.worker_slot import CAUSES, Child, Listener, WorkerSlot
+from tokenmill.app.supervisor.worker_slot import CAUSES, STEADY_SECONDS, Child, Listener, WorkerSlot
 from tokenmill.errors import DifferenceError, GapError
 
 SETTINGS = Settings()
@@ -62,9 +65,14 @@ def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> N
     export.turn()
     assert export.probes.not_ready() == "not ready: mill-2"
     all_posts["mill-2"].child = cast("Child", Ready())
+    all_posts["mill-2"]._quick_ends = ["exit code 1"] * 5
+    all_posts["mill-2"]._started = time.monotonic()
+    export.turn()
+    assert export.probes.not_ready() == "mill-2 has ended 5 times in a row, the last time with exit code 1"
+    all_posts["mill-2"]._started -= STEADY_SECONDS
     export.turn()
     assert export.probes.not_ready() == "the brokers do not say where partitions end"
-    cluster._ends = {"raw-text/0": 0}
+    cluster._ends = {"raw-text/0": (0, 0)}
     export.turn()
     assert export.probes.not_ready() is None
     assert export.probes.unhealthy() is None
@@ -91,11 +99,11 @@ def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_statu
     all_posts, cluster, ledger = slots(), Cluster(SETTINGS, ["raw-text"]), WorkerLedger()
     for slot in all_posts.values():
         slot.child = cast("Child", Ready())
-    cluster._ends = {"raw-text/0": 9, "raw-text/1": 9}
+    cluster._ends = {"raw-text/0": (9, 9), "raw-text/1": (9, 9)}
     export = Export(SETTINGS, all_posts, cluster, ledger)
     halted = {"position": 4, "halted": "secret words", "halted_by": GapError.brief}
     ledger.heard("mill-1", {"partitions": {"raw-text/0": halted, "raw-text/1": {"position": 9}}})
-    ledger.heard("mill-2", {"era_halts": {"raw-text.train": DifferenceError.brief}})
+    ledger.heard("mill-2", {"halts": {"eras of raw-text.train": DifferenceError.brief}})
     export.turn()
     assert export.probes.not_ready() is None
     assert (
@@ -110,8 +118,17 @@ def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_statu
         ("running", None, "mill-1", 0),
     ]
     assert [(row["name"], row["state"]) for row in told["workers"]] == [("mill-1", "running"), ("mill-2", "running")]
+    ledger.heard("mill-1", {"partitions": {"raw-text/0": {"position": 4}, "raw-text/1": {"position": 9}}})
+    ledger.heard("mill-2", {"waits": {"no eras can be read now": "TopicAuthorizationFailedError"}})
+    cluster._begun = {(TopicPartition("raw-text", 0), 4): 1000.0}
+    export.turn()
+    assert (export.probes.not_ready(strict=True) or "").split(", ") == [
+        f"waiting: raw-text/0 ({transaction_words(1000.0)})",
+        "no eras can be read now (TopicAuthorizationFailedError)",
+    ]
+    cluster._begun = {}
     ledger.ended("mill-1")
-    ledger.heard("mill-2", {"era_halts": {}})
+    ledger.heard("mill-2", {})
     export.turn()
     assert export.probes.not_ready(strict=True) is None
     assert [row["state"] for row in export.document()["partitions"]] == ["unowned", "unowned"]
@@ -157,7 +174,7 @@ def test_every_end_has_a_cause() -> None:
 def test_a_worker_that_no_broker_answers_makes_all_not_ready() -> None:
     """Though the supervisor itself hears from one."""
     all_posts, cluster = slots(), Cluster(SETTINGS, ["raw-text"])
-    cluster._ends = {"raw-text/0": 0}
+    cluster._ends = {"raw-text/0": (0, 0)}
     for slot in all_posts.values():
         slot.child = cast("Child", Ready())
     all_posts["mill-2"].child = cast(

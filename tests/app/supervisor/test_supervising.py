@@ -61,7 +61,7 @@ class PartitionsSeen:
         (stream,) = self.settings.streams()
         topics = {"raw": stream.raw_topic, "tokens": stream.tokens_topic}
         self.supervisor._cluster._ends = {
-            f"{topics[name.split('_')[0]]}/{name.split('_')[1]}": end for name, end in ends.items()
+            f"{topics[name.split('_')[0]]}/{name.split('_')[1]}": (end, end) for name, end in ends.items()
         }
 
     def start(self, worker: str, in_flight: list[RecordsInFlight] | None = None) -> ScriptedChild:
@@ -173,6 +173,9 @@ async def test_who_is_to_blame_is_killed_and_nobody_else(
     if elsewhere is not None:
         group = store_group(seen) if elsewhere.startswith("tokens.") else seen.settings.group
         seen.elsewhere[group] = {elsewhere}
+    nobodys = [name for name in seen.supervisor._cluster.ends if name not in {*owned, elsewhere}]
+    await looked(seen, monkeypatch, 2)
+    assert seen.supervisor._export.unowned == nobodys
     await looked(seen, monkeypatch, 9)
     assert killed(seen) == wanted
 

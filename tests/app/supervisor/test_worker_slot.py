@@ -16,7 +16,7 @@ from tokenmill.app.supervisor import worker_slot as post_module
 from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.app.supervisor.worker_slot import Child, WorkerSlot
 from tokenmill.app.telemetry.reporting import STORE_VARIABLE
-from tokenmill.errors import FingerprintError, StoreError, TokenMillError
+from tokenmill.errors import BrokerError, FingerprintError, StoreError, TokenMillError
 
 SETTINGS = Settings()
 
@@ -266,3 +266,20 @@ async def test_a_post_that_is_cancelled_ends_its_process_in_order(script: StageO
     assert played.slot.stopping
     assert played.slot.child is None
     assert played.slot.restarts.total() == 0
+
+
+async def test_a_process_is_not_relied_on_where_others_have_just_ended_again_and_again(script: StageOf) -> None:
+    """Two that lived for a moment; not for a broker's absence. One that lives for a while is relied on again."""
+    played = await script(*[Life(1.0)] * 3, healthy=60.0, first_backoff=0.001).play()
+    slot, clock = played.slot, played.clock
+    found = []
+    for lived in (0.0, post_module.STEADY_SECONDS):
+        slot._started = clock.monotonic() - lived
+        found.append(slot.failing)
+    assert found == ["mill-1 has ended 3 times in a row, the last time with exit code 1", None]
+    steady = await script(Life(1.0), Life(61.0), Life(1.0), healthy=60.0, first_backoff=0.001).play()
+    steady.slot._started = steady.clock.monotonic()
+    assert steady.slot.failing is None
+    away = await script(*[Life(1.0, code=BrokerError.exit_code)] * 3, first_backoff=0.001).play()
+    away.slot._started = away.clock.monotonic()
+    assert away.slot.failing is None

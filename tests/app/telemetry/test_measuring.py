@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import pytest
 from faust.types import TP
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,15 @@ from prometheus_client import generate_latest
 
 from tests.mills import RECIPE, flush, make_source, text, tombstone
 from tests.scraping import Key, parse, total
-from tokenmill.app.telemetry.measuring import STAGES, LagAge, PartitionProgress, Stage, StageClock, measure
+from tokenmill.app.telemetry.measuring import (
+    STAGES,
+    STILL_SECONDS,
+    LagAge,
+    PartitionProgress,
+    Stage,
+    StageClock,
+    measure,
+)
 from tokenmill.app.telemetry.mill_meter import MillMeter
 from tokenmill.app.telemetry.worker_metrics import STAGE_SECONDS, WORKER
 from tokenmill.milling.partition_mill import PartitionMill
@@ -180,7 +189,7 @@ def test_lag_is_told_of_partitions_that_run_and_are_ours() -> None:
     """Not of one that has yet to find its place, nor of one whose end nobody knows, nor of one that is gone."""
     written = round((time.time() - 100) * 1000)
     ours = {TP("t", 0): at(5, written), TP("t", 1): at(None), TP("t", 2): at(7), TP("t", 3): at(9)}
-    ends = {TP("t", 0): 8, TP("t", 1): 8, TP("t", 3): 9}
+    ends = {TP("t", 0): (8, 8), TP("t", 1): (8, 8), TP("t", 3): (9, 9)}
     measure(ours, ends)
     seen = samples()
     assert {dict(labels)["partition"]: value for (name, labels), value in seen.items() if name == LAG} == {
@@ -261,12 +270,40 @@ def test_padding_and_what_rows_truncate_are_counted() -> None:
     assert found == {"padding": 1, "left_out": 3}
 
 
+@pytest.mark.parametrize("state", ["running", "resuming"])
+def test_a_partition_that_has_work_and_gets_nowhere_is_named_with_its_stage(state: Any) -> None:
+    """Whatever the cause. Not one without work: all is taken, or behind an open transaction; or no broker answers."""
+    hands = Hands()
+    clock = StageClock(hands)
+    clock.enter("publish")
+    position = 5 if state == "running" else None
+    queued = PartitionProgress(state=state, position=position, queued_bytes=1, lag_age=LagAge(), clock=clock)
+    ends = {TP("t", 0): (9, 5)}
+
+    def look(progress: PartitionProgress, *, reached: bool = True) -> str | None:
+        hands.now += STILL_SECONDS - 1
+        measure({TP("t", 0): Still(progress)}, ends, reached=reached)
+        return clock.standstill
+
+    assert [look(queued) for _ in range(3)] == [None, None, words := clock.standstill]
+    assert words is not None
+    assert "publish" in words
+    assert look(queued, reached=False) is None
+    if state == "running":
+        assert look(replace(queued, position=6)) is None
+        idle = replace(queued, queued_bytes=0)
+        assert [look(idle) for _ in range(3)] == [None, None, None]
+        ends = {TP("t", 0): (9, 9)}
+        assert [look(idle) for _ in range(2)][1] is not None
+    measure({}, {})
+
+
 def test_lag_that_is_not_known_is_not_zero() -> None:
     """While no broker is reached, the ends that were told last are old: there is no sample of what waits."""
     partitions = {TP("t", 0): at(5)}
-    measure(partitions, {TP("t", 0): 5})
+    measure(partitions, {TP("t", 0): (5, 5)})
     assert total(samples(), LAG, topic="t") == total(samples(), AGE, topic="t") == 0
     assert any(name == LAG for name, _ in samples())
-    measure(partitions, {TP("t", 0): 5}, reached=False)
+    measure(partitions, {TP("t", 0): (5, 5)}, reached=False)
     assert [name for name, _ in samples() if "_lag_" in name] == []
     measure({}, {})

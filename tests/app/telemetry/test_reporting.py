@@ -1,11 +1,14 @@
 """What lone workers tell over HTTP, on a real broker: numbers that are right, and whether they are ready."""
 
+import asyncio
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from typer.testing import CliRunner
 
 from docs.generators.metrics_page import described
@@ -13,6 +16,7 @@ from tests.conftest import TopicFactory, topics_on
 from tests.faults.feeding import flush_all
 from tests.forked import command
 from tests.marked import until
+from tests.registry_servers import small_registry
 from tests.scraping import Key, ask, free_port, scrape, total
 from tests.service import Raw, in_own_loop, reference_blocks, send, service_settings
 from tokenmill.app.cli import create_cli
@@ -22,7 +26,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.measuring import STAGES
-from tokenmill.errors import DamagedError
+from tokenmill.errors import DamagedError, RegistryError
 
 SECONDS = 60.0
 HOUR = 3600
@@ -221,6 +225,59 @@ def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings
         assert total(segment.samples, "tokenmill_partitions") == 1
         before = total(segment.samples, "tokenmill_stage_seconds_total", stage="halted")
         assert until(lambda: total(segment.samples, "tokenmill_stage_seconds_total", stage="halted") > before, SECONDS)
+
+
+@pytest.mark.slow
+def test_what_waits_behind_an_open_transaction_is_lag_with_a_reason(settings: Settings, tmp_path: Path) -> None:
+    """In the status, its exit code and the strict probe; a flush says that it waits. Then it ends, and all goes on."""
+    topic = settings.raw_topics[0]
+    options = {"transactional_id": f"stays-open-{topic}", "transaction_timeout_ms": 300_000}
+
+    async def run() -> None:
+        stuck = AIOKafkaProducer(bootstrap_servers=settings.bootstrap_servers, **options)
+        async with stuck, producer(settings) as plain:
+            await stuck.begin_transaction()
+            await stuck.send_and_wait(topic, b"In a transaction that stays open.", partition=0)
+            for number in range(50):
+                await plain.send_and_wait(topic, b"Behind it: %d." % number, partition=0)
+            await asyncio.to_thread(look, "a transaction is open (its first record is of ", 51)
+            flushed = await asyncio.to_thread(
+                CliRunner().invoke,
+                create_cli("flush"),
+                ["flush", topic, "--bootstrap-servers", settings.bootstrap_servers, "--raw-topics", topic],
+            )
+            assert f"{topic}[0]: a transaction is open" in flushed.output
+            await stuck.commit_transaction()
+
+    def look(why: str, lag: int) -> None:
+        assert until(lambda: why in ask(mill.port, "/readyz?strict").text, SECONDS)
+        assert ask(mill.port, "/readyz").code == 200
+        told = CliRunner().invoke(create_cli("status"), ["status", "--json", "--url", f"http://127.0.0.1:{mill.port}"])
+        (row,) = json.loads(told.output.splitlines()[0])["partitions"]
+        assert (told.exit_code, row["lag"], row["state"]) == (1, lag, "waiting")
+        assert row["why"].startswith(why)
+        assert total(mill.samples, "tokenmill_consumer_lag_records", topic=topic) == lag
+
+    with lone("mill", settings, tmp_path) as mill:
+        assert until(lambda: ask(mill.port, "/readyz").code == 200, SECONDS)
+        in_own_loop(run)
+        assert until(lambda: ask(mill.port, "/readyz?strict").code == 200, SECONDS)
+        assert until(lambda: total(mill.samples, "tokenmill_records_consumed_total", topic=topic) == 52, SECONDS)
+
+
+@pytest.mark.slow
+def test_a_partition_that_waits_for_a_schema_says_so_everywhere(settings: Settings, tmp_path: Path) -> None:
+    """In the reason, in the exit code and in the strict probe; the process itself is ready."""
+    with small_registry() as registry:
+        own = settings.model_copy(update={"decode": "avro", "schema_registry_url": registry.url})
+        send(settings, [Raw(b"\0" + (7).to_bytes(4, "big") + b"\x02a")])
+        with lone("mill", own, tmp_path) as mill:
+            words = f"waiting: {settings.raw_topics[0]}/0 ({RegistryError.brief})\n"
+            assert until(lambda: ask(mill.port, "/readyz?strict") == (503, words), SECONDS)
+            assert ask(mill.port, "/readyz").code == 200
+            told = CliRunner().invoke(create_cli("status"), ["status", "--url", f"http://127.0.0.1:{mill.port}"])
+            assert told.exit_code == 1
+            assert words.strip() in told.output
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from tests.scraping import ask, free_port, scrape, total
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.samples import Fleet
 from tokenmill.app.telemetry.server import STALLED_SECONDS, Probes, serving
+from tokenmill.app.telemetry.status_document import stopped_words
 
 
 class Clock:
@@ -58,13 +59,17 @@ def test_ready_is_what_the_event_loop_said_last(port: int, probes: Probes) -> No
 
 def test_a_halted_partition_makes_the_strict_probe_unready_and_no_other(port: int, probes: Probes) -> None:
     """It is named, with a few words; a long list is cut. What is not ready at all goes first."""
-    probes.turn(None, {"raw-text/3": "blocks are missing", "eras of raw-text.train": "two messages differ"})
+    probes.turn(
+        None, stopped_words({"raw-text/3": "blocks are missing", "eras of raw-text.train": "two messages differ"}, {})
+    )
     assert ask(port, "/readyz") == ask(port, "/healthz") == (200, "ok\n")
     words = "halted: raw-text/3 (blocks are missing), eras of raw-text.train (two messages differ)\n"
     assert ask(port, "/readyz?strict") == ask(port, "/readyz?strict=1") == (503, words)
-    probes.turn("not ready: mill-2", {"raw-text/3": "blocks are missing"})
+    probes.turn("not ready: mill-2", "halted: raw-text/3 (blocks are missing)")
     assert ask(port, "/readyz?strict") == (503, "not ready: mill-2\n")
-    probes.turn(None, {f"raw-text/{number}": "blocks are missing" for number in range(1000)})
+    probes.turn(
+        None, stopped_words(dict.fromkeys((f"raw-text/{number}" for number in range(1000)), "blocks are missing"), {})
+    )
     assert ask(port, "/readyz?strict").text.endswith("raw-text/9 (blocks are missing), 990 more\n")
     probes.turn(None)
     assert ask(port, "/readyz?strict") == (200, "ok\n")

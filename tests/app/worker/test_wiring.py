@@ -74,7 +74,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     """Return a worker whose reports go nowhere."""
-    consumer = SimpleNamespace(end_offsets=lambda: {TP("raw", 0): 5}, durable={})
+    consumer = SimpleNamespace(ends=lambda: {TP("raw", 0): (5, 5)}, durable={})
     app: Any = SimpleNamespace(
         batch_consumer=consumer, conf=SimpleNamespace(id="group"),
         why_not_ready=lambda *, prepared: None if prepared else "it is not prepared",
