@@ -146,14 +146,17 @@ class MixedReader:
         """What the last look did not find."""
         self.ranks = ranks
         """Those of the steps that are read next."""
+        self.rotates = not whole_steps
+        """Whether a step's samples are rotated among the ranks: a rank would get one stream alone where the pattern of
+        the streams meets the slices."""
         self._columns = length + 1
         self._dtype = dtype
         self.whole_steps = whole_steps
         self._watch = MapWatch()
         self._most_samples = _FIRST_SAMPLES
 
-    def read(self, place: MixturePlace, steps: int) -> MixedChunk | Ended | None:
-        """Return the next steps of this process from a place on, ``steps`` at most, and at first fewer.
+    def read(self, place: MixturePlace, step: int, steps: int) -> MixedChunk | Ended | None:
+        """Return the next steps of this process from a place and step on, ``steps`` at most, and at first fewer.
 
         None: something is missing that may come.
 
@@ -168,7 +171,7 @@ class MixedReader:
         if not steps:
             return Ended.ENDED if self.missing is None else None
         self._most_samples *= 4
-        return self._chunk(place, steps)
+        return self._chunk(place, step, steps)
 
     def advance(self, place: MixturePlace, steps: int, samples: int) -> MixturePlace:
         """Return the place so many steps, with so many samples of all ranks, later."""
@@ -261,25 +264,29 @@ class MixedReader:
         self.missing = missing
         return self._steps_in(reached)
 
-    def _chunk(self, place: MixturePlace, steps: int) -> MixedChunk:
+    def _chunk(self, place: MixturePlace, step: int, steps: int) -> MixedChunk:
         ranks, course = self.ranks, place.course
         before = dict(zip(course.schedule.names, course.taken, strict=True))
         drawn = course.copy()
         stop = course.place + self._places(steps * ranks.workers)
         if self.whole_steps:
             turns = course.place + ranks.worker + ranks.workers * np.arange(steps)
+            order = np.arange(steps)
             streams, numbers = drawn.draw(turns, stop)
             inside = ranks.rank * ranks.batch_size + np.arange(ranks.batch_size)
         else:
-            streams, numbers = drawn.draw(ranks.samples(course.place, steps), stop)
+            asked = ranks.samples(course.place, steps, step if self.rotates else None)
+            order = np.argsort(asked, kind="stable")
+            streams, numbers = drawn.draw(asked[order], stop)
             inside = np.zeros(1, np.int64)
         names = drawn.schedule.names
         rows = []
         whole = np.flatnonzero(np.bincount(streams, minlength=len(names)))
         for index in whole.tolist():
             name = names[index]
-            mine = np.flatnonzero(streams == index) if len(whole) > 1 else np.arange(len(streams))
-            wanted = (numbers[mine] - before.get(name, 0)) * self._unit + place.samples.get(name, 0)
+            given = np.flatnonzero(streams == index) if len(whole) > 1 else np.arange(len(streams))
+            wanted = (numbers[given] - before.get(name, 0)) * self._unit + place.samples.get(name, 0)
+            mine = order[given]
             if self.whole_steps:
                 wanted = (wanted[:, None] + inside).reshape(-1)
                 mine = (mine[:, None] * ranks.batch_size + np.arange(ranks.batch_size)).reshape(-1)
@@ -294,7 +301,7 @@ class MixedReader:
 
 def _joined(parts: Sequence[tuple[Numbers, LocatedRows]], size: int) -> LocatedRows:
     """Return where all rows are, of which each part has some."""
-    if len(parts) == 1:
+    if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(size)):
         return parts[0][1]
     addresses = np.empty(size, np.int64)
     first = parts[0][1]

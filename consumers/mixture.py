@@ -212,11 +212,11 @@ class Mixture(StepLoop):
 
         """
         state = arguments.state_of(state_dict, {"format", "mixture"}, "what state_dict() of Mixture returned")
-        saved = read_mixture(state, self._begin, self._streams, self._mixing.told())
+        saved = read_mixture(state, self._begin, self._streams, self._mixing)
         for name, position in saved.positions.items():
             self._reader.parts[name].trainable.content.accept(position)
         self._go_on(saved.position, state.get("lengths"))
-        self._positions = saved.positions
+        self._positions, self._reader.rotates = saved.positions, saved.rotates
         changed = self._position.ranges != saved.position.ranges
         schedule, place = saved.schedule, self._number(self._position)
         taken = [saved.taken.get(name, 0) for name in schedule.names]
@@ -352,7 +352,7 @@ class Mixture(StepLoop):
 
     def _leg(self) -> MixtureLeg:
         contents = {name: part.trainable.content for name, part in self._reader.parts.items()}
-        told_of_all = self._mixing.told() | self._told_lengths()
+        told_of_all = self._mixing.told(rotates=self._reader.rotates) | self._told_lengths()
         return MixtureLeg(self._position, self._place, self._reader, contents, dict(self._positions), told_of_all)
 
     def _looks(self) -> Iterator[Found | None]:
@@ -364,7 +364,7 @@ class Mixture(StepLoop):
                 place = self._reader.advance(place, walk.step - step, walk.sample - sample)
                 step, sample = walk.step, walk.sample
             agrees = all(parts[name].trainable.content.compare(at) for name, at in self._positions.items())
-            chunk = self._reader.read(place, steps) if agrees else None  # a state may be ahead of the stores
+            chunk = self._reader.read(place, walk.step, steps) if agrees else None  # a state may be ahead of the stores
             if chunk is Ended.ENDED:
                 if not step and not len(self):
                     raise ends_early(self._ranks)

@@ -38,8 +38,8 @@ class Mixing(NamedTuple):
     counts_tokens: bool
     """Whether weights are divided by what is no padding."""
 
-    def told(self) -> dict[str, Any]:
-        """Return what a state says of it."""
+    def told(self, *, rotates: bool) -> dict[str, Any]:
+        """Return what a state says of it, and of whether rows are rotated: those of older versions are not."""
         settings = {
             "interleave": "batch" if self.whole_steps else "sample",
             "unit": "step" if self.by_step else "sample",
@@ -47,6 +47,7 @@ class Mixing(NamedTuple):
             "linear": self.linear,
             "leave": sorted(name for name, at_end in self.at_end.items() if at_end == "leave"),
         }
+        settings |= {"rotate": True} if rotates else {}
         weights = [[start, {name: str(weight) for name, weight in held.items()}] for start, held in self.points]
         return {"mixture": weights, "settings": [settings]}
 

@@ -15,6 +15,7 @@ from tokenmill.wire.pieces import PADDING
 
 from .batches import Batches
 from .mixed_rows import MixedReader, MixturePart, MixturePlace
+from .mixture_arguments import Mixing
 
 _FORMAT: Final = 1
 _MEASURED_BLOCKS: Final = 1024
@@ -47,6 +48,7 @@ class Saved(NamedTuple):
     schedule: Schedule
     taken: dict[str, int]
     positions: dict[str, Position]
+    rotates: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -136,9 +138,7 @@ def beginning_of(streams: Mapping[str, Batches], global_batch: int) -> Position:
     return Position.beginning(sequence, global_batch)
 
 
-def read_mixture(
-    state: Mapping[str, Any], begin: Position, streams: Mapping[str, Batches], told: Mapping[str, Any]
-) -> Saved:
+def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str, Batches], mixing: Mixing) -> Saved:
     """Return what a state says, if it is one of this mixture; streams that have no weight in it may be missing there.
 
     Raises:
@@ -154,6 +154,8 @@ def read_mixture(
         position.require_sound()
         named = {one["name"]: one for one in state["streams"]}
         taken = {name: one["taken"] for name, one in named.items()}
+        rotates = bool(state["settings"][0].get("rotate"))
+        told = mixing.told(rotates=rotates)
         found = {name: state[name] for name in told}
         _require_counts(taken, schedule)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -180,7 +182,7 @@ def read_mixture(
                 raise InputError(f"stream {name!r}: {error}") from error
         else:
             positions[name] = Position.beginning(sequence, 1)
-    return Saved(position, schedule, taken, positions)
+    return Saved(position, schedule, taken, positions, rotates)
 
 
 def shares_of(place: MixturePlace, parts: Mapping[str, MixturePart], whole_steps: bool) -> dict[str, StreamShare]:  # noqa: FBT001

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.consumers.mixtures import (
@@ -20,9 +21,11 @@ from tests.consumers.mixtures import (
     bring,
     drawn,
     effective,
+    given_rows,
     in_order,
     open_mixture,
     open_streams,
+    places_of,
     rows_of,
     stores_of,
     stream_store,
@@ -33,6 +36,7 @@ from tests.store.chains import STREAM
 from tokenmill.consumers import Batch, Mixture, step_loop
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples import MixtureTracer
+from tokenmill.samples.sequence import rotation
 
 WEIGHTS: dict[str, Any] = {"web": 0.6, "code": "3/10", "books": Fraction(1, 10)}
 EXACT = {name: Fraction(str(weight)) for name, weight in WEIGHTS.items()}
@@ -61,6 +65,45 @@ def test_each_sample_is_of_the_stream_that_is_due_first(stores: dict[str, Path])
     assert {name: share.delivered for name, share in shares.items()} == {"books": 16, "code": 48, "web": 96}
     assert [shares["web"].share, shares["web"].passes, shares["books"].passes] == [Fraction(3, 5), 1, 0]
     assert shares["web"].newest == 11  # as the last era of 12 says
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("weights", [(1, 1), (2, 1), (1, 1, 1), (3, 2, 1), (9, 1), (5, 5, 2)])
+def test_every_rank_gets_all_streams_by_their_weights(world_size: int, batch_size: int, weights: tuple[int]) -> None:
+    """However the period of the streams meets the ranks' slices; each step has the samples that it had."""
+    shares = dict(zip("abc", weights, strict=False))
+    names = drawn([(0, 0, {name: Fraction(share) for name, share in shares.items()})], 120 * world_size * batch_size)
+    global_batch = world_size * batch_size
+    found = [Counter[str]() for _ in range(world_size)]
+    for step in range(120):
+        places = places_of(step, global_batch)
+        assert sorted(places) == list(range(global_batch))
+        for row, place in enumerate(places):
+            found[row // batch_size][names[step * global_batch + place]] += 1
+        assert rotation(np.array([step]), global_batch) == places[0]
+    for rank in found:
+        for name, share in shares.items():
+            wanted = 120 * batch_size * share / sum(weights)
+            assert abs(rank[name] - wanted) <= 4 * batch_size, (rank, name, wanted)
+
+
+def test_states_of_mixtures_whose_rows_were_not_rotated_go_on_as_they_were(stores: dict[str, Path]) -> None:
+    """Older versions gave rank r the r-th slice of a step; what follows such a state stays that, and says so."""
+    options: dict[str, Any] = {"weights": WEIGHTS, "world_size": 2, "batch_size": 3}
+    ranks = [open_mixture(stores, rank=rank, **options) for rank in range(2)]
+    state = ranks[0].skip(2).state_dict()
+    assert state["settings"][0].pop("rotate") is True
+    for rank in ranks:
+        rank.load_state_dict(state)
+    rows = [row for step in zip(*ranks, strict=True) for row in given_rows(step)]
+    assert rows == in_order(drawn([(0, 0, EXACT)], 12 + len(rows)), alone(stores))[12:]
+    assert len(rows) > 100
+    later = ranks[1].state_dict()
+    assert later["settings"] == state["settings"]
+    again = open_mixture(stores, rank=1, **options)
+    again.load_state_dict(ranks[1].state_after(9))
+    assert given_rows(again) == [row for at, row in enumerate(rows[48:]) if at % 6 >= 3]
 
 
 def test_streams_that_leave_give_their_weight_to_the_others(stores: dict[str, Path]) -> None:
@@ -100,9 +143,9 @@ def test_whole_batches_are_of_one_stream(stores: dict[str, Path]) -> None:
     ranks = [open_mixture(stores, WEIGHTS, mixed, rank=rank, world_size=3) for rank in range(3)]
     for rank in ranks:
         rank.load_state_dict(mixture.state_dict())
-    steps = [rows_of(step) for step in zip(*(islice(rank, 10) for rank in ranks), strict=True)]
+    steps = [given_rows(step) for step in zip(*(islice(rank, 10) for rank in ranks), strict=True)]
     assert [rows[0][0] for rows in steps] == drawn([(0, 0, EXACT)], 30)[20:]
-    rows = rows_of(batches) + [row for step in steps for row in step]
+    rows = given_rows(batches) + [row for step in steps for row in step]
     assert rows == in_order([name for name, _ in rows], alone(stores))
     for step in (0, 7, 19, 25):
         open_mixture(stores, WEIGHTS, mixed).load_state_dict(ranks[0].state_after(step))
@@ -181,7 +224,9 @@ def test_batches_know_the_documents_and_sources_of_all_streams(stores: dict[str,
     mixture = open_mixture(stores, WEIGHTS, batch_size=4)
     own = {name: iter(batches) for name, batches in open_streams(stores, batch_size=1).items()}
     for batch in islice(mixture, 8):
-        ones = [next(own[name]) for name in batch.streams]
+        places = places_of(batch.step, 4)
+        in_turn = {place: next(own[batch.streams[row]]) for row, place in sorted(enumerate(places), key=lambda p: p[1])}
+        ones = [in_turn[place] for place in places]
         assert batch.sources() == [source for one in ones for source in one.sources()]
         assert batch.documents().document_ids.tolist() == [
             row for one in ones for row in one.documents().document_ids.tolist()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.consumers.mixtures import open_mixture, stores_of
+from tests.consumers.mixtures import open_mixture, places_of, stores_of
 from tests.consumers.scenes import era_store, expected, open_batches, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, StepDataset
@@ -116,8 +116,9 @@ def test_mixtures_have_phases(tmp_path_factory: pytest.TempPathFactory) -> None:
     at = 0
     for batch in batches:
         split = 4 // batch.x.shape[1]
-        samples = whole[at : at + len(batch) // split]
-        at += len(samples)
+        size = len(batch) // split
+        samples = [whole[at + place] for place in places_of(batch.step, size)]
+        at += size
         assert batch.streams == tuple(name for name, _ in samples for _ in range(split))
         assert rows_of([batch]) == in_views([row for _, row in samples], batch.x.shape[1])
     assert len(mixture) == len(batches)

@@ -30,10 +30,11 @@ from tests.consumers.mixtures import (
     bring,
     drawn,
     effective,
+    given_rows,
     in_order,
     open_mixture,
     open_streams,
-    rows_of,
+    places_of,
     stream_store,
     worst_share,
 )
@@ -124,8 +125,10 @@ class Run:
         asked = list(self.asked)
         with (self.directory / f"{rank}.rows").open("w", buffering=1) as file, suppress(BrokenBarrierError):
             for batch in mixture:
-                first = batch.state["sample"] - (self.world - rank) * self.size
-                for number, (name, tokens) in enumerate(rows_of([batch]), first):
+                total = self.world * self.size
+                places = places_of(batch.step, total)[rank * self.size :]
+                for place, (name, tokens) in zip(places, given_rows([batch]), strict=False):
+                    number = batch.state["sample"] - total + place
                     file.write(json.dumps([number, name, [int(token) for token in tokens]]) + "\n")
                 barrier.wait(120)  # a rank's part of a step is worth something when all have theirs
                 if rank == 0:

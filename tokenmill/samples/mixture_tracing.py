@@ -10,6 +10,7 @@ import numpy as np
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples.position import Position, StepRange
 from tokenmill.samples.schedule import Course, Schedule
+from tokenmill.samples.sequence import rotation
 from tokenmill.samples.tracing import TracedSample, Tracer
 from tokenmill.store.layout import StorePath
 
@@ -62,6 +63,7 @@ class MixtureTracer:
             (self._schedule,) = map(Schedule.read, state["schedule"])
             self._ranges = [StepRange(*part) for part in state["ranges"]]
             self._whole_steps = state["settings"][0]["interleave"] == "batch"
+            self._rotates = bool(state["settings"][0].get("rotate"))
             self._sample = int(state["sample"])
             named = {one["name"]: Position.read(one) for one in state["streams"]}
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -105,6 +107,8 @@ class MixtureTracer:
             drawn = [(name, first + row) for row in range(len(samples))]
         else:
             drawn = self._drawn(samples.start, samples.stop)
+            first = int(rotation(np.array([number]), len(samples))[0]) if self._rotates else 0
+            drawn = drawn[first:] + drawn[:first]
         for row, (name, own) in enumerate(drawn):
             traced = self._tracers[name].sample(own)
             yield TracedPart(name, replace(traced, use=replace(traced.use, step=number, row=row)))

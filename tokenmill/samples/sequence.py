@@ -20,6 +20,8 @@ from tokenmill.errors import InputError
 
 Numbers = npt.NDArray[np.int64]
 
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+"""The fractional part of the golden ratio, of 2**64."""
 _STORED: Final = 1 << 20
 """Most samples of an era whose order is computed once and kept, in 8 MiB: that is cheaper than computing it part by
 part. The parts of larger eras are large enough."""
@@ -197,14 +199,28 @@ class Ranks:
         """Return how many steps of this process are complete with the first ``samples`` samples."""
         return max(samples // self.global_batch - self.worker + self.workers - 1, 0) // self.workers
 
-    def samples(self, first: int, steps: int) -> Numbers:
+    def samples(self, first: int, steps: int, rotated_from: int | None = None) -> Numbers:
         """Return the numbers of this process's samples in the next ``steps`` of its steps, ``[steps * batch_size]``.
 
         The first turn of the workers begins with sample ``first``. Together, ranks and workers take each sample once.
+        With the number of that turn's first step, the rows of each step are rotated (`rotation`), and do not ascend.
         """
         turns = self.worker + self.workers * np.arange(steps)
-        starts = first + self.rank * self.batch_size + self.global_batch * turns
-        return (starts[:, None] + np.arange(self.batch_size)).reshape(-1)
+        places = np.tile(self.rank * self.batch_size + np.arange(self.batch_size), (steps, 1))
+        if rotated_from is not None:
+            places = (places + rotation(rotated_from + turns, self.global_batch)[:, None]) % self.global_batch
+        found: Numbers = (first + self.global_batch * turns[:, None] + places).reshape(-1)
+        return found
+
+
+def rotation(steps: Numbers, global_batch: int) -> Numbers:
+    """Return how far each step's samples are moved on: its row j has its sample ``(j + rotation) % global_batch``.
+
+    Multiples of the golden ratio: each row meets all places of a step equally often, whatever repeats itself in them.
+    Neighbours stay together, so a slice is mixed as well as the samples are.
+    """
+    fractions = (steps.astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(32)
+    return (fractions * np.uint64(global_batch) >> np.uint64(32)).astype(np.int64) % global_batch
 
 
 def count_views(block_tokens: int, sequence_length: int) -> int:
