@@ -139,11 +139,16 @@ def behind_end(sample: int, stream: str, total: int) -> InputError:
 
 
 def seed_of(value: Any) -> int:
-    """Return a seed as an int; raises InputError where it is none of 64 bits."""
+    """Return a seed as an int64; one without a sign, as torch has them, is the one of the same bits.
+
+    Raises:
+        InputError: it has more than 64 bits, or is no whole number.
+
+    """
     number = _int(value)
-    if number is None or number not in _INT64:
-        raise InputError(f"seed is {shown(value)}: give a whole number of 64 bits, such as 1")
-    return number
+    if number is None or not _INT64[0] <= number < 1 << 64:
+        raise InputError(f"seed is {shown(value)}: give a whole number of 64 bits, -2**63 to 2**64 - 1, such as 1")
+    return number if number in _INT64 else number - (1 << 64)
 
 
 def flag(name: str, value: Any) -> bool:

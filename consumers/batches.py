@@ -12,6 +12,7 @@ from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
 from .batch import Leg
+from .keywords import naming_unknown
 from .metrics import Behind, Head
 from .phases import Found, Phases, Stagings
 from .reachable import ReachableStream
@@ -49,6 +50,7 @@ class Batches(StepLoop):
     beginning. Nothing here talks to Kafka.
     """
 
+    @naming_unknown
     def __init__(
         self,
         store: StorePath,
@@ -85,7 +87,7 @@ class Batches(StepLoop):
                 how many.
             sequence_length: tokens of each sample; the stream's ``block_tokens - 1`` or a divisor of it. Or a schedule,
                 ``[(0, 512), (10_000, 1024)]``, where steps of a smaller one have each sample as several rows.
-            seed: of the order, any int64.
+            seed: of the order, any number of 64 bits; from 2**63 on, the same as that of its bits with a sign.
             rank: this process among those that get different data, from 0; None, with ``world_size``: as in the process
                 group, else as RANK and WORLD_SIZE say, else 0 and 1.
             world_size: how many these are.
@@ -133,7 +135,7 @@ class Batches(StepLoop):
         self._info = info = read_stream(self._store, stream)
         reachable = ReachableStream(self._store, stream)
         length = asked.sequence_length
-        self._views = views = count_views(info.block_tokens, length)
+        self._views = views = count_views(info, length)
         if asked.in_order:
             arguments.require_chunks(info)
         sequence = replace(asked, fingerprint=info.fingerprint.hex())

@@ -15,6 +15,7 @@ from tokenmill.store.layout import StorePath, store_directory
 from . import arguments
 from .batch_documents import BatchDocuments, documents_of
 from .frozen import freeze_eras, open_trainable
+from .keywords import naming_unknown
 from .reachable import ReachableStream
 from .rows import Chunk, RowReader
 
@@ -44,6 +45,7 @@ class EraDataset(Dataset[Sample]):
     Memory and the cost of opening are bounded, however many eras there are. `Batches` is what resumes and follows.
     """
 
+    @naming_unknown
     def __init__(
         self,
         store: StorePath,
@@ -75,7 +77,7 @@ class EraDataset(Dataset[Sample]):
         self._info = read_stream(self._store, arguments.stream_of(stream))
         self._reachable = ReachableStream(self._store, stream)
         self._length = arguments.whole("sequence_length", sequence_length, 1, "tokens")
-        self._views = count_views(self._info.block_tokens, self._length)
+        self._views = count_views(self._info, self._length)
         with self._reachable:
             found = freeze_eras(self._store, self._info, eras, self._open(), from_start=True)
         self._eras, self._merged, self._content = found.eras, found.merged, found.content.hash

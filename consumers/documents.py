@@ -16,6 +16,7 @@ from tokenmill.store.views import Tokens
 
 from . import arguments
 from .frozen import freeze_eras, open_trainable
+from .keywords import naming_unknown
 from .labels import Labels
 from .reachable import ReachableStream
 
@@ -57,6 +58,7 @@ class Documents:
     Opening reads the document table, not the tokens: half a second and 50 MB for a million documents.
     """
 
+    @naming_unknown
     def __init__(
         self,
         store: StorePath,

@@ -4,10 +4,11 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map  # as the docs of default_collate say
 
 from tokenmill.errors import InputError
 from tokenmill.samples import UNPINNED
@@ -235,6 +236,17 @@ def _for_workers(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
             "like, and let the DataLoader number its workers"
         )
     return {**options} | ({"store": store_directory(options["store"])} if "store" in options else {})
+
+
+def _refuse_collating(batches: Any, **_: Any) -> NoReturn:
+    """Raise TypeError for a loader that puts batches together, once more."""
+    raise TypeError(
+        f"a StepDataset gives whole batches, and this DataLoader puts {len(batches)} of them together: give the "
+        "DataLoader batch_size=None, and the StepDataset the batch_size"
+    )
+
+
+default_collate_fn_map[Batch] = _refuse_collating
 
 
 def _is_default(value: Any) -> bool:

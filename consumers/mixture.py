@@ -10,6 +10,7 @@ from tokenmill.samples import Course, Point, Position, Schedule
 from . import arguments
 from .batch import Batch
 from .batches import Batches
+from .keywords import naming_unknown
 from .metrics import Behind
 from .mixed_rows import Ended, MixedReader, MixturePart, MixturePlace
 from .mixture_arguments import (
@@ -39,6 +40,9 @@ class Mixture(StepLoop):
     (0.7 is 7/10). They need not have the sum 1. What iterating, states, ranks and steps are is as in `Batches`.
     """
 
+    _dataset = "MixtureDataset"
+
+    @naming_unknown
     def __init__(
         self,
         streams: Mapping[str, Batches],
@@ -121,10 +125,12 @@ class Mixture(StepLoop):
         """
         mixed = {name: options.pop(name) for name in MIXED if name in options}
         with told("streams", streams):
-            opened = {
-                name: Batches(**(options | arguments.options_of(f"stream {name!r}", own)))
-                for name, own in arguments.options_of("streams", streams).items()
-            }
+            given = arguments.options_of("streams", streams)
+            each = {name: arguments.options_of(f"stream {name!r}", own) for name, own in given.items()}
+        opened = {}
+        for name, own in each.items():
+            with told(f"stream {name!r}", own):
+                opened[name] = Batches(**(options | own))
         return cls(opened, weights, **mixed)
 
     def __repr__(self) -> str:

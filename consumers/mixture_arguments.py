@@ -1,7 +1,7 @@
 """What people give to a `Mixture`, held against what it must be; each refusal says what to give."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
@@ -13,7 +13,7 @@ from tokenmill.errors import InputError
 from tokenmill.samples import Point, Ranks
 
 from .arguments import choice, flag, shown, whole
-from .batches import Batches
+from .batches import Batches, OpenBatches
 
 MIXED: Final = ("linear", "unit", "at_end", "interleave", "by")
 """The arguments of `Mixture` that are none of `Batches`, beside streams and weights."""
@@ -99,7 +99,7 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
         _Trait(
             "sequence_length",
             {name: one.sequence.sequence_length for name, one in opened.items()},
-            "open all with one that divides the blocks of each",
+            f"open all with one that divides the blocks of each, such as {_common_length(opened.values())}",
         ),
         _Trait(
             "tokenizer",
@@ -136,6 +136,11 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
                     f"the streams of a mixture have one {trait.name}, but {first!r} has {trait.values[first]} and "
                     f"{other!r} {trait.values[other]}: give streams that agree; {trait.advice}"
                 )
+
+
+def _common_length(opened: Iterable[OpenBatches]) -> int:
+    """Return the greatest sequence length that blocks of all have."""
+    return math.gcd(*(one.info.block_tokens - 1 for one in opened))
 
 
 def mixing_of(

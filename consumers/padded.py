@@ -17,6 +17,7 @@ from . import arguments
 from .batch import IGNORED
 from .data_rank import DataRank
 from .documents import Documents
+from .keywords import naming_unknown
 from .samplers import DocumentSampler, EraSampler
 from .staging import begin_ahead, device_of
 
@@ -73,6 +74,7 @@ class PaddedBatches:
     where padded, as models that predict the next token want them.
     """
 
+    @naming_unknown
     def __init__(
         self,
         documents: Documents,

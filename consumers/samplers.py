@@ -22,6 +22,7 @@ from tokenmill.samples import (
 from . import arguments
 from .data_rank import DataRank
 from .documents import Documents
+from .keywords import naming_unknown
 
 STATE_FORMAT: Final = 1
 
@@ -140,6 +141,7 @@ class EraSampler(DocumentSampler):
 
     kind = "eras"
 
+    @naming_unknown
     def __init__(
         self,
         documents: Documents,
@@ -186,6 +188,7 @@ class BucketSampler(EraSampler):
 
     kind = "buckets"
 
+    @naming_unknown
     def __init__(
         self,
         documents: Documents,
@@ -230,6 +233,7 @@ class StratifiedSampler(DocumentSampler):
 
     kind = "strata"
 
+    @naming_unknown
     def __init__(
         self,
         documents: Documents,

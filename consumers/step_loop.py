@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Final, NoReturn, Protocol, Self
+from typing import Any, ClassVar, Final, NoReturn, Protocol, Self
 
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples import Position
@@ -23,10 +23,6 @@ _CHUNK_BYTES: Final = 16 << 20
 """Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
 _CHUNK_SAMPLES: Final = 8192
 """At most, so that the first batch of small samples comes soon."""
-_NO_DATASET: Final = (
-    "Batches is no dataset for a DataLoader, whose workers would all read the same: loop over it "
-    "directly, or give the DataLoader a StepDataset of the same arguments, with batch_size=None"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +54,9 @@ class RunLeg(Protocol):
 class StepLoop(ABC):
     """An iterable over the steps of a run, for one rank, that can say where it stands and go on there."""
 
+    _dataset: ClassVar = "StepDataset"
+    """What gives the same steps to a DataLoader."""
+
     def __init__(self, delivery: Delivery, reachable: ReachableStream | ReachableStreams, begin: Position) -> None:
         """Stand at the beginning, a position in the run's own sequence."""
         self._delivery = delivery
@@ -85,14 +84,22 @@ class StepLoop(ABC):
 
         """
 
-    def __getitem__(self, index: object) -> NoReturn:
-        raise TypeError(_NO_DATASET)  # what DataLoader asks of all that is no IterableDataset
+    def __getitem__(self, index: object) -> NoReturn:  # what DataLoader asks of all that is no IterableDataset
+        raise TypeError(
+            f"{type(self).__name__} is no dataset for a DataLoader, whose workers would all read the same: loop over "
+            f"it directly, or give the DataLoader a {self._dataset} of the same "
+            "arguments, with batch_size=None"
+        )
 
     def __bool__(self) -> bool:
         return True  # else Python would ask for the length
 
-    def __getstate__(self) -> NoReturn:
-        raise TypeError(_NO_DATASET)  # what a DataLoader's workers do that are not forked
+    def __getstate__(self) -> NoReturn:  # what copy does, and a DataLoader's workers that are not forked
+        raise TypeError(
+            f"{type(self).__name__} has files and threads of its own, and is neither copied nor pickled: open it again "
+            f"with the same arguments, and load its state_dict(); or give a DataLoader a {self._dataset} of the same "
+            "arguments, with batch_size=None"
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches from here on.

@@ -12,6 +12,7 @@ from tokenmill.store import PartitionReader, open_partition, partitions_in, read
 from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
+from .keywords import naming_unknown
 from .reachable import ReachableStream
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Windows:
     By number, ``windows[i]``, all of them are a map-style data set, for samplers of one's own.
     """
 
+    @naming_unknown
     def __init__(self, store: StorePath, stream: str, length: int, *, check: bool = True) -> None:
         """Open the partitions that there are.
 

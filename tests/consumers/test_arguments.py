@@ -1,5 +1,7 @@
 """What people give by mistake is refused with what to give instead; `test_every_argument` has the values of each."""
 
+import copy
+import inspect
 import pickle
 import re
 from pathlib import Path
@@ -12,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from tests.consumers.scenes import ERAS, era_store, expected, open_batches, raises_in_workers, rows_of
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batches, EraDataset, StepDataset, Windows
+from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, StepDataset, Windows
 from tokenmill.consumers.staging import device_of
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import Store
@@ -27,7 +29,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_numbers_of_numpy_are_numbers(store: Store) -> None:
     """They come from configurations; the state is JSON all the same."""
     batches = open_batches(
-        store, batch_size=np.int64(2), seed=np.uint8(1), shuffle=np.bool_(1), timeout=np.float32(1), rank=np.int16(0)
+        store,
+        batch_size=np.int64(2),
+        seed=np.uint8(1),
+        shuffle=np.bool_(1),
+        timeout=np.float32(1),
+        rank=np.int16(0),
+        world_size=np.int8(1),
     )
     assert rows_of(batches) == expected()
     assert batches.state_dict() == open_batches(store).state_dict() | {
@@ -59,8 +67,9 @@ def test_a_loader_over_batches_is_told_of_step_datasets(store: Store, options: d
     batches: Any = open_batches(store)
     with raises_in_workers(TypeError, "StepDataset of the same arguments"):
         list(DataLoader(batches, **options))
-    with pytest.raises(TypeError, match="StepDataset of the same arguments"):
-        pickle.dumps(batches)
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"neither copied nor .* load its state_dict.*StepDataset of the same arg"):
+            copied(batches)
     assert batches
     assert len(list(batches)) == 20
 
@@ -133,3 +142,62 @@ def test_each_says_in_one_line_what_it_is(store: Store) -> None:
     steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4)
     assert repr(steps).endswith("stream='raw-text.train', batch_size=2, sequence_length=4, begins at sample 0)")
     assert repr(Windows(store.path, STREAM, 7)) == f"Windows({where}, 'raw-text.train', 7, partitions [0, 1, 2])"
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_loader_that_puts_batches_together_is_told_of_batch_size_none(store: Store, size: int) -> None:
+    """In this process, and by a worker."""
+    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4)
+    for workers in (0, 1):
+        with raises_in_workers(TypeError, rf"puts {size} of them together: give the DataLoader batch_size=None"):
+            list(DataLoader(steps, batch_size=size, num_workers=workers))
+
+
+def test_a_seed_without_a_sign_is_the_one_of_its_bits(store: Store) -> None:
+    """As `torch.initial_seed` gives them; states hold what all JSON readers take."""
+    large = open_batches(store, seed=(1 << 63) + 5)
+    assert large.state_dict() == open_batches(store, seed=5 - (1 << 63)).state_dict()
+    assert rows_of(large) == expected(seed=5 - (1 << 63))
+    assert rows_of(open_batches(store, seed=torch.tensor(7))) == expected(seed=7)
+
+
+def test_copies_of_batches_and_of_what_can_be_opened_again_are_whole(store: Store) -> None:
+    """Documents, samples and data sets map the files again; a batch takes its tokens along."""
+    batch = next(iter(open_batches(store, documents=True)))
+    for again in (copy.deepcopy(batch), copy.copy(batch)):
+        assert (again.x.tolist(), again.state, again.step) == (batch.x.tolist(), batch.state, 0)
+    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, seed=1)
+    assert rows_of(copy.deepcopy(steps)) == expected()
+    samples, windows = EraDataset(store.path, STREAM, sequence_length=4), Windows(store.path, STREAM, 4)
+    assert copy.deepcopy(samples)[3][0].tolist() == samples[3][0].tolist()
+    assert copy.deepcopy(windows)[3].x.tolist() == windows[3].x.tolist()
+
+
+PLACES: dict[str, Any] = {"stream": STREAM, "batch_size": 2, "sequence_length": 4}
+WINDOWS: dict[str, Any] = {"stream": STREAM, "length": 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "name", "said"),
+    [
+        (Batches, PLACES, "epochs", "; passes is meant"),
+        (Batches, PLACES, "num_replicas", "; world_size is meant"),
+        (Batches, PLACES, "num_workers", r", which is an argument of torch's DataLoader, .*StepDataset"),
+        (Batches, PLACES, "pin_memory", "device='cuda' copies out of pinned memory by itself"),
+        (Batches, PLACES, "seqence_length", "; sequence_length is meant"),
+        (Batches, PLACES, "nothing_like_it", ": give store, stream, batch_size, "),
+        (StepDataset, PLACES, "epochs", "; passes is meant"),
+        (EraDataset, {"stream": STREAM, "sequence_length": 4}, "drop_last", "an argument of torch's DataLoader"),
+        (Windows, WINDOWS, "sequence_length", "; length is meant"),
+        (Documents, {"stream": STREAM}, "num_workers", r"PaddedBatches\(…\)\.loader\(num_workers=2\)"),
+    ],
+)
+def test_an_argument_that_is_not_there_is_refused_with_the_one_that_is_meant(
+    store: Store, kind: Any, right: dict[str, Any], name: str, said: str
+) -> None:
+    """By every class, before it opens anything; signatures stay what they are."""
+    with pytest.raises(TypeError, match=f"takes no {name}.*{said}"):
+        kind(store=store.path, **right, **{name: 1})
+    with pytest.raises(TypeError, match="Batches takes no epochs"):
+        Mixture.open({"a": {"store": store.path, "stream": STREAM}}, {"a": 1}, batch_size=1, epochs=2)
+    assert "store" in inspect.signature(kind).parameters

@@ -127,7 +127,10 @@ BATCHES: Final[Mapping[str, Values]] = {
     "stream": NAME,
     "batch_size": wholes(1, 1, 3),
     "sequence_length": wholes(1, 1, 2, 4)._replace(refused=(*NO_WHOLES, 0, -1, 3, 8), either=HUGE),
-    "seed": Values((0, -1, np.int64(-1), np.uint8(7), (1 << 63) - 1, -(1 << 63)), (*NO_WHOLES, 1 << 63, 1 << 200)),
+    "seed": Values(
+        (0, -1, np.int64(-1), np.uint8(7), (1 << 63) - 1, -(1 << 63), 1 << 63, np.uint64((1 << 64) - 1)),
+        (*NO_WHOLES, 1 << 64, -(1 << 63) - 1, 1 << 200),
+    ),
     "rank": RANKS["rank"],
     "world_size": RANKS["world_size"]._replace(either=(None, *HUGE)),
     "device": Values(("cpu", torch.device("cpu")), (None, "", "gpu", "cuda:x", [0], 1.5, -7, {}), (0, 1, True)),

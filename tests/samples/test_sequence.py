@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import CHAINS, INFO
+from tests.store.chains import make_info
 from tests.store.eras import make_eras
 from tokenmill.errors import InputError
 from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, count_views
@@ -82,7 +83,8 @@ def test_ranks_that_cannot_be_are_refused(batch_size: int, rank: int, world_size
 
 def test_a_sequence_length_divides_the_blocks() -> None:
     """Else those that do are named."""
-    assert [count_views(1025, length) for length in (1024, 512, 1)] == [1, 2, 1024]
+    info = make_info(block_tokens=1025)
+    assert [count_views(info, length) for length in (1024, 512, 1)] == [1, 2, 1024]
     for wrong in (0, -1, 1025, 1000):
         with pytest.raises(InputError, match="give 1024 or 512 or 256 or 128, or mill"):
-            count_views(1025, wrong)
+            count_views(info, wrong)

@@ -66,7 +66,7 @@ def _needed(store: Path, info: StreamInfo, position: Position) -> list[int]:
             f"the state is one of stream {found[0]!r} (fingerprint {found[1]}), and this is {wanted[0]!r} "
             f"({wanted[1]}): name a state of a run over this stream and store"
         )
-    views = count_views(info.block_tokens, sequence.sequence_length)
+    views = count_views(info, sequence.sequence_length)
     samples = TrainableSamples(store, info, sequence, views, check=False, on_damage="refuse")
     samples.content.compare(position)
     eras, total = samples.eras, samples.total()

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tokenmill.eras import Era, Permutation
 from tokenmill.errors import InputError
+from tokenmill.store import StreamInfo
 
 Numbers = npt.NDArray[np.int64]
 
@@ -223,18 +224,18 @@ def rotation(steps: Numbers, global_batch: int) -> Numbers:
     return (fractions * np.uint64(global_batch) >> np.uint64(32)).astype(np.int64) % global_batch
 
 
-def count_views(block_tokens: int, sequence_length: int) -> int:
-    """Return how many samples of ``sequence_length`` a block has.
+def count_views(info: StreamInfo, sequence_length: int) -> int:
+    """Return how many samples of ``sequence_length`` a block of a stream has.
 
     Raises:
         InputError: the length does not divide the block's.
 
     """
-    whole = block_tokens - 1
+    whole = info.block_tokens - 1
     if sequence_length < 1 or whole % sequence_length:
         fitting = [str(length) for length in range(whole, 0, -1) if whole % length == 0][:4]
         raise InputError(
-            f"sequence_length is {sequence_length}, but blocks have {block_tokens} tokens for sequences of {whole}: "
-            f"give {' or '.join(fitting)}, or mill a stream of another length"
+            f"sequence_length is {sequence_length}, but blocks of {info.name} have {info.block_tokens} tokens, for "
+            f"sequences of {whole}: give {' or '.join(fitting)}, or mill a stream of another length"
         )
     return whole // sequence_length

@@ -129,7 +129,7 @@ class Tracer:
                 f"{self._store} has {self._info.fingerprint.hex()}: give the store that the run read, or a copy of it"
             )
         self.position = position
-        self.views = count_views(self._info.block_tokens, sequence.sequence_length)
+        self.views = count_views(self._info, sequence.sequence_length)
         """Samples in each block."""
         self._age = _most_age(self._info)
         self._length = sequence.sequence_length
