@@ -1,9 +1,12 @@
 """Data sets of Hugging Face: on disk, and streamed from a folder as from the hub."""
 
+import io
 import json
 import os
+import pickle
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from tests.sources.hub import NAME, OLD_NAME, Hub, hub
 from tests.sources.reading import reading_of
 from tokenmill.app.tools.produce import dry_run
 from tokenmill.errors import InputError
-from tokenmill.sources import Item, Refused, find_sources, read_items
+from tokenmill.sources import FolderWalk, Item, Refused, find_sources, read_items
 from tokenmill.sources.datasets import DatasetInfo, SplitInfo
 
 ROWS: list[dict[str, Any]] = [{"id": f"n{number}", "text": f"text {number}"} for number in range(20)]
@@ -176,6 +179,73 @@ def test_builders_read_files_with_arguments_of_their_own(tmp_path: Path) -> None
     assert isinstance(refused, Refused)
     assert refused.broken
     assert "languages" in refused.why
+
+
+class Canary:
+    """Leaves a trace where it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.trace,)
+
+
+@pytest.mark.parametrize(
+    "builder", ["pandas", "webdataset", "sql", "cache", "generator", "spark", "imagefolder", "hdf5", "iceberg"]
+)
+def test_no_builder_runs_what_is_in_a_file(builder: str, tmp_path: Path) -> None:
+    """Only those of text and tables are allowed, and no other one gets to see a file."""
+    trace = tmp_path / "trace"
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps(Canary(trace)))
+
+    (refused,) = read(f"hf://{builder}?data_files={tmp_path}/x.pkl&split=train")
+
+    assert isinstance(refused, Refused)
+    assert f"files of the builder {builder!r} are not read" in refused.why
+    assert refused.broken
+    assert not trace.exists()
+
+
+def test_a_folder_does_not_choose_another_builder(tmp_path: Path) -> None:
+    """What its files are called decides it in the library."""
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        member = tarfile.TarInfo("1.pth")
+        member.size = len(data := pickle.dumps(Canary(tmp_path / "trace")))
+        archive.addfile(member, io.BytesIO(data))
+
+    (refused,) = read(f"hf://{tmp_path}?split=train")
+
+    assert isinstance(refused, Refused)
+    assert "files of the builder 'webdataset' are not read" in refused.why
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_folder_does_not_lead_out_of_itself(tmp_path: Path) -> None:
+    """By what its card says, or by a link; unless that is wanted, or the file is named."""
+    write_jsonl(tmp_path / "outside.jsonl", ROWS)
+    for name in ("card", "link"):
+        (tmp_path / name).mkdir()
+    card = "---\nconfigs:\n- config_name: default\n  data_files: ../outside.jsonl\n---\n"
+    (tmp_path / "card" / "README.md").write_text(card)
+    (tmp_path / "link" / "train.jsonl").symlink_to(tmp_path / "outside.jsonl")
+
+    for name in ("card", "link"):
+        (refused,) = read(f"hf://{tmp_path / name}?split=train")
+        assert isinstance(refused, Refused)
+        assert "outside.jsonl is outside of it" in refused.why or "train.jsonl is outside of it" in refused.why
+        (source,) = find_sources(
+            [f"hf://{tmp_path / name}?split=train"], reading_of(), walk=FolderWalk(follow_links=True)
+        )
+        assert len(list(read_items([source]))) == len(ROWS)
+    assert len(read(f"hf://json?data_files={tmp_path}/outside.jsonl&split=train")) == len(ROWS)
+
+
+@pytest.mark.parametrize("argument", ["trust_remote_code=true", "token=x", 'storage_options={"key":"x"}'])
+def test_arguments_that_hold_a_secret_or_run_code_are_refused(argument: str) -> None:
+    """They would be in ids and logs."""
+    with pytest.raises(InputError, match=rf"{argument.partition('=')[0]}= cannot be given"):
+        find_sources([f"hf://owner/name?{argument}"], reading_of())
 
 
 def test_a_changed_file_of_a_builder_is_noticed(tmp_path: Path) -> None:

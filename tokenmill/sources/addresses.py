@@ -20,6 +20,9 @@ _OURS: Final = {
     "save_infos": "data sets are streamed",
     "verification_mode": "data sets are streamed",
     "token": "it would be in ids and logs; set HF_TOKEN, or log in with `hf auth login`",
+    "storage_options": "they hold keys, which would be in ids and logs; set them where the store's own tools look",
+    "download_config": "it may hold a token, which would be in ids and logs; set HF_TOKEN",
+    "trust_remote_code": "no code of a data set is run",
 }
 """Arguments of `load_dataset` that an address cannot have, and why."""
 _ARGUMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

@@ -20,7 +20,10 @@ from tokenmill.stages.hub import listening, reason
 MARKS: Final = ("dataset_dict.json", "state.json")
 """A folder that ``save_to_disk`` wrote has one of them: the first for several splits, the second for one."""
 _BUILDERS: Final = "datasets.packaged_modules"
-"""Where the library has its builders with names of their own: json, csv, parquet, text, webdataset, …"""
+"""Where the library has its builders with names of their own: json, csv, parquet, text, …"""
+SAFE_BUILDERS: Final = ("arrow", "conll", "csv", "json", "parquet", "text", "xml")
+"""Builders that only read text and tables. Of the others, some run code of a file (pandas: pickles), log in somewhere
+(sql), or decode by a member's name whatever Python can (webdataset)."""
 
 
 class SplitInfo(NamedTuple):
@@ -102,8 +105,10 @@ class DatasetSource:
 
     size = 0
 
-    def __init__(self, path: str, split: str | None, reading: Reading) -> None:
+    def __init__(self, path: str, split: str | None, reading: Reading, *, follow_links: bool = False) -> None:
         """Take the split of an address (`HubAddress`), or of a folder that ``save_to_disk`` wrote.
+
+        ``follow_links``: links and cards in a folder may lead out of it.
 
         Raises:
             InputError: the library is missing; or the address is invalid, or names another split.
@@ -117,6 +122,7 @@ class DatasetSource:
             raise InputError(f"{path}: it says split={self._address.split}, and --split says {split}: give one of them")
         self._split = split or self._address.split
         self._reading = reading
+        self._follow_links = follow_links
         self._library = library("datasets", "hf", "reading data sets")
         self._found: _Found | None = None
         name = os.fsencode(path).decode("utf-8", "replace")
@@ -220,8 +226,32 @@ class DatasetSource:
         return path, {"name": name, "revision": revision, **address.arguments}
 
     def _builder(self) -> Any:
+        """Return what reads the files, one of `SAFE_BUILDERS`, whether an address chose it or what is in a folder."""
         path, arguments = self._target()
-        return self._heard(lambda: self._library.load_dataset_builder(path, **arguments))
+        if path not in SAFE_BUILDERS and not self._on_hub and not Path(path).is_dir():
+            raise InputError(self._unsafe(path))  # before the library has looked at a file
+        builder = self._heard(lambda: self._library.load_dataset_builder(path, **arguments))
+        module = type(builder).__module__
+        if module not in {f"{_BUILDERS}.{name}.{name}" for name in SAFE_BUILDERS}:
+            raise InputError(self._unsafe(module.removeprefix(f"{_BUILDERS}.").partition(".")[0]))
+        self._require_own_files(builder)
+        return builder
+
+    def _unsafe(self, builder: str) -> str:
+        return (
+            f"{self.name}: files of the builder {builder!r} are not read, for some run code, or are no text; these "
+            f"are: {', '.join(SAFE_BUILDERS)}. Convert the files with a program that you trust"
+        )
+
+    def _require_own_files(self, builder: Any) -> None:
+        """Check that a data set has no file outside of itself: anybody's card may say what its files are."""
+        if "data_files" in self._address.arguments or self._follow_links:
+            return
+        home = HUB if self._on_hub else os.path.realpath(self._address.path) + os.sep
+        for files in (getattr(builder.config, "data_files", None) or {}).values():
+            for file in files:
+                if not (file if self._on_hub else os.path.realpath(file)).startswith(home):
+                    raise InputError(f"{self.name}: {file} is outside of it: name that file, or give --follow-links")
 
     def _heard(self, load: Callable[[], Any]) -> Any:
         """Return what ``load`` does; what the hub's library logs of its attempts becomes part of one error."""
@@ -241,9 +271,8 @@ class DatasetSource:
             if self._split and isinstance(opened, dict):
                 opened = _one(opened, self._split)
         else:
-            path, arguments = self._target()
-            split = self._split
-            opened = self._heard(lambda: self._library.load_dataset(path, split=split, streaming=True, **arguments))
+            builder = self._builder()
+            opened = self._heard(lambda: builder.as_streaming_dataset(split=self._split))
         if isinstance(opened, dict):
             opened = _one(opened, None)
         return opened if hasattr(opened, "_ex_iterable") else opened.to_iterable_dataset()

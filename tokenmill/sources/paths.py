@@ -191,7 +191,7 @@ def _sources(path: str, reading: Reading, split: str | None, walk: FolderWalk) -
     elif is_remote(path):
         yield from remote_sources(path, reading)
     elif path.startswith(HUB) or is_dataset(path):
-        yield DatasetSource(path, split, reading)
+        yield DatasetSource(path, split, reading, follow_links=walk.follow_links)
     elif os.path.lexists(path):
         # ./a is a: names become ids
         yield from _files(walk.folder(path) if Path(path).is_dir() else [str(Path(path))], reading)

@@ -3,11 +3,15 @@
 import gzip
 import json
 from dataclasses import replace
+from encodings import _cache
 from pathlib import Path
+
+import pytest
 
 from tests.sources.files import warc_record
 from tests.sources.reading import found_in, reading_of, refusals, values
 from tokenmill.sources import Refused
+from tokenmill.sources.formats.warc import DEEP, MOST_DEEP
 
 HTTP = "application/http; msgtype=response"
 
@@ -64,6 +68,38 @@ def test_a_charset_that_is_none_is_refused(tmp_path: Path) -> None:
         "a.wet:3",
     ]
     assert not any(item.broken for item in found if isinstance(item, Refused))
+
+
+def test_only_charsets_of_the_web_are_looked_up(tmp_path: Path) -> None:
+    """Python has others: punycode took the square of a page's length, and a name is remembered for ever."""
+    body = "xn--" + "a" * 100_000
+    names = ["punycode", "IDNA", "unicode_escape", "zlib", "utf-7", *(f"x{number}" for number in range(50))]
+    records = [warc_record("conversion", name, body, f"text/plain; charset={name}") for name in names]
+    kinds = ['text/plain; charset="ISO_8859-1"; format=flowed', "text/plain;charset = shift_jis", "text/plain"]
+    records += [warc_record("conversion", "good", "text", kind) for kind in kinds]
+    html = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=punycode\r\n\r\n<p>" + body.encode()
+    (tmp_path / "a.warc").write_bytes(b"".join(records) + warc_bytes("page", html))
+    kept = len(_cache)
+
+    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+
+    assert values(found) == [b"text"] * len(kinds)
+    assert len(refusals(found)) == len(names) + 1
+    assert refusals(found)[0][1] == "not the text that it says it is: 'punycode' is no charset of the web"
+    assert len(_cache) <= kept + len(kinds)
+
+
+@pytest.mark.parametrize("tag", ["<div>", "<table><tr><td>", "<ul><li>", "<svg>"])
+def test_a_page_that_is_nested_too_deep_is_refused_and_its_neighbours_are_read(tag: str, tmp_path: Path) -> None:
+    """Extracting it took minutes; a page as deep as people write them, and a few elements more, is read."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+    pages = [tag * 100 + "<p>shallow enough", tag * 30_000 + "deep", "<p>the last one"]
+    (tmp_path / "a.warc").write_bytes(b"".join(warc_bytes("page", head + page.encode()) for page in pages))
+
+    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+
+    assert refusals(found) == [("a.warc:2", f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}")]
+    assert values(found)[-1] == b"the last one"
 
 
 def test_an_archive_that_warcio_cannot_read_is_named(tmp_path: Path) -> None:

@@ -1,15 +1,28 @@
-"""Arrow and Parquet: a bounded number of rows at a time, and only the columns that are needed."""
+"""Arrow and Parquet: a bounded number of rows at a time, and only the columns that are needed.
 
+Nobody who writes such a file is made to write a sound one. So nothing of a batch is looked at before all of it is
+checked (`sound`), and how large rows are is counted as objects of Python: of a dictionary, a run or a view, a few bytes
+are any number of values.
+"""
+
+import re
 from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
+from tokenmill.sources.formats.batches import row_weights, sound
 from tokenmill.sources.items import Bad, Entry, File, Needs, Place, library
 
 ROWS: Final = 512
 """Rows that are objects of Python at once: enough that pyarrow's own cost for a batch does not count."""
 ROWS_BYTES: Final = 1 << 20
-"""Of these rows, where they are large, as Arrow holds them: rows can be books."""
+"""Of these rows, where they are large, in bytes of their values: rows can be books."""
+ROW_BYTES: Final = 256 << 20
+"""Largest row, as an object of Python: sixteen times the largest record of the default settings."""
+DICTIONARY_BYTES: Final = 64 << 20
+"""Most bytes of a column that one entry of its dictionary may become at once: each row may be the longest of them."""
 MAGIC: Final = b"ARROW1"
 """What a file begins with, and a stream does not (Arrow columnar format, IPC file format)."""
 BUFFER_BYTES: Final = 1 << 18
@@ -22,15 +35,27 @@ def rows_within(size: int, rows: int) -> int:
 
 
 def rows_of(batch: Any) -> Iterator[dict[str, Any] | Bad]:
-    """Yield the rows of a record batch; one of which a value cannot be had is `Bad`, with the column's name."""
-    step = rows_within(batch.nbytes, batch.num_rows)
-    for begin in range(0, batch.num_rows, step):
-        some = batch.slice(begin, step)
-        try:
-            rows = some.to_pylist()
-        except Exception:  # noqa: BLE001 - types raise what they like (bad UTF-8, no such day or time zone): see `_row`
-            rows = [_row(some.slice(number, 1)) for number in range(some.num_rows)]
-        yield from rows
+    """Yield the rows of a sound record batch; one of which a value cannot be had is `Bad`, with the column's name."""
+    begin, weights = 0, row_weights(batch)
+    while begin < batch.num_rows:
+        rows = min(ROWS, batch.num_rows - begin)
+        if isinstance(weights, float):
+            size, rows = weights, max(1, min(rows, int(ROWS_BYTES // weights)))
+        else:
+            size = weights[begin]
+            rows = max(1, int(np.searchsorted(np.cumsum(weights[begin : begin + rows]), ROWS_BYTES, side="right")))
+        if size > ROW_BYTES:
+            yield Bad(f"a row of {size:,.0f} bytes: no more than {ROW_BYTES:,} are read")
+        else:
+            yield from _objects(batch.slice(begin, rows))
+        begin += rows
+
+
+def _objects(some: Any) -> list[dict[str, Any] | Bad]:
+    try:
+        return list(some.to_pylist())
+    except Exception:  # noqa: BLE001 - types raise what they like (bad UTF-8, no such day or time zone): see `_row`
+        return [_row(some.slice(number, 1)) for number in range(some.num_rows)]
 
 
 def _row(one: Any) -> dict[str, Any] | Bad:
@@ -60,7 +85,7 @@ def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         for batch in batches:
             skip = min(max(0, start.entry - number), batch.num_rows)
             number += skip
-            for row in rows_of(batch.select(columns).slice(skip)):
+            for row in rows_of(sound(batch.select(columns)).slice(skip)):
                 number += 1
                 yield number, 0, row
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -88,8 +113,9 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
                 yield 0, 0, bad
                 return
             columns = names if needs.columns is None else [name for name in names if name in needs.columns]
-            for batch in _batches(opened, columns, start.entry, file.groups or range(opened.metadata.num_row_groups)):
-                for row in rows_of(batch):
+            groups = file.groups or range(opened.metadata.num_row_groups)
+            for batch in _batches(opened, file.stream, columns, start.entry, groups):
+                for row in rows_of(sound(batch)):
                     number += 1
                     yield number, 0, row
                 file.share = number / opened.metadata.num_rows
@@ -126,7 +152,7 @@ def _row_group(group: Any) -> RowGroup:
     return RowGroup(group.num_rows, group.total_byte_size, min(begins), max(ends))
 
 
-def _batches(opened: Any, columns: list[str], skip: int, groups: range) -> Iterator[Any]:
+def _batches(opened: Any, stream: Any, columns: list[str], skip: int, groups: range) -> Iterator[Any]:
     """Yield the rows behind the first ``skip`` as record batches, each of as many as may be in memory at once."""
     needed = frozenset(columns)
     for number in range(opened.metadata.num_row_groups):
@@ -136,17 +162,28 @@ def _batches(opened: Any, columns: list[str], skip: int, groups: range) -> Itera
             continue
         if number not in groups:
             return
-        rows = rows_within(_size(group, needed), group.num_rows)
-        for batch in opened.iter_batches(rows, row_groups=[number], columns=columns):
+        chunks = [
+            chunk
+            for chunk in map(group.column, range(group.num_columns))
+            if chunk.path_in_schema in needed or chunk.path_in_schema.partition(".")[0] in needed  # of a struct's field
+        ]
+        size = sum(chunk.total_uncompressed_size for chunk in chunks)
+        entry = max((_dictionary_bytes(stream, chunk) for chunk in chunks), default=0)
+        rows = max(1, min(rows_within(size, group.num_rows), DICTIONARY_BYTES // max(1, entry)))
+        for batch in opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
             yield batch.slice(min(skip, batch.num_rows))
             skip = max(0, skip - batch.num_rows)
 
 
-def _size(group: Any, columns: frozenset[str]) -> int:
-    """Return the bytes of a row group's columns, decompressed; those of a struct are called ``column.field``."""
-    chunks = map(group.column, range(group.num_columns))
-    return sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.path_in_schema in columns or chunk.path_in_schema.partition(".")[0] in columns
-    )
+def _dictionary_bytes(stream: Any, chunk: Any) -> int:
+    """Return the bytes of a column's dictionary, as the head of its page says: no entry is longer."""
+    if chunk.total_uncompressed_size * ROWS <= DICTIONARY_BYTES or not chunk.dictionary_page_offset:
+        return 0
+    stream.seek(chunk.dictionary_page_offset)
+    head = _PAGE_HEAD.match(stream.read(16))
+    size = sum((byte & 127) << 7 * place for place, byte in enumerate(head[1])) if head else 0
+    return size >> 1  # zigzag
+
+
+_PAGE_HEAD: Final = re.compile(rb"\x15.\x15([\x80-\xff]{0,4}[\0-\x7f])", re.DOTALL)
+"""Type and size of a page: the first fields of a PageHeader, in Thrift's compact protocol (parquet.thrift)."""

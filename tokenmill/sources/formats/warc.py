@@ -1,5 +1,6 @@
 """Web archives: the texts of WET files, and of those records of WARC files that are plain text."""
 
+import re
 from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any, Final
@@ -13,7 +14,19 @@ TEXT: Final = "text/plain"
 HTML: Final = ("text/html", "application/xhtml+xml")
 EXTRACT: Final = "extract"
 """The extra that extracting needs."""
-_CHARSET: Final = "charset="
+MOST_DEEP: Final = 4096
+"""Elements that may be nested deeper than `DEEP`: what extracting costs grows with the square of the depth."""
+DEEP: Final = 128
+"""Pages that people wrote are a tenth as deep; browsers give up at 512."""
+_TOO_DEEP: Final = "*>" * DEEP + "*"
+_CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?([^\s;,\"']+)")
+ENCODINGS: Final = re.compile(
+    r"(us-)?ascii|utf-?(8|16|16le|16be)|latin-?1|iso-?8859-([1-9]|1[0134-6])|(windows-|cp)125[0-8]|koi8-[ru]|macintosh"
+    r"|mac-cyrillic|(ibm|cp)866|tis-620|cp(874|93[26]|949|950)|gbk|gb2312|gb18030|big5(-hkscs)?|euc-(jp|kr)|shift-jis"
+    r"|sjis|windows-31j|iso-2022-jp|ks-c-5601-1987"
+)
+"""Encodings of texts on the web, which Python decodes in time that grows with the text. It knows others (punycode takes
+the square), and remembers each name that it was asked for."""
 
 
 def read_warc(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
@@ -66,10 +79,9 @@ def _content(record: Any, needs: Needs) -> Content:
         return needs.too_long
     if record.raw_stream.limit:
         return Bad("the record is cut off", broken=True)
-    try:
-        text = _extracted(data, kind) if html else data.decode(kind.partition(_CHARSET)[2].strip("\"' ") or "utf-8")
-    except (ValueError, LookupError) as error:  # no such charset, no such text in it, or no name of one
-        return Bad(f"not the text that it says it is: {error}", data)
+    text = _text(data, kind, html=html)
+    if isinstance(text, Bad):
+        return text
     about = record.rec_headers.get_header
     return {
         "id": about("WARC-Record-ID", "").strip("<>"),
@@ -79,10 +91,26 @@ def _content(record: Any, needs: Needs) -> Content:
     }
 
 
-def _extracted(page: bytes, kind: str) -> str:
-    """Return the main text of an HTML page; its encoding is what it says, or else what its bytes look like."""
+def _text(data: bytes, kind: str, *, html: bool) -> str | Bad:
+    said = _CHARSET.search(kind)
+    encoding = said[1] if said else None if html else "utf-8"
+    if encoding is not None and not ENCODINGS.fullmatch(encoding.replace("_", "-")):
+        return Bad(f"not the text that it says it is: {encoding[:60]!r} is no charset of the web", data)
+    try:
+        return _extracted(data, encoding) if html else data.decode(encoding or "utf-8")
+    except (ValueError, LookupError) as error:  # no such text in it
+        return Bad(f"not the text that it says it is: {error}", data)
+
+
+def _extracted(page: bytes, encoding: str | None) -> str | Bad:
+    """Return the main text of an HTML page, by default in the encoding that its bytes look like.
+
+    Its depth is counted, and nothing is timed: what becomes of a page is the same on every machine.
+    """
     encodings = library("resiliparse.parse.encoding", EXTRACT, "--extract")
     html = library("resiliparse.parse.html", EXTRACT, "--extract")
     extract = library("resiliparse.extract.html2text", EXTRACT, "--extract").extract_plain_text
-    encoding = kind.partition(_CHARSET)[2].strip("\"' ") or encodings.detect_encoding(page)
-    return str(extract(html.HTMLTree.parse_from_bytes(page, encoding), main_content=True, alt_texts=False))
+    tree = html.HTMLTree.parse_from_bytes(page, encoding or encodings.detect_encoding(page))
+    if len(tree.document.query_selector_all(_TOO_DEEP)) > MOST_DEEP:
+        return Bad(f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}", page)
+    return str(extract(tree, main_content=True, alt_texts=False))
