@@ -55,7 +55,7 @@ class CudaLane:
 
     def pinned(self, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
         """Return page-locked memory: only from there does the device copy by itself."""
-        return torch.empty((rows, columns), dtype=dtype, pin_memory=True)
+        return torch.empty((rows, columns), dtype=dtype, device="cpu", pin_memory=True)
 
     def beside(self) -> AbstractContextManager[object]:
         """Make the lane's stream the current one."""

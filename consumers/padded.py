@@ -281,7 +281,7 @@ class PaddedBatches:
         return labels
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.empty(shape, dtype=torch.int64, pin_memory=self._device.type == "cuda")
+        return torch.empty(shape, dtype=torch.int64, device="cpu", pin_memory=self._device.type == "cuda")
 
 
 class _Steps(Dataset[PaddedBatch]):
@@ -292,7 +292,8 @@ class _Steps(Dataset[PaddedBatch]):
 
     def __getitem__(self, place: tuple[int, int]) -> PaddedBatch:
         sample, step = place
-        return next(self._batches._read(sample, step, 1))  # noqa: SLF001 - of this module
+        with torch.inference_mode(mode=False):
+            return next(self._batches._read(sample, step, 1))  # noqa: SLF001 - of this module
 
 
 class _StepNumbers:

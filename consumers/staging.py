@@ -37,6 +37,7 @@ class End(Enum):
 
 
 T = TypeVar("T")
+E = TypeVar("E")
 
 Sent: TypeAlias = Staged | Rows
 """A batch on its way; rows that go nowhere are themselves: two views of them cost as much as copying 8."""
@@ -109,13 +110,21 @@ def open_staging(
     return HostStaging(device, widen=widen)
 
 
+def next_usable(source: Iterator[T], end: E) -> T | E:
+    """Return what comes next, made outside of inference mode, whose tensors nobody could train on."""
+    if not torch.is_inference_mode_enabled():
+        return next(source, end)
+    with torch.inference_mode(mode=False):
+        return next(source, end)
+
+
 def begin_ahead(source: Iterator[T | None], count: int) -> Iterator[T | None]:
     """Yield what ``source`` does, which has by then begun ``count`` items more; None only where nothing is left."""
     ahead: deque[T] = deque()
     made: T | End | None = None
     while True:
         while made is not End.END and len(ahead) <= count:
-            made = next(source, End.END)
+            made = next_usable(source, End.END)
             if made is None:
                 break
             if made is not End.END:

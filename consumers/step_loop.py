@@ -16,7 +16,7 @@ from .beside import LONG_SECONDS
 from .metrics import Behind, Metrics
 from .phases import Found, Phases, Stagings, Walk, told_lengths
 from .reachable import ReachableStream, ReachableStreams
-from .staging import End, begin_ahead
+from .staging import End, begin_ahead, next_usable
 from .waiting import StoreWait
 
 _CHUNK_BYTES: Final = 16 << 20
@@ -124,7 +124,7 @@ class StepLoop(ABC):
         asked = clock()
         while stop is None or not stop():
             try:  # a context would cost a tenth of a small batch
-                made = next(source, end)
+                made = next_usable(source, end)
             except (OSError, DamagedError):
                 with reachable:
                     raise
