@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, __version__
 
 from tests.stages.engines.conftest import words
 from tests.stages.engines.panicking import HARMFUL, SLOW, panicking
@@ -167,10 +167,23 @@ def test_every_id_is_below_the_vocabulary_size() -> None:
     assert engine.token_id("<far>") == 70_000
 
 
+def with_part(name: str, part: dict[str, Any]) -> bytes:
+    """Return a file with a part that the library need not know."""
+    return json.dumps(json.loads(words()) | {name: part}).encode()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"{}", "cannot be loaded"),
+        (
+            with_part("pre_tokenizer", {"type": "OfNextYear"}),
+            rf"by tokenizers {__version__}.* a later version",
+        ),
+        (
+            with_part("normalizer", {"type": "Sequence", "normalizers": [{"type": "New"}]}),
+            "install that version",
+        ),
         (b"\xff", "cannot be loaded"),
         (b"<html>", "cannot be loaded"),
         (words(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}, added_tokens=[]), "unk_token"),

@@ -47,7 +47,7 @@ def test_files_of_other_libraries_are_named(tmp_path: Path, name: str, message: 
         ("vocab.json", b'{"a": 0, "b": 1}', "ids of a vocabulary alone.*ByteLevelBPETokenizer"),
         ("tokenizer_config.json", b'{"tokenizer_class": "GPT2Tokenizer"}', "holds none: name the tokenizer.json"),
         ("config.json", b'{"model_type": "gpt2", "vocab_size": 50257}', "holds none: name the tokenizer.json"),
-        ("notes.txt", b"some text", "no JSON: name a tokenizer.json"),
+        ("notes.txt", b"some text", "no JSON in UTF-8: name a tokenizer.json"),
         ("model.safetensors", bytes(range(256)), "no JSON"),
         ("tokenizer.json", b"", "no JSON"),
         ("list.json", b"[1, 2]", "no object"),

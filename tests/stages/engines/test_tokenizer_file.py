@@ -33,6 +33,15 @@ def test_a_file_and_its_folder_are_the_same_tokenizer(words_folder: Path, name: 
     assert open_engine(tokenizer).kind == "tokenizers"
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    """Windows editors put one first; of UTF-16, as its shell writes, the message speaks."""
+    (tmp_path / "mark.json").write_bytes(b"\xef\xbb\xbf" + words())
+    assert load_tokenizer(str(tmp_path / "mark.json")).sha256 == hashlib.sha256(words()).hexdigest()
+    (tmp_path / "wide.json").write_bytes(words().decode().encode("utf-16"))
+    with pytest.raises(SettingsError, match=r"it is no JSON in UTF-8: name a tokenizer\.json"):
+        load_tokenizer(str(tmp_path / "wide.json"))
+
+
 def test_a_relative_folder_goes_before_the_hub(words_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``owner/model`` may be a folder here."""
     (words_folder / "owner").mkdir()

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, __version__
 
 from tokenmill.errors import RecordError, SettingsError
 from tokenmill.stages.engines.protocol import TEXT, TOKENIZER_FAILED, SpecialTokens, TokenBatch
@@ -155,7 +155,11 @@ def _load(content: bytes) -> Tokenizer:
         with _LIBRARY:
             tokenizer = Tokenizer.from_str(content.decode())
     except Exception as error:
-        raise SettingsError(f"the tokenizer cannot be loaded ({error}): name a tokenizer.json (tokenizer)") from error
+        raise SettingsError(
+            f"the tokenizer cannot be loaded by tokenizers {__version__}, which is installed here ({error}): name a "
+            "tokenizer.json (tokenizer); if a later version of tokenizers wrote this one, install that version, or "
+            "have the file written by this one"
+        ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):

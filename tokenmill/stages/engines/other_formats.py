@@ -47,7 +47,7 @@ def other_format(content: bytes) -> str | None:
     if content[:1] == b"\n" and b"<unk>" in content[:4096]:  # field 1 of a protobuf: the first of its pieces
         return f"it is a model of SentencePiece: {_TRANSFORMERS}"
     try:
-        value = json.loads(content)
+        value = json.loads(content.decode())
     except ValueError:
         return _other_text(content)
     return _other_json(value)
@@ -65,7 +65,10 @@ def _other_text(content: bytes) -> str:
             "it holds the merges of a BPE, without its ids: "
             'tokenizers.ByteLevelBPETokenizer("vocab.json", "merges.txt").save("tokenizer.json") makes one of both'
         )
-    return "it is no JSON: name a tokenizer.json, as `tokenmill train-tokenizer` writes and models on the hub have"
+    return (
+        "it is no JSON in UTF-8: name a tokenizer.json, as `tokenmill train-tokenizer` writes and models on the hub "
+        "have"
+    )
 
 
 def _other_json(value: Any) -> str | None:

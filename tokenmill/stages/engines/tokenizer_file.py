@@ -2,6 +2,7 @@
 
 import logging
 import os
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -51,7 +52,7 @@ def load_tokenizer(name: str) -> TokenizerFile:
         return TokenizerFile(name, None)
     path = _place(name)
     try:
-        content = path.read_bytes()
+        content = path.read_bytes().removeprefix(BOM_UTF8)
     except OSError as error:
         raise SettingsError(f'tokenizer = "{name}": {path} cannot be read ({error}); check its permissions') from error
     if (other := other_format(content)) is not None:
