@@ -133,12 +133,9 @@ def pack_command(
     topic = raw_topic or settings.raw_topics[0]
     if then_flush:
         require_flush_allowed(settings, topic)
-    kept = settings.for_topic(topic).metadata_fields
-    if lost := [name for name in choice.shape.metadata_fields or () if name not in kept]:
-        say(
-            f"the streams carry no {', '.join(lost)}: what goes with the tokens is set by metadata_fields "
-            f"(TOKENMILL_METADATA_FIELDS={','.join([*kept, *lost])})"
-        )
+    if (carried := choice.shape.metadata_fields) is not None:  # the flag is the setting, too: nobody else reads them
+        own = settings.topic.get(topic, {}) | {"metadata_fields": carried}
+        settings = settings.model_copy(update={"topic": {**settings.topic, topic: own}})
     with choice.opened(settings, topic, paths) as (reading, sources):
         plan = PackPlan(
             raw_topic=topic,

@@ -15,6 +15,7 @@ import pytest
 from tests.app.tools.pack.packing import rows
 from tests.sources.files import as_lines, write_jsonl
 from tokenmill.errors import InputError
+from tokenmill.store import open_partition
 
 OPTIONS = ("--store", "store", "--tokenizer", "bytes", "--sequence-length", "63", "--partitions", "2")
 
@@ -47,14 +48,16 @@ def test_documents_are_packed_told_and_verified(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_piped_in_is_packed_once(tmp_path: Path) -> None:
-    """Nothing can go on with it; a second call says so. What fields and ends of documents get lost is said as well."""
-    options = ("--flush", "--metadata-fields", "source", "--packing", "rows")
+    """Nothing can go on with it; a second call says so. What of documents is lost is said; named fields are not."""
+    options = ("--flush", "--metadata-fields", "lang", "--packing", "rows")
     first = run(tmp_path, "-", "--format", "jsonl", *options, data=as_lines(rows(50)))
     second = run(tmp_path, "-", "--format", "jsonl", *options[1:], data=as_lines(rows(50)))
 
     assert first.returncode == 0, first.stderr
     assert b"50 documents, " in first.stdout
-    assert b"the streams carry no source: what goes with the tokens is set by metadata_fields" in first.stderr
+    carried = open_partition(tmp_path / "store", "raw-text.train", 0).documents(0)[0].fields
+    assert carried["lang"] in {"de", "en"}
+    assert set(carried) == {"lang"}
     assert b"raw-text.train: Left out: " in first.stdout
     assert second.returncode == InputError.exit_code
     assert b"what is piped in cannot be continued" in second.stderr
