@@ -34,6 +34,8 @@ class Leg:
     begin: Position
     content: UsedContent
     """Of the store that the run reads."""
+    end: Callable[[], int | None] = lambda: None
+    """Says how many samples there are, where a last step takes what is left."""
     told: Mapping[str, Any] = field(default_factory=dict)
     """What a state says beside them."""
 
@@ -44,7 +46,7 @@ class Leg:
             DamagedError: the eras are damaged, and the run has not read them yet.
 
         """
-        return self.content.pin(self.begin.before(step + 1)).to_dict() | dict(self.told)
+        return self.content.pin(self.begin.before(step + 1).up_to(self.end())).to_dict() | dict(self.told)
 
 
 class _Carried(NamedTuple):
@@ -106,6 +108,15 @@ class Batch:
         if self._on_use is not None:
             self._tell_use()
         return self._sent.y if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, 1:])
+
+    @property
+    def label_tokens(self) -> torch.Tensor:
+        """How many tokens of y count for a loss, all that are not masked: int64, of no dimension, on the device.
+
+        A mean over none is NaN, and means over few weigh too much: divide sums by the label tokens of all ranks.
+        """
+        y = self._y()
+        return (y != IGNORED).sum() if y.dtype == torch.int64 else torch.tensor(y.numel(), device=y.device)
 
     @property
     def state(self) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class OpenBatches(NamedTuple):
     head: Head
     reachable: ReachableStream
     delivery: Delivery
+    keeps_last: bool
+    """Whether what is too little for a step is one."""
 
 
 class Batches(StepLoop):
@@ -44,7 +46,7 @@ class Batches(StepLoop):
     Step by step, the next ``world_size * batch_size`` samples of the sequence are taken, of which each rank gets a
     slice of its own. Which these are depends on nothing else: not on what is in the store now, nor on the number of
     ranks. Where no whole step is trainable yet, iteration waits. It ends where the eras that were named do, or with the
-    stream's end marker, for all ranks at the same step; what is too little for a step is left.
+    stream's end marker, for all ranks at the same step; what is too little for a step is left (``drop_last``).
 
     Iterating goes on where `state_dict` stands, so a second loop continues the first; `rewind` goes back to the
     beginning. Nothing here talks to Kafka.
@@ -66,6 +68,7 @@ class Batches(StepLoop):
         in_order: bool = False,
         eras: range | None = None,
         passes: int = 1,
+        drop_last: bool = True,
         prefetch: int = 2,
         mask_loss: bool = False,
         documents: bool = False,
@@ -97,6 +100,8 @@ class Batches(StepLoop):
                 that a row of consecutive batches is consecutive text; ``batch.begins`` says where new chunks begin.
             eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
             passes: how often to go through them, each time in another order.
+            drop_last: False: what is too little for a step is a last one, for evaluations. All ranks make it, with parts
+                that are equal to one sample: where there are fewer samples than ranks, some get an empty batch.
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
             mask_loss: set y to -100, which cross entropy ignores, where x and y are of other documents or y is padding.
             documents: send the documents of each batch along to other processes, for ``batch.documents()`` there.
@@ -122,8 +127,9 @@ class Batches(StepLoop):
         asked = arguments.sequence_of(
             stream, phases.length, seed=seed, shuffle=shuffle, eras=eras, passes=passes, in_order=in_order
         )
+        drop_last = arguments.flag("drop_last", drop_last)
         if asked.in_order:
-            phases.require_one()
+            phases.require_one(drops_last=drop_last)
         prefetch = arguments.prefetch_of(prefetch)
         masks = arguments.mask_loss_of(mask_loss, widen)
         skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
@@ -153,7 +159,8 @@ class Batches(StepLoop):
         row_bytes = (length + 1) * info.dtype.itemsize
         delivery = Delivery(phases, stagings, store_wait, stop, prefetch, row_bytes, masks=masks, skips=skips)
         self.opened = OpenBatches(
-            info, sequence, phases.first, options, self._trainable, self._reader, head, reachable, delivery
+            *(info, sequence, phases.first, options, self._trainable, self._reader, head, reachable, delivery),
+            keeps_last=not drop_last,
         )
         """What is open, for what reads several streams: `Mixture`."""
         super().__init__(delivery, reachable, Position.beginning(sequence, phases.first.global_batch))
@@ -183,7 +190,8 @@ class Batches(StepLoop):
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
                 "that are there (eras=range(0, 8)), close the stream (`tokenmill close`), or leave len() out"
             )
-        return replace(self._position, sample=max(self._position.end(total, self._views), 0)).step
+        end = replace(self._position, sample=max(self._position.end(total, self._views), 0))
+        return end.step + (self.opened.keeps_last and end.before(end.step).sample < total)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
@@ -225,7 +233,11 @@ class Batches(StepLoop):
         return state | {"content": self.state_dict()["content"]}
 
     def _leg(self) -> Leg:
-        return Leg(self._position, self._trainable.content, self._told_lengths())
+        end = self._trainable.total if self.opened.keeps_last else lambda: None  # not of self, which batches would keep
+        return Leg(self._position, self._trainable.content, end, self._told_lengths())
+
+    def _end(self) -> int | None:
+        return self._trainable.total() if self.opened.keeps_last else None
 
     def _looks(self) -> Iterator[Found | None]:
         walk, begin = self._walk(), self._position
@@ -234,13 +246,16 @@ class Batches(StepLoop):
             _, self._reader.ranks, steps = walk.ahead()
             agrees = self._trainable.content.compare(begin)  # else the state is ahead of the store
             chunk = self._reader.read(walk.sample, steps, segments) if agrees else None
-            if chunk is not None:
-                yield walk.found(chunk)
-                walk.made(chunk.steps)
-            elif self._is_end(begin, walk.sample, self._reader.ranks):
-                return
-            else:
+            if chunk is None and self._is_end(begin, walk.sample, self._reader.ranks):
+                left = (self._end() or 0) - walk.sample - self._reader.ranks.worker * self._reader.ranks.global_batch
+                if left <= 0:
+                    return
+                chunk = self._reader.read_last(walk.sample, left)
+            if chunk is None:
                 yield None
+                continue
+            yield walk.found(chunk)
+            walk.made(chunk.steps)
 
     def _is_end(self, begin: Position, sample: int, ranks: Ranks) -> bool:
         """Whether no step of this process comes after ``sample``."""
@@ -251,12 +266,12 @@ class Batches(StepLoop):
         if begin.sample - ahead > total:
             raise arguments.behind_end(begin.sample, self._info.name, total)
         ends = begin.end(total, self._views)
-        if not begin.sample and ends < ranks.global_batch:
+        if not begin.sample and ends < (1 if self.opened.keeps_last else ranks.global_batch):
             raise arguments.too_large(ranks, begin.sequence, total)
         return not ranks.steps_in(ends - sample)
 
     def _awaited(self) -> str:
-        return self.awaited(self._position.after(self._made + 1).sample - 1)
+        return self.awaited(self._position.after(self._made + 1).up_to(self._end()).sample - 1)
 
     def awaited(self, sample: int) -> str:
         """Say what is missing where this sample cannot be read, and what to do."""

@@ -99,7 +99,7 @@ class Gathering:
 
     def together(self, size: int) -> int:
         """Return how many rows `stretches` copies in one go."""
-        return max(_STRETCH_BYTES // (size * self.row_bytes), 1) * size
+        return max(_STRETCH_BYTES // max(size * self.row_bytes, 1), 1) * size
 
 
 class _Memory:

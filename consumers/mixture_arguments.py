@@ -81,6 +81,10 @@ def streams_of(value: Any) -> dict[str, Batches]:
             raise InputError(f"stream {name!r} is {shown(batches)}: give Batches of a stream of its own")
         if batches.opened.sequence.in_order:
             raise InputError(f"stream {name!r} is read in order: give Batches without in_order")
+        if batches.opened.keeps_last:
+            raise InputError(
+                f"stream {name!r} has drop_last=False, and a mixture ends with a step: give Batches without"
+            )
         if batches.step:
             raise InputError(
                 f"stream {name!r} stands at step {batches.step}, and a mixture counts from the beginning of each: "

@@ -69,9 +69,9 @@ class PaddedBatches:
     """An iterable over documents in padded batches, in the order of a sampler; `loader` reads them by worker processes.
 
     A step takes the next ``world_size * batch_size`` documents, of which each rank gets a slice. What is too little for
-    a step is left. ``input_ids`` are padded on the right to the longest of the batch; ``attention_mask`` is 1 at
-    tokens; ``labels`` are the documents' (int64, ``[batch_size]``), or, without any, the ids themselves, with -100
-    where padded, as models that predict the next token want them.
+    a step is left (``drop_last``). ``input_ids`` are padded on the right to the longest of the batch;
+    ``attention_mask`` is 1 at tokens; ``labels`` are the documents' (int64, ``[batch_size]``), or, without any, the ids
+    themselves, with -100 where padded, as models that predict the next token want them.
     """
 
     @naming_unknown
@@ -86,6 +86,7 @@ class PaddedBatches:
         padding_id: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        drop_last: bool = True,
         device: torch.device | str = "cpu",
         prefetch: int = 2,
     ) -> None:
@@ -100,6 +101,7 @@ class PaddedBatches:
             padding_id: what ``input_ids`` are padded with; None: the stream's.
             rank: this process among those that get different data, from 0; None, with ``world_size``: as for `Batches`.
             world_size: how many these are.
+            drop_last: False: what is too little for a step is one, too; as for `Batches`.
             device: where the tensors go; for CUDA through pinned memory, without blocking.
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered.
 
@@ -131,7 +133,8 @@ class PaddedBatches:
         self._sample = self._step = 0
         self._turn = 0
         """Counts what makes running iterations invalid."""
-        if self._sampler.total < self._ranks.global_batch:
+        self._keeps_last = not arguments.flag("drop_last", drop_last)
+        if self._sampler.total < (1 if self._keeps_last else self._ranks.global_batch):
             raise InputError(
                 f"batch_size is {self._ranks.batch_size} and world_size {self._ranks.world_size}, so a step takes "
                 f"{self._ranks.global_batch} documents, but there are {self._sampler.total} in all passes: give less"
@@ -142,7 +145,8 @@ class PaddedBatches:
 
     def __len__(self) -> int:
         """Return the number of steps of the whole run, those that were made included."""
-        return self._step + max(self._sampler.total - self._sample, 0) // self._ranks.global_batch
+        whole, rest = divmod(max(self._sampler.total - self._sample, 0), self._ranks.global_batch)
+        return self._step + whole + (self._keeps_last and rest > 0)
 
     def __bool__(self) -> bool:
         return True
@@ -219,17 +223,25 @@ class PaddedBatches:
             InputError: the documents were opened without a ``label_field``.
 
         """
-        steps = (self._sampler.total - self._sample) // self._ranks.global_batch
-        mine = self._ranks.samples(self._sample, steps)
+        mine = self._numbers(self._sample, len(self) - self._step)
         wanted = self._sampler.between(self._sample, self._sampler.total)[mine - self._sample]
         return self._documents.label_distribution(wanted)
 
     def _state(self, sample: int, step: int) -> dict[str, Any]:
-        return self._sampler.identity | {"sample": sample, "step": step}
+        return self._sampler.identity | {"sample": min(sample, self._sampler.total), "step": step}
+
+    def _numbers(self, sample: int, steps: int) -> Numbers:
+        """Return which documents of the sequence this rank has in so many steps from a sample on."""
+        whole = min(steps, (self._sampler.total - sample) // self._ranks.global_batch)
+        mine = self._ranks.samples(sample, whole)
+        if whole == steps:
+            return mine
+        sample += whole * self._ranks.global_batch
+        return np.concatenate([mine, self._ranks.samples_of_last(sample, self._sampler.total - sample)])
 
     def _produce(self) -> Iterator[PaddedBatch]:
-        size, sample, step = self._ranks.batch_size, self._sample, self._step
-        while steps := min((self._sampler.total - sample) // self._ranks.global_batch, max(_AHEAD // size, 1)):
+        sample, step, end = self._sample, self._step, len(self)
+        while steps := min(end - step, max(_AHEAD // self._ranks.batch_size, 1)):
             yield from self._read(sample, step, steps)
             sample += steps * self._ranks.global_batch
             step += steps
@@ -237,7 +249,7 @@ class PaddedBatches:
     def _read(self, sample: int, step: int, steps: int) -> Iterator[PaddedBatch]:
         """Yield the batches of so many steps from a sample on."""
         size = self._ranks.batch_size
-        mine = self._ranks.samples(sample, steps) - sample
+        mine = self._numbers(sample, steps) - sample
         documents = self._sampler.between(sample, sample + steps * self._ranks.global_batch)[mine]
         pieces = deque(self._documents.pieces_in_place(documents, self._max_length))
         for number in range(steps):

@@ -89,8 +89,12 @@ class Phases:
         made = [(first, length) for first, length in _points("lengths", saved) if first < step]
         return [*made, (step, _at(self.lengths, step)), *(point for point in self.lengths if point[0] > step)]
 
-    def require_one(self) -> None:
+    def require_one(self, *, drops_last: bool) -> None:
         """Raise InputError where steps change: chunks that are read in order need rows that stay."""
+        if not drops_last:
+            raise InputError(
+                "drop_last is False and in_order True, whose rows go on from step to step: give one of them"
+            )
         if len(self._phases) > 1:
             raise InputError("in_order is True, where rows go on in the next step: give one batch_size and length")
 
@@ -228,7 +232,7 @@ class Stagings:
 
     def _send(self, legs: Iterator[Any], copy: Copy) -> Iterator[Batch]:
         chunk, phase, first_step, workers = copy.found
-        steps = count(first_step + copy.start // chunk.batch_size * workers, workers)
+        steps = count(first_step + copy.start // max(chunk.batch_size, 1) * workers, workers)
         starts = count(copy.start, chunk.batch_size)
         made = map(Batch, self.of(phase).send(copy.stretch), steps, repeat(chunk), starts, legs)
         return made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole

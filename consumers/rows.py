@@ -122,6 +122,8 @@ class Chunk:
 
         """
         size = self.batch_size
+        if not size:
+            return iter([self.rows()[None]])
         if self.kept is None:
             stretches = self._gathering.stretches(size)
             return stretches if self._crcs is None else self._checked(stretches, self._crcs)
@@ -195,7 +197,8 @@ class Chunk:
         if self.kept is None and self._pieces is not None and self._pieces[0] <= start < stop <= self._pieces[1]:
             begin = self._pieces[0]
             return self._pieces[2].between((start - begin) * self.split, (stop - begin) * self.split)
-        ahead = min(start + max(_PIECES_AHEAD // self.batch_size, 1) * self.batch_size, len(self.samples().blocks))
+        steps = _PIECES_AHEAD // max(self.batch_size, 1)
+        ahead = min(start + max(steps, 1) * self.batch_size, len(self.samples().blocks))
         if self.kept is None and ahead > stop:
             with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
                 self._pieces = (start, ahead, self._read_pieces(start, ahead))
@@ -293,6 +296,15 @@ class RowReader:
             items = self.trainable.items_in_any_order(segments.numbers(samples))
         return self._chunk(items, ready, self.locate(items))
 
+    def read_last(self, first: int, samples: int) -> Chunk | None:
+        """Return the last step, this process's of a turn from sample ``first`` on, of so few; None: not there yet."""
+        begin = first + self.ranks.worker * self.ranks.global_batch
+        if self.trainable.ready(begin, samples) < samples:
+            return None
+        mine = self.ranks.samples_of_last(begin, samples)
+        with self.trainable.lock:
+            return self.find(self.trainable.items(mine), batch_size=len(mine))
+
     def reach(self, first: int, samples: int) -> None:
         """Have the eras of samples in memory before they are counted and located, where that is worth waiting for."""
         if self._ahead is not None and samples:
@@ -324,10 +336,9 @@ class RowReader:
             return self._search(items)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
             self._tables = {}  # a repair put other files in their place, or they were changed
-        orders = dict.fromkeys(order for order, _ in items)
         self._tables = {
             order: self._tables.get(order) or EraTable(order, self.trainable, checks_copies=self.checks_copies)
-            for order in orders
+            for order in dict.fromkeys(order for order, _ in items)
         }
         view_bytes = self._length * self.trainable.dtype.itemsize
         try:
@@ -351,7 +362,7 @@ class RowReader:
         return max(min(segments.end(there), first + wanted) - first, 0)
 
     def find(self, items: Items, steps: int = 1, *, batch_size: int | None = None) -> Chunk:
-        """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
+        """Return samples as a chunk; costs nothing that grows with their eras.
 
         Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are. With
         ``batch_size``, they are one batch of so many.

@@ -251,6 +251,10 @@ class StepLoop(ABC):
     def _awaited(self) -> str:
         """Say what is missing where the last look found nothing, and what to do."""
 
+    def _end(self) -> int | None:
+        """Return how many samples there are, where a last step takes what is left; None: none does, or as yet."""
+        return None
+
     def _walk(self) -> Walk:
         """Return what goes through the steps of this process from here on."""
         return Walk(self._phases, self._position, self._most_samples)
@@ -259,7 +263,7 @@ class StepLoop(ABC):
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
         self._delivery.stagings.settle()
         self._turn += 1
-        self._position = self._position.after(self._made)
+        self._position = self._position.after(self._made).up_to(self._end())
         self._made = 0
 
     def _produce(self) -> Iterator[Batch | None]:

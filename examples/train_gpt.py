@@ -98,7 +98,7 @@ def loss_of(model: nn.Module, batch: Batch, *, apart: bool) -> torch.Tensor:
         else:
             logits = model(batch.x)
         total = functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="sum")
-    return total / (batch.y >= 0).sum().clamp(min=1)  # what Batches' mask_loss leaves out is -100
+    return total / batch.label_tokens.clamp(min=1)  # mask_loss may leave none
 
 
 class Run:

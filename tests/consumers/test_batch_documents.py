@@ -1,6 +1,7 @@
 """Which tokens of a batch belong together, and where they came from."""
 
 import itertools
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,23 @@ def test_loss_is_masked_when_told_to(store: Store) -> None:
         assert torch.equal(plain.x, masked.x)
         assert torch.equal(torch.where(keep, plain.y, -100), masked.y)
         assert not keep.all()
+        assert [int(one.label_tokens) for one in (plain, masked)] == [keep.numel(), int(keep.sum())]
+
+
+def test_sums_weighed_by_label_tokens_need_no_batch_to_have_labels(store: Store) -> None:
+    """Where means over batches are not numbers; whatever the number of ranks, the loss of a run is the same."""
+    table = torch.randn(1 << 16, 4, generator=torch.Generator().manual_seed(0))
+
+    def loss(batch: Batch, how: str = "sum") -> float:
+        labels = torch.where(batch.y < 0, batch.y, batch.y % 4)
+        return float(functional.cross_entropy(table[batch.x].flatten(0, 1), labels.flatten(), reduction=how))
+
+    options: dict[str, Any] = {"batch_size": 1, "sequence_length": 2, "mask_loss": True, "drop_last": False}
+    alone = list(open_batches(store, **options))
+    assert any(math.isnan(loss(batch, "mean")) for batch in alone)
+    ranks = [batch for rank in range(3) for batch in open_batches(store, rank=rank, world_size=3, **options)]
+    assert math.fsum(map(loss, ranks)) == pytest.approx(math.fsum(map(loss, alone)))
+    assert sum(batch.label_tokens for batch in ranks) == sum(batch.label_tokens for batch in alone)
 
 
 @pytest.mark.parametrize("length", [1, 2, 4])

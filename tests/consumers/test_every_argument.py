@@ -138,6 +138,7 @@ BATCHES: Final[Mapping[str, Values]] = {
     "in_order": FLAG._replace(work=(False, np.False_), either=(True,)),
     "eras": ERAS,
     "passes": wholes(1, 1, 2)._replace(either=HUGE[2:]),
+    "drop_last": FLAG,
     "prefetch": wholes(0, 0, 2)._replace(either=()),
     "read_ahead": wholes(0, 0, 1),
     "mask_loss": FLAG,
@@ -270,6 +271,7 @@ PADDED: Final[Mapping[str, Values]] = {
     "padding": Values(("longest",), (None, "left", "", True, 0, ["longest"], b"longest")),
     "padding_id": wholes(0, 0, 7)._replace(work=(None, 0, np.int64(7)), refused=(*NO_WHOLES[1:], -1), either=HUGE),
     **RANKS,
+    "drop_last": FLAG,
     "device": BATCHES["device"],
     "prefetch": BATCHES["prefetch"],
 }

@@ -129,6 +129,10 @@ def test_the_code_on_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPatch)
             exec(snippet, names)  # noqa: S102 - code of our own page
     assert json.loads(json.dumps(names["checkpoint"]["data"])) == names["checkpoint"]["data"]
     assert len(names["losses"]) == 6
+    batch = next(iter(Batches("store", STREAM, batch_size=2, sequence_length=64, eras=range(1))))
+    logits = torch.nn.functional.one_hot(batch.x, 1 << 16).float()
+    mean = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten())
+    assert names["loss_of"](logits, batch) == pytest.approx(float(mean))
     assert len(names["samples"]) == 3
     assert len(list(names["loader"])) == 6
     assert names["windows"][0, 7].x.shape == (64,)

@@ -140,6 +140,14 @@ class Position:
         last = kept[-1]
         return replace(self, sample=last.first_sample + (step - last.first_step) * last.global_batch, ranges=kept)
 
+    def up_to(self, total: int | None) -> "Position":
+        """Return the same position, or the end of a last step that took only what there was of ``total`` samples."""
+        if total is None or self.sample <= total:
+            return self
+        begin = self.before(replace(self, sample=total).step)
+        rest = total - begin.sample
+        return replace(begin.with_batches_of(rest), sample=total) if rest else begin
+
     def with_plan(self, batches: Sequence[tuple[int, int]]) -> "Position":
         """Return the same position for a run whose steps, each from a number on, take so many samples from here on.
 

@@ -40,8 +40,8 @@ class Samples(NamedTuple):
 
 
 def join(parts: Iterable[Samples]) -> Samples:
-    """Concatenate samples; there is at least one part."""
-    found = list(parts)
+    """Concatenate samples."""
+    found = list(parts) or [Samples(*(np.empty(0, np.int64) for _ in Samples._fields))]
     return found[0] if len(found) == 1 else Samples(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
@@ -212,6 +212,11 @@ class Ranks:
             places = (places + rotation(rotated_from + turns, self.global_batch)[:, None]) % self.global_batch
         found: Numbers = (first + self.global_batch * turns[:, None] + places).reshape(-1)
         return found
+
+    def samples_of_last(self, first: int, samples: int) -> Numbers:
+        """Return the numbers of this rank's samples in a step that has so few, from ``first`` on; none, perhaps."""
+        begin, end = (edge * samples // self.world_size for edge in (self.rank, self.rank + 1))
+        return np.arange(first + begin, first + end)
 
 
 def rotation(steps: Numbers, global_batch: int) -> Numbers:
