@@ -100,8 +100,8 @@ class Batches(StepLoop):
                 that a row of consecutive batches is consecutive text; ``batch.begins`` says where new chunks begin.
             eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
             passes: how often to go through them, each time in another order.
-            drop_last: False: what is too little for a step is a last one, for evaluations. All ranks make it, with parts
-                that are equal to one sample: where there are fewer samples than ranks, some get an empty batch.
+            drop_last: False: what is too little for a step is a last one, as for evaluations. All ranks make it, and
+                have equal parts, to one sample: where there are fewer samples than ranks, some get an empty batch.
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
             mask_loss: set y to -100, which cross entropy ignores, where x and y are of other documents or y is padding.
             documents: send the documents of each batch along to other processes, for ``batch.documents()`` there.
