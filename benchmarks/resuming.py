@@ -22,6 +22,7 @@ async def resume_mill(grown: Grown) -> None:
         streams=[grown.settled],
         skip_list=SkipList(grown.settings, [grown.settled]),
         retention={},
+        letter_bytes={},
         require_partition=_there,
         send=_no_send,
         partitions=_one,

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -146,6 +145,12 @@ def show_command(
 ) -> None:
     """Print one dead letter: where it comes from, why it is here, and what was there."""
     letter = asyncio.run(find_dead_letter(settings, required_place(record)))
+    if letter.whole_value is not None:
+        kept, whole = len(letter.value or b""), letter.whole_value
+        say(
+            f"the letter has the first {size(kept)} of {size(whole.bytes)} (SHA-256 {whole.sha256}); the whole record "
+            f"is where it was, {letter.place}, as long as its topic keeps it"
+        )
     if value and sys.stdout.isatty():
         show((letter.value or b"").decode(errors="backslashreplace"))
         say("control characters are escaped on a terminal; the bytes as they are go into a file or a pipe")
@@ -153,7 +158,7 @@ def show_command(
         sys.stdout.buffer.write(letter.value or b"")
         sys.stdout.buffer.flush()
     elif as_json:
-        show_json({**values(letter), "value": encoded(letter.value), "key": encoded(letter.key)})
+        show_json(letter.as_json())
     else:
         facts = {
             **values(letter),
@@ -192,7 +197,8 @@ def resend_command(
     verb = "would send" if dry_run else "sent"
     show(f"{verb} {count(done.sent, 'record')}, {size(done.bytes)}, to {request.raw_topic}")
     if done.without_value:
-        say(f"left out {count(done.without_value, 'dead letter')} that have no value: resend each with --value FILE")
+        left_out = count(done.without_value, "dead letter")
+        say(f"left out {left_out} that have no value, or its beginning alone: resend each with --value FILE")
     if done.before:
         say(f"left out {count(done.before, 'record')}, sent back before: --again sends them once more")
 
@@ -290,23 +296,10 @@ def cells(letter: DeadLetter) -> list[str]:
 
 
 def values(letter: DeadLetter) -> dict[str, Any]:
-    """Return a letter as JSON types, without its value."""
-    return {
-        "place": str(letter.place),
-        **letter.place._asdict(),
-        "timestamp": letter.timestamp,
-        "reason": letter.reason,
-        "exception": letter.exception,
-        "detail": letter.detail,
-        "key": None if letter.key is None else letter.key.decode(errors="replace"),
-        "headers": [[name, value.decode(errors="replace")] for name, value in letter.headers],
-        "value_bytes": len(letter.value or b""),
-    }
-
-
-def encoded(data: bytes | None) -> str | None:
-    """Return bytes in base64, for JSON."""
-    return None if data is None else b64encode(data).decode()
+    """Return a letter as JSON types, without its value, and with its key as text."""
+    told = letter.as_json()
+    del told["value"]
+    return {**told, "key": None if letter.key is None else letter.key.decode(errors="replace")}
 
 
 class ResendProgressLine(ProgressLine):

@@ -79,6 +79,17 @@ class Existing(NamedTuple):
     partitions: int
     configs: Mapping[str, str]
 
+    @property
+    def retention_seconds(self) -> float | None:
+        """How long records are kept; None where time removes nothing."""
+        value = self.configs.get("retention.ms", UNLIMITED)
+        return None if value == UNLIMITED else int(value) / 1000
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest batch that the topic takes."""
+        return int(self.configs["max.message.bytes"])
+
 
 def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
     """Return the largest message that a mill worker sends to a token topic.
@@ -105,7 +116,7 @@ def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
 def needed_topics(settings: Settings) -> list[NeededTopic]:
     """Return every topic that the settings need, raw topics first."""
     raw = [NeededTopic(name, "raw", name, settings.max_record_bytes) for name in settings.raw_topics]
-    letters = settings.max_record_bytes + HEADERS_BYTES
+    letters = letter_bytes(settings)
     dead = [NeededTopic(dead_letter_topic(name), "dead-letters", name, letters) for name in settings.raw_topics]
     if settings.rejects == "topic":
         dead += [NeededTopic(rejected_topic(name), "rejected", name, letters) for name in settings.raw_topics]
@@ -116,6 +127,15 @@ def needed_topics(settings: Settings) -> list[NeededTopic]:
         streams.append(NeededTopic(stream.tokens_topic, "tokens", stream.raw_topic, largest))
         streams.append(NeededTopic(stream.control_topic, "control", stream.raw_topic, CONTROL_MESSAGE_BYTES))
     return raw + dead + produced + streams
+
+
+def letter_bytes(settings: Settings, topic: Existing | None = None) -> int:
+    """Return the largest letter that a topic of letters takes, and that clients with these settings send.
+
+    Where it is not known what the topic takes, it is taken to be what the settings ask of it.
+    """
+    most = settings.max_record_bytes + HEADERS_BYTES
+    return most if topic is None else min(most, topic.max_message_bytes)
 
 
 def produced_need(raw_topic: str) -> NeededTopic:
@@ -180,12 +200,12 @@ def _check_cleanup(topic: NeededTopic, found: Existing) -> Iterable[Problem]:
 
 
 def _check_size(topic: NeededTopic, found: Existing, raw: Existing | None) -> Iterable[Problem]:
-    limit = int(found.configs["max.message.bytes"])
+    limit = found.max_message_bytes
     needed = topic.max_message_bytes
     if topic.kind == "raw":
         return
     if topic.kind in LETTERS and raw is not None:
-        needed = int(raw.configs["max.message.bytes"]) + HEADERS_BYTES
+        needed = raw.max_message_bytes + HEADERS_BYTES
     if limit < needed:
         text = f"takes messages of {limit} bytes, and the largest can have {needed}: set max.message.bytes={needed}"
         yield Problem(topic.name, "error", text)

@@ -22,7 +22,6 @@ from .retry import retry
 from .topic_needs import (
     CONFIGS,
     LETTERS,
-    UNLIMITED,
     Existing,
     NeededTopic,
     Problem,
@@ -112,8 +111,7 @@ async def check_topics(settings: Settings) -> list[Problem]:
 
 
 async def _problems(settings: Settings, needed: list[NeededTopic]) -> list[Problem]:
-    async with admin(settings) as client:
-        existing = await describe_topics(client, [topic.name for topic in needed])
+    existing = await described(settings, [topic.name for topic in needed])
     return [problem for topic in needed for problem in find_problems(topic, existing)]
 
 
@@ -142,17 +140,16 @@ async def _require(settings: Settings) -> list[Problem]:
     return problems
 
 
-async def retention_seconds(settings: Settings, topics: Iterable[str]) -> dict[str, float | None]:
-    """Return for each topic how long its records are kept; None where time removes nothing.
+async def described(settings: Settings, topics: Iterable[str]) -> dict[str, Existing]:
+    """Return those of the topics that exist, as the brokers describe them.
 
     Raises:
+        TopicError: the brokers do not describe one of them to us.
         BrokerError: no broker answers.
 
     """
     async with admin(settings) as client:
-        existing = await describe_topics(client, topics)
-    kept = {name: existing[name].configs.get("retention.ms", UNLIMITED) for name in existing}
-    return {name: None if value == UNLIMITED else int(value) / 1000 for name, value in kept.items()}
+        return await describe_topics(client, topics)
 
 
 async def partition_count(settings: Settings, topic: str) -> int:

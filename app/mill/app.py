@@ -18,8 +18,9 @@ from tokenmill.errors import BrokerError
 from ..kafka.control_topic import Settled, settle, settled_recipe
 from ..kafka.retry import ask_repeatedly
 from ..kafka.security import refused_time
-from ..kafka.topics import retention_seconds
-from ..settings import Settings, load_settings
+from ..kafka.topic_needs import LETTERS, Existing, letter_bytes, needed_topics
+from ..kafka.topics import described
+from ..settings import Settings, dead_letter_topic, load_settings, rejected_topic
 from ..supervisor.in_flight import Board
 from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry.worker_metrics import ENGINE, mill_at_zero, steps_at_zero
@@ -79,8 +80,9 @@ class Mill(StreamWorker[RawPartition]):
             settled[plan.raw_topic].append(
                 await settle(self._settings, stream, plan.recipes[stream], plan.tokenizer.content, plan.lists)
             )
-        retention = await retention_seconds(self._settings, [stream.tokens_topic for stream, _ in streams])
-        self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], retention) for plan in plans}
+        wanted = [topic.name for topic in needed_topics(self._settings) if topic.kind in {"tokens", *LETTERS}]
+        topics = await described(self._settings, wanted)
+        self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], topics) for plan in plans}
         every = [stream for plan in plans for stream in settled[plan.raw_topic]]
         self._keep(self._watch_skips(), "skips")
         self._eras = EraKeeper(self._settings, every, self._has_first, self._write_control)
@@ -90,18 +92,21 @@ class Mill(StreamWorker[RawPartition]):
             self._keep(SourceRetention(self._settings, self._owned).run(self._heed_retention), "raw retention")
         self._self_watchdog.start()
 
-    def _context(
-        self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]
-    ) -> MillContext:
-        topics = [settled.stream.tokens_topic for settled in streams]
+    def _context(self, plan: RawTopicPlan, streams: Sequence[Settled], topics: Mapping[str, Existing]) -> MillContext:
+        tokens = [settled.stream.tokens_topic for settled in streams]
         return MillContext(
             settings=self._settings,
             stages=plan.stages,
             streams=streams,
             skip_list=SkipList(self._settings, streams),
-            retention=retention,
+            retention={name: topics[name].retention_seconds for name in tokens},
+            letter_bytes={
+                name: letter_bytes(self._settings, topics[name])
+                for name in (dead_letter_topic(plan.raw_topic), rejected_topic(plan.raw_topic))
+                if name in topics
+            },
             board=self._board,
-            require_partition=PartitionGrowth(self._settings, topics, self._app.know).require,
+            require_partition=PartitionGrowth(self._settings, tokens, self._app.know).require,
             send=self._send,
             partitions=self._partitions,
             leader=self._leader,

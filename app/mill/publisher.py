@@ -16,7 +16,7 @@ from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.outcomes import Outcome
 from tokenmill.reading.log_end import LogEnd, ReadMessages
 from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.dead_letters import RecordPlace, encode_dead_letter, letter_partition
+from tokenmill.wire.dead_letters import LetterTopic, RecordPlace, cut_letter, encode_dead_letter, letter_partition
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 from ..telemetry import worker_metrics as metrics
@@ -199,17 +199,17 @@ def _size(message: Message) -> int:
 
 
 async def send_dead_letters(
-    send: Send, topic: str, partitions: int, source: TopicPartition, outcomes: Sequence[Outcome]
+    send: Send, topic: LetterTopic, source: TopicPartition, outcomes: Sequence[Outcome]
 ) -> None:
     """Send records of ``source`` with their reasons to ``topic``; return when all in-sync replicas have all of them.
 
     They are dead letters, or documents that were filtered out. Each comes at least once: a worker that resumes may send
-    it again, to the same one of the ``partitions``.
+    it again, to the same partition of the topic.
     """
-    await asyncio.gather(*(_send_dead_letter(send, topic, partitions, source, outcome) for outcome in outcomes))
+    await asyncio.gather(*(_send_dead_letter(send, topic, source, outcome) for outcome in outcomes))
 
 
-async def _send_dead_letter(send: Send, topic: str, partitions: int, source: TopicPartition, outcome: Outcome) -> None:
+async def _send_dead_letter(send: Send, topic: LetterTopic, source: TopicPartition, outcome: Outcome) -> None:
     record = outcome.record
     place = RecordPlace(source.topic, source.partition, record.offset)
     headers = encode_dead_letter(
@@ -220,4 +220,5 @@ async def _send_dead_letter(send: Send, topic: str, partitions: int, source: Top
         exception=outcome.exception,
         original=record.headers,
     )
-    await send(topic, letter_partition(place, partitions), record.value, record.key, headers)
+    letter = cut_letter(record.key, record.value, headers, topic.most_bytes)
+    await send(topic.name, letter_partition(place, topic.partitions), letter.value, letter.key, letter.headers)

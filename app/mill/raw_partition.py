@@ -29,6 +29,7 @@ from tokenmill.milling.partition_mill import Milled, PartitionMill
 from tokenmill.reading.log_end import LogEnd
 from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.dead_letters import LetterTopic
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer
@@ -267,7 +268,9 @@ class RawPartition:
     async def _send_letters(self, topic: str, outcomes: Sequence[Outcome]) -> None:
         """Send records with their reasons to a topic; return when all of them are acknowledged."""
         if outcomes:
-            await send_dead_letters(self._context.send, topic, await self._context.partitions(topic), self.tp, outcomes)
+            context = self._context
+            where = LetterTopic(topic, await context.partitions(topic), context.letter_bytes[topic])
+            await send_dead_letters(context.send, where, self.tp, outcomes)
 
     async def _queue_messages(self, messages: Mapping[str, Sequence[Message]]) -> None:
         """Take step 3."""

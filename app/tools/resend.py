@@ -3,7 +3,8 @@
 A resent record has the key and the headers of the original, goes to its partition, and says in the header `RESENT`
 where it came from. What `produce` refused never was a record: it goes to a partition that its place decides. That it
 was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless a person
-asks for that; killed in between, it may be sent twice.
+asks for that; killed in between, it may be sent twice. A letter that was cut is sent with a value that a person gives,
+and without a key where that was cut: the partition does not depend on it.
 """
 
 from collections import Counter
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 
 from tokenmill.errors import InputError
 from tokenmill.wire.dead_letters import (
@@ -27,6 +29,7 @@ from tokenmill.wire.dead_letters import (
 from ..kafka.clients import consumer, offsets, producer, read_range
 from ..kafka.control_topic import require_topic
 from ..settings import Settings, dead_letter_topic
+from .produce.sender import raise_for
 
 RESENT: Final = "tokenmill.resent-from"
 """Header of a record that was sent back: the place that it had, as text (`Place`)."""
@@ -132,7 +135,7 @@ class ResendOutcome:
     before: int = 0
     """Records that had been sent back before, and were not sent again."""
     without_value: int = 0
-    """Those of which there is nothing to send."""
+    """Those of which there is nothing to send, or whose value was cut."""
 
 
 async def resend(
@@ -146,7 +149,7 @@ async def resend(
 
     Raises:
         InputError: a place that was asked for has no dead letter, or nothing that could be sent.
-        TopicError: there is no dead-letter topic.
+        TopicError: there is no dead-letter topic, or the raw topic does not take a record.
 
     """
     sent_before = {
@@ -173,7 +176,11 @@ async def resend(
                 headers = [header for header in found.headers if header[0] != RESENT]
                 headers.append((RESENT, place))
                 partition = _raw_partition(found.place, partitions)
-                await client.send_and_wait(request.raw_topic, value, found.key, partition, headers=headers)
+                key = found.key if found.whole_key is None else None
+                try:
+                    await client.send_and_wait(request.raw_topic, value, key, partition, headers=headers)
+                except KafkaError as error:
+                    raise_for(request.raw_topic, error)
                 partition = letter_partition(found.place, note_partitions)
                 await client.send_and_wait(dead_letters, None, b"", partition, headers=[(NOTE, place)])
             done.sent += 1
@@ -183,7 +190,8 @@ async def resend(
     if missing:
         raise _none_of(min(missing, key=str))
     if request.places and done.without_value:
-        raise InputError(f"the dead letter of {min(request.places, key=str)} has no value: give one, with --value FILE")
+        name = str(min(request.places, key=str))
+        raise InputError(f"the dead letter of {name} has no value, or its beginning alone: give one, with --value FILE")
     return done
 
 

@@ -1,17 +1,22 @@
 """The codec of dead letters."""
 
+from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.odd_batches import batch
+from tests.odd_batches import record as record_bytes
 from tokenmill.wire.dead_letters import (
     MAX_ORIGINAL_HEADERS_BYTES,
     PREFIX,
     Place,
     RecordPlace,
     SourcePlace,
+    Whole,
+    cut_letter,
     decode_dead_letter,
     encode_dead_letter,
     letter_partition,
@@ -123,3 +128,39 @@ def test_a_number_that_no_computer_has_is_none(header: str) -> None:
     found = decode_dead_letter(SimpleNamespace(key=None, value=b"", headers=long))
     assert found is None or found.timestamp == -1
     assert parse_place(f"raw/0/{'9' * 5000}") is None
+
+
+forged = st.lists(
+    st.tuples(st.sampled_from([f"{PREFIX}{part}" for part in ("value-bytes", "key-bytes", "reason")]), st.just(b"7"))
+)
+
+
+@given(st.none() | st.integers(0, 5000), st.none() | st.integers(0, 5000), st.integers(1200, 9000), forged)
+def test_a_letter_fits_its_topic_whatever_the_record_is(
+    key_bytes: int | None, value_bytes: int | None, most: int, own: list[tuple[str, bytes | None]]
+) -> None:
+    """What does not fit is cut, the value before the key, and the letter says what was there."""
+    key = None if key_bytes is None else b"k" * key_bytes
+    value = None if value_bytes is None else b"v" * value_bytes
+    headers = encode_dead_letter(RecordPlace("raw", 0, 5), reason="r", detail="", timestamp=7, original=own)
+    letter = cut_letter(key, value, headers, most)
+    sent = record_bytes(
+        0, letter.value, key=letter.key, headers=[(name.encode(), content) for name, content in letter.headers]
+    )
+    assert len(batch([sent])) <= most
+    found = decode_dead_letter(SimpleNamespace(key=letter.key, value=letter.value, headers=letter.headers))
+    assert found is not None
+    assert (found.place, found.reason, found.timestamp) == (RecordPlace("raw", 0, 5), "r", 7)
+    for whole, kept, about in ((value, found.value, found.whole_value), (key, found.key, found.whole_key)):
+        if about is None:
+            assert kept == whole
+        else:
+            assert whole is not None
+            assert kept is not None
+            assert whole.startswith(kept)
+            assert about == Whole(len(whole), sha256(whole).hexdigest())
+    assert found.has_value == (found.whole_value is None)
+    if len(key or b"") + len(value or b"") < most - 1200:
+        assert (found.whole_value, found.whole_key) == (None, None)
+    if found.whole_key is not None and value:
+        assert found.whole_value is not None

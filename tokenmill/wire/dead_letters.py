@@ -1,14 +1,20 @@
-"""The codec of dead letters: what could not become a document, whole, with the reason and the place it came from.
+"""The codec of dead letters: what could not become a document, with the reason and the place it came from.
 
 There are two writers: the mill, for a record on a raw topic, and `tokenmill produce`, for an item of a source that
 never became a record. Both write the same headers, under `PREFIX`; only the headers that name the place differ.
+
+A topic limits what is on the wire, so a record may be far larger than its topic takes: it was compressed. Its letter
+holds the beginning of its value, and of its key where that alone is too long, and in its headers their whole size and
+hash.
 """
 
 import re
 import zlib
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 PREFIX: Final = "tokenmill.dead-letter."
 MAX_DETAIL_BYTES: Final = 1024
@@ -23,9 +29,16 @@ LENGTHS_BYTES: Final = 10
 LONGEST_NUMBER: Final = 19
 """Digits of the largest offset."""
 
+BATCH_BYTES: Final = 128
+"""What a batch of one record takes beside its key, value and headers, at most."""
+
 _WHY: Final = ("reason", "exception", "detail")
 _RECORD: Final = ("topic", "partition", "offset")
 _SOURCE: Final = ("topic", "run", "source")
+CUT_HEADERS_BYTES: Final = 512
+"""What is said of what was cut, at most."""
+_CUT: Final = ("value-bytes", "value-sha256", "key-bytes", "key-sha256")
+"""Come before all others, which a record's own headers never do."""
 _RUN: Final = re.compile("[0-9a-f]+")
 
 
@@ -79,6 +92,30 @@ class KafkaRecord(Protocol):
         ...
 
 
+class LetterTopic(NamedTuple):
+    """A topic for dead letters, or for what is filtered out."""
+
+    name: str
+    partitions: int
+    most_bytes: int
+    """Of a batch on its way to the topic."""
+
+
+class Whole(NamedTuple):
+    """What was cut, as it was."""
+
+    bytes: int
+    sha256: str
+
+
+class WrittenLetter(NamedTuple):
+    """A letter as it is sent."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A dead letter on its topic."""
@@ -94,11 +131,15 @@ class DeadLetter:
     detail: str
     """Why, for people; at most `MAX_DETAIL_BYTES` bytes."""
     key: bytes | None
-    """The original key."""
+    """The original key, or its beginning."""
     value: bytes | None
-    """The original value."""
+    """The original value, or its beginning."""
     headers: Sequence[tuple[str, bytes]]
     """The original headers, as far as they were copied."""
+    whole_value: Whole | None = None
+    """Of which `value` is the beginning; None where it is all of it."""
+    whole_key: Whole | None = None
+    """The same of the key."""
 
     @property
     def topic(self) -> str:
@@ -107,8 +148,25 @@ class DeadLetter:
 
     @property
     def has_value(self) -> bool:
-        """Whether there is a value to send again; an item that `produce` could not read or hold has none."""
-        return isinstance(self.place, RecordPlace) or bool(self.value)
+        """Whether there is a value to send again: not where it was cut, or where `produce` could not hold the item."""
+        return self.whole_value is None and (isinstance(self.place, RecordPlace) or bool(self.value))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the letter as JSON types, key and value in base64."""
+        return {
+            "place": str(self.place),
+            **self.place._asdict(),
+            "timestamp": self.timestamp,
+            "reason": self.reason,
+            "exception": self.exception,
+            "detail": self.detail,
+            "key": _base64(self.key),
+            "headers": [[name, value.decode(errors="replace")] for name, value in self.headers],
+            "value": _base64(self.value),
+            "value_bytes": len(self.value or b""),
+            "whole_value": self.whole_value and self.whole_value._asdict(),
+            "whole_key": self.whole_key and self.whole_key._asdict(),
+        }
 
 
 def parse_place(name: str) -> Place | None:
@@ -155,6 +213,32 @@ def encode_dead_letter(
     return headers
 
 
+def cut_letter(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]], most_bytes: int
+) -> WrittenLetter:
+    """Return a letter with the headers of `encode_dead_letter` that fits a batch of ``most_bytes``.
+
+    The value is cut before the key. The headers are not: a topic that does not take them takes no letter.
+    """
+    room = (
+        most_bytes - BATCH_BYTES - sum(len(name.encode()) + len(content) + LENGTHS_BYTES for name, content in headers)
+    )
+    if len(key or b"") + len(value or b"") <= room:
+        return WrittenLetter(key, value, headers)
+    room = max(0, room - CUT_HEADERS_BYTES)
+    short_key = key if key is None else key[: room // 2]
+    short_value = value if value is None else value[: room - len(short_key or b"")]
+    about = [*_about_cut("value", value, short_value), *_about_cut("key", key, short_key)]
+    return WrittenLetter(short_key, short_value, [*about, *headers])
+
+
+def _about_cut(name: str, content: bytes | None, kept: bytes | None) -> list[tuple[str, bytes]]:
+    if content is None or kept is None or len(kept) == len(content):
+        return []
+    size, digest = str(len(content)).encode(), sha256(content).hexdigest().encode()
+    return [(f"{PREFIX}{name}-bytes", size), (f"{PREFIX}{name}-sha256", digest)]
+
+
 def decode_dead_letter(record: KafkaRecord) -> DeadLetter | None:
     """Return the dead letter in a record; None if TokenMill did not write it.
 
@@ -166,7 +250,8 @@ def decode_dead_letter(record: KafkaRecord) -> DeadLetter | None:
     original = []
     for name, value in record.headers:
         short = name.removeprefix(PREFIX)
-        if short != name and short in ours and short not in about:
+        known = ours if "reason" in about else {*ours, *_CUT}
+        if short != name and short in known and short not in about:
             about[short] = (value or b"").decode(errors="replace")
         else:
             original.append((name, value or b""))
@@ -183,13 +268,24 @@ def decode_dead_letter(record: KafkaRecord) -> DeadLetter | None:
         key=record.key,
         value=record.value,
         headers=original,
+        whole_value=_whole(about, "value"),
+        whole_key=_whole(about, "key"),
     )
+
+
+def _whole(about: Mapping[str, str], name: str) -> Whole | None:
+    size = about.get(f"{name}-bytes", "")
+    return Whole(int(size), about.get(f"{name}-sha256", "")) if _is_number(size) else None
 
 
 def _place(about: Mapping[str, str]) -> Place | None:
     if "partition" in about:
         return parse_place("/".join(about.get(name, "") for name in _RECORD))
     return parse_place(":".join(about.get(name, "") for name in _SOURCE))
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else b64encode(data).decode()
 
 
 def _utf8(text: str) -> bytes:

@@ -2,7 +2,6 @@
 
 import os
 import time
-from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,19 +74,8 @@ class LetterFile:
 
 def _line(letter: DeadLetter) -> bytes:
     """Return a letter as `tokenmill dead-letters show --json` shows one."""
-    values: dict[str, Any] = {
-        "place": str(letter.place),
-        **letter.place._asdict(),
-        "timestamp": letter.timestamp,
-        "reason": letter.reason,
-        "exception": letter.exception,
-        "detail": letter.detail,
-        "key": None if letter.key is None else b64encode(letter.key).decode(),
-        "headers": [],
-        "value": None if letter.value is None else b64encode(letter.value).decode(),
-        "value_bytes": len(letter.value or b""),
-    }
-    return orjson.dumps({name: _plain(value) for name, value in values.items()}, option=orjson.OPT_APPEND_NEWLINE)
+    values = {name: _plain(value) for name, value in letter.as_json().items()}
+    return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from tokenmill.errors import BrokerError, InputError, SettingsError, TopicError
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.sources.items import DocumentSource, Item, Refused
 from tokenmill.sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
+from tokenmill.wire.dead_letters import LetterTopic
 
 from ...kafka.clients import producer
 from ...kafka.settled_streams import settled_streams
@@ -81,7 +82,7 @@ async def produce(
     """
     plan = plan or RunPlan()
     count = await partition_count(settings, topic)
-    dead_letters = await require_dead_letters(settings, topic) if plan.on_error == "dead-letter" else 1
+    dead_letters = await require_dead_letters(settings, topic) if plan.on_error == "dead-letter" else None
     summary = Summary(topic, {partition: Acknowledged() for partition in range(count)})
     summary.limit = plan.limit
     try:
@@ -131,7 +132,7 @@ class _Run:
         plan: RunPlan,
         summary: Summary,
         progress: Progress | None,
-        dead_letters: int,
+        dead_letters: LetterTopic | None,
     ) -> None:
         self._client = client
         self._plan = plan

@@ -13,9 +13,10 @@ from tokenmill.errors import InputError, TopicError
 from tokenmill.sources.datasets import DatasetInfo, DatasetSource
 from tokenmill.sources.items import DocumentSource, Item, Place, Refused, Unmet
 from tokenmill.sources.source_changes import SourceChange
-from tokenmill.wire.dead_letters import SourcePlace, encode_dead_letter, letter_partition
+from tokenmill.wire.dead_letters import LetterTopic, SourcePlace, cut_letter, encode_dead_letter, letter_partition
 
-from ...kafka.topics import partition_count
+from ...kafka.topic_needs import letter_bytes
+from ...kafka.topics import described, partition_count
 from ...settings import Settings, dead_letter_topic
 from .sender import Acknowledged, raise_for
 
@@ -140,8 +141,8 @@ class RefusalPolicy:
     on_error: OnError
     run: str
     """Name of the run in its dead letters."""
-    partitions: int = 1
-    """Of the dead-letter topic."""
+    letters: LetterTopic | None = None
+    """Where dead letters go; None where none are sent."""
     goes_on: bool = True
     """Whether another call can continue the run: the advice in messages depends on it."""
 
@@ -152,7 +153,7 @@ class Refusals:
     def __init__(self, client: AIOKafkaProducer, topic: str, answer: RefusalPolicy, summary: Summary) -> None:
         self._client = client
         self._topic = topic
-        self._dead = dead_letter_topic(topic)
+        self._letters = answer.letters
         self._answer = answer
         self._summary = summary
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -167,8 +168,8 @@ class Refusals:
         if self._answer.on_error == "fail":
             raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._answer.goes_on else SENDS_ALL_AGAIN}")
         self._summary.refuse(refused)
-        if self._answer.on_error == "dead-letter":
-            await self._send(refused)
+        if self._letters is not None:
+            await self._send(refused, self._letters)
 
     async def settle(self) -> None:
         """On return all dead letters are acknowledged.
@@ -183,30 +184,37 @@ class Refusals:
             try:
                 await asyncio.gather(*self._under_way)
             except KafkaError as error:
-                raise_for(self._dead, error)
+                raise_for(dead_letter_topic(self._topic), error)
         self._under_way.clear()
 
-    async def _send(self, refused: Refused) -> None:
+    async def _send(self, refused: Refused, topic: LetterTopic) -> None:
         """Send its data, with a dead letter's headers; without an offset, for it was never in the raw topic."""
         place = SourcePlace(self._topic, self._answer.run, refused.where)
         now = time.time_ns() // 1_000_000
         headers = encode_dead_letter(place, reason=REASON, detail=refused.why, timestamp=now)
-        partition = letter_partition(place, self._answer.partitions)
+        letter = cut_letter(None, refused.data, headers, topic.most_bytes)
+        partition = letter_partition(place, topic.partitions)
         if len(self._under_way) >= UNDER_WAY:
             await self.settle()
         self._under_way.add(
-            await self._client.send(self._dead, value=refused.data, partition=partition, headers=headers)
+            await self._client.send(topic.name, value=letter.value, partition=partition, headers=letter.headers)
         )
 
 
-async def require_dead_letters(settings: Settings, topic: str) -> int:
-    """Return the number of partitions of the topic for dead letters.
+async def require_dead_letters(settings: Settings, topic: str) -> LetterTopic:
+    """Return the topic for dead letters.
 
     Raises:
         TopicError: there is none; says how to make it.
 
     """
+    name = dead_letter_topic(topic)
     try:
-        return await partition_count(settings, dead_letter_topic(topic))
+        count = await partition_count(settings, name)
     except TopicError as error:
         raise TopicError(f"{error}; `tokenmill topics create` makes it with the others that {topic} needs") from error
+    try:
+        found = (await described(settings, [name])).get(name)
+    except TopicError:  # a login that may write need not see what is configured
+        found = None
+    return LetterTopic(name, count, letter_bytes(settings, found))

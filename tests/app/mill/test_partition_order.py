@@ -1,6 +1,7 @@
 """One raw partition on scripted clients: what waits for what, what is marked when, and what it stands still for."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -75,6 +76,7 @@ class World:
                 streams=self.streams,
                 skip_list=self,  # type: ignore[arg-type]
                 retention=self.retention,
+                letter_bytes=defaultdict(lambda: 1 << 20),
                 require_partition=self.require,
                 partitions=self.partitions_of,
                 send=self.send,

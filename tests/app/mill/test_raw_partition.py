@@ -1,6 +1,7 @@
 """One raw partition on a mill: what was fetched before its last start is not milled."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -60,6 +61,7 @@ async def resumed(
             streams=streams,
             skip_list=SkipList(settings, streams),
             retention={},
+            letter_bytes=defaultdict(lambda: 1 << 20),
             require_partition=require_partition,
             send=publish,
             partitions=partitions,

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from tokenmill.app.tools.resend import NOTE, RESENT, ResendRequest, count_dead_l
 from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.errors import InputError, TopicError
-from tokenmill.wire.dead_letters import PREFIX, DeadLetter, RecordPlace, SourcePlace, encode_dead_letter
+from tokenmill.wire.dead_letters import PREFIX, DeadLetter, RecordPlace, SourcePlace, cut_letter, encode_dead_letter
 
 
 async def test_each_record_is_counted_once(milled: Milled) -> None:
@@ -224,6 +225,48 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypat
         await resend(Settings(), ResendRequest("raw", places=[letters[3].place]))
     repaired = ResendRequest("raw", places=[letters[3].place], values={letters[3].place: b"repaired"})
     assert (await resend(Settings(), repaired)).bytes == 8
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_a_cut_letter_goes_back_with_a_value_that_a_person_gives(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """`show` says what is missing and where it is; `resend` sends no half of a record, and says what to do."""
+    name = topic()
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
+    in_own_loop(lambda: ensure_topics(settings))
+    place = RecordPlace(name, 0, 3)
+    headers = encode_dead_letter(place, reason="too_large", detail="", timestamp=1)
+    cut = cut_letter(b"k" * 5000, b"v" * 5000, headers, 4000)
+    assert cut.key is not None
+    send(settings, [Raw(cut.value, 0, cut.key, cut.headers)], dead_letter_topic(name))
+
+    shown = json.loads(run(capfdbinary, settings, "show", f"{name}/0/3", "--json"))
+    assert shown["whole_value"] == {"bytes": 5000, "sha256": sha256(b"v" * 5000).hexdigest()}
+    assert shown["whole_key"]["bytes"] == 5000
+    assert shown["value_bytes"] < 4000
+    done = json.loads(run(capfdbinary, settings, "resend", name, "--reason", "too_large", "--json"))
+    assert (done["sent"], done["without_value"]) == (0, 1)
+    run(capfdbinary, settings, "resend", f"{name}/0/3", code=12)
+    (tmp_path / "value").write_bytes(b"v" * 5000)
+    run(capfdbinary, settings, "resend", f"{name}/0/3", "--value", str(tmp_path / "value"))
+    ((record,),) = raw_records(settings, name)
+    assert (record.key, record.value) == (None, b"v" * 5000)
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_what_the_raw_topic_does_not_take_is_said(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """In one line, with the settings that decide."""
+    name = topic(max_message_bytes=1000)
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
+    in_own_loop(lambda: ensure_topics(settings))
+    headers = encode_dead_letter(RecordPlace(name, 0, 3), reason="too_large", detail="", timestamp=1)
+    send(settings, [Raw(b"", 0, None, headers)], dead_letter_topic(name))
+    for large in (b"v" * 2000, b"v" * 20_000_000):
+        (tmp_path / "value").write_bytes(large)
+        run(capfdbinary, settings, "resend", f"{name}/0/3", "--value", str(tmp_path / "value"), code=4)
 
 
 def letter(place: RecordPlace | SourcePlace, reason: str, value: bytes = b"value") -> DeadLetter:
