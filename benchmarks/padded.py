@@ -61,7 +61,7 @@ def measure_padded(
     }
     for name, sampler in orders.items():
         ours = partial(PaddedBatches, documents, sampler, batch_size=BATCH, max_length=MOST)
-        order = sampler.between(0, 10 * len(documents)).tolist()
+        order = sampler._between(0, 10 * len(documents)).tolist()  # noqa: SLF001 - what DataLoader would be asked for
         loader = DataLoader(theirs, batch_size=BATCH, sampler=order, collate_fn=_together, drop_last=True)
         _compare(ours(), loader)
         speeds = [(_speed(ours, seconds), _speed(lambda loader=loader: loader, seconds)) for _ in range(rounds)]  # type: ignore[misc]

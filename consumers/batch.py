@@ -194,7 +194,7 @@ class Batch:
         """
         return self._made_here("sources are known there alone").sources(self._start, self._x().shape[1])
 
-    def mask_loss(self) -> None:
+    def _mask_loss(self) -> None:
         """Set y to `IGNORED` where x and y are of different documents, or y is padding."""
         self._y().masked_fill_(~self.documents().loss_mask, IGNORED)
 
@@ -211,7 +211,7 @@ class Batch:
         """Return this batch with x and y in pinned memory, as a ``DataLoader`` with ``pin_memory=True`` asks for it."""
         return replace(self, _sent=Staged(self._x().pin_memory(), self._y().pin_memory()))
 
-    def tell_others(self, on_use: Callable[["Batch"], None]) -> None:
+    def _tell_others(self, on_use: Callable[["Batch"], None]) -> None:
         """Have a function called in the process that this batch is sent to, once, when it is used there."""
         self._others_on_use = on_use
 

@@ -158,7 +158,7 @@ class Batches(StepLoop):
         stagings = Stagings(phases, info.dtype, target, widen=widen, slots=slots)
         row_bytes = (length + 1) * info.dtype.itemsize
         delivery = Delivery(phases, stagings, store_wait, stop, prefetch, row_bytes, masks=masks, skips=skips)
-        self.opened = OpenBatches(
+        self._opened = OpenBatches(
             *(info, sequence, phases.first, options, self._trainable, self._reader, head, reachable, delivery),
             keeps_last=not drop_last,
         )
@@ -185,13 +185,13 @@ class Batches(StepLoop):
             TypeError: the end is not known; as Python and torch expect it of what has no length.
 
         """
-        if (total := self.opened.head.total()) is None:
+        if (total := self._opened.head.total()) is None:
             raise TypeError(
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
                 "that are there (eras=range(0, 8)), close the stream (`tokenmill close`), or leave len() out"
             )
         end = replace(self._position, sample=max(self._position.end(total, self._views), 0))
-        return end.step + (self.opened.keeps_last and end.before(end.step).sample < total)
+        return end.step + (self._opened.keeps_last and end.before(end.step).sample < total)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
@@ -221,23 +221,28 @@ class Batches(StepLoop):
         Raises StoreError where the store is not there any more, DamagedError where the files of the eras are damaged.
         """
         with self._reachable:
-            return self.opened.head.behind(self._position.after(self._made).sample)
+            return self._opened.head.behind(self._position.after(self._made).sample)
 
     @property
     def skipped(self) -> int:
         """Number of damaged blocks that this rank left out so far."""
         return sum(len(reader.skipped) for reader in list(self._trainable.readers.values()))
 
-    def with_content(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return an earlier state of the same run that names the content that was used up to now."""
         return state | {"content": self.state_dict()["content"]}
 
     def _leg(self) -> Leg:
-        end = self._trainable.total if self.opened.keeps_last else lambda: None  # not of self, which batches would keep
+        end = self._trainable.total if self._opened.keeps_last else lambda: None  # not self, which batches would keep
         return Leg(self._position, self._trainable.content, end, self._told_lengths())
 
     def _end(self) -> int | None:
-        return self._trainable.total() if self.opened.keeps_last else None
+        return self._trainable.total() if self._opened.keeps_last else None
+
+    def _release(self) -> None:
+        self._reader._ahead, self._reader._tables = None, {}
+        with self._trainable.lock:
+            self._trainable.readers.clear()
 
     def _looks(self) -> Iterator[Found | None]:
         walk, begin = self._walk(), self._position
@@ -266,13 +271,13 @@ class Batches(StepLoop):
         if begin.sample - ahead > total:
             raise arguments.behind_end(begin.sample, self._info.name, total)
         ends = begin.end(total, self._views)
-        if not begin.sample and ends < (1 if self.opened.keeps_last else ranks.global_batch):
+        if not begin.sample and ends < (1 if self._opened.keeps_last else ranks.global_batch):
             raise arguments.too_large(ranks, begin.sequence, total)
         return not ranks.steps_in(ends - sample)
 
     def _awaited(self) -> str:
-        return self.awaited(self._position.after(self._made + 1).up_to(self._end()).sample - 1)
+        return self._awaited_at(self._position.after(self._made + 1).up_to(self._end()).sample - 1)
 
-    def awaited(self, sample: int) -> str:
+    def _awaited_at(self, sample: int) -> str:
         """Say what is missing where this sample cannot be read, and what to do."""
         return awaited_era(self._info.name, self._store, self._trainable.next_era(sample), self._trainable.eras)

@@ -79,6 +79,12 @@ class Beside(Generic[Copied, Made]):
             if self._process == os.getpid():
                 self._answers.get()
 
+    def end(self) -> None:
+        """Let the thread end."""
+        self.settle()
+        self._tasks.put(None)
+        self._process = -1
+
     def _taken(self, make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied | None]) -> _Found[Made]:
         """Return what is made of the next copy, by the thread or here."""
         if self._is_begun:

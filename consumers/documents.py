@@ -177,10 +177,10 @@ class Documents:
             DamagedError: a file is damaged or cut off (with ``check``: a block or an entry).
 
         """
-        documents = self.numbers_of(indices)
+        documents = self._numbers_of(indices)
         with self._reachable:
             parts: list[list[Tokens]] = [[] for _ in documents]
-            for slot, _, tokens in self.stretches(documents):
+            for slot, _, tokens in self._stretches(documents):
                 parts[slot].append(tokens)
             whole = [np.concatenate(part) for part in parts]
             found: list[StoredDocument] = [None] * len(documents)  # type: ignore[list-item]
@@ -208,7 +208,7 @@ class Documents:
         return self._index.lengths
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What decides which document has which number, for states: JSON, with the hash of the last era."""
         return {
             "stream": self._info.name,
@@ -228,14 +228,14 @@ class Documents:
         """
         if self.labels is None:
             raise InputError("these documents have no labels: open Documents with a label_field")
-        labels = self.labels if indices is None else self.labels[self.numbers_of(indices)]
+        labels = self.labels if indices is None else self.labels[self._numbers_of(indices)]
         if self.label_names is not None:
             return dict(
                 zip(self.label_names, np.bincount(labels, minlength=len(self.label_names)).tolist(), strict=True)
             )
         return dict(zip(*(column.tolist() for column in np.unique(labels, return_counts=True)), strict=True))
 
-    def era_of_each(self) -> Numbers:
+    def _era_of_each(self) -> Numbers:
         """Return the era with which each document was whole, ``[len]``: that of the last of its blocks."""
         found = np.empty(len(self), np.int64)
         with self._reachable:
@@ -247,7 +247,7 @@ class Documents:
             found[mine] = self.eras.start + np.searchsorted(stops, self._index.last_blocks(mine), side="right")
         return found
 
-    def numbers_of(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> Numbers:
+    def _numbers_of(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> Numbers:
         """Return the numbers of documents, 0 or more; raises as `take`."""
         wanted = arguments.places_in_row("indices", indices)
         if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
@@ -256,7 +256,7 @@ class Documents:
             )
         return wanted % max(len(self), 1)
 
-    def stretches(self, documents: Numbers, most: int | None = None) -> Iterator[tuple[int, int, Tokens]]:
+    def _stretches(self, documents: Numbers, most: int | None = None) -> Iterator[tuple[int, int, Tokens]]:
         """Yield the tokens of documents in pieces, where they are in the files: read-only views.
 
         For each piece the index among the documents that were asked for, and that of its first token in the document;
@@ -282,20 +282,6 @@ class Documents:
                 for at, slot, position, start, stop in zip(*(column.tolist() for column in told), strict=True):
                     found[at] = (slot, position, flat[start:stop])
         return (found[at] for at in wanted.tolist())
-
-    def pieces_in_place(self, documents: Numbers, most: int | None) -> Iterator[tuple[int, int, Tokens]]:
-        """Yield the same; where the store went away, the error says so."""
-        with self._reachable:
-            return self.stretches(documents, most)
-
-    def look(self, views: Sequence[Tokens]) -> None:
-        """Look now and then whether the files under views are as long as they were, just before they are read.
-
-        Raises:
-            DamagedError: one of them was cut off.
-
-        """
-        self._watch.look(views)
 
     def _metas(self, documents: Numbers) -> Iterator[tuple[Numbers, int, npt.NDArray[np.void], list[dict[str, Any]]]]:
         """Yield the first pieces of documents and their metas: their indices in the request, and the partition."""

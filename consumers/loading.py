@@ -128,7 +128,7 @@ class StepDataset(IterableDataset[Batch]):
         """Return the state of `Batches` where this stands; in a worker, its own, as ``StatefulDataLoader`` wants it."""
         if self._worker is None or self._reading is None:
             return self._now()
-        return self._worker | {"data": self._reading.with_content(self._worker["data"])}
+        return self._worker | {"data": self._reading._with_content(self._worker["data"])}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` said: as `resume`, or as the worker of the same number, of as many.
@@ -166,7 +166,7 @@ class StepDataset(IterableDataset[Batch]):
     def _in_worker(self, batches: StepLoop, state: dict[str, Any]) -> Iterator[Batch]:
         used = partial(note_use, self._place.key, self._place.turn)
         for batch in batches:
-            batch.tell_others(used)
+            batch._tell_others(used)
             state["made"] += 1
             yield batch
 

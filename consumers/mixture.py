@@ -79,7 +79,7 @@ class Mixture(StepLoop):
         with told("streams", streams):
             self._streams = streams_of(streams)
         require_alike(self._streams)
-        opened = [batches.opened for batches in self._streams.values()]
+        opened = [batches._opened for batches in self._streams.values()]
         delivery, ranks = opened[0].delivery, opened[0].ranks
         begin = beginning_of(self._streams, ranks.global_batch)
         super().__init__(delivery, ReachableStreams([one.reachable for one in opened]), begin)
@@ -250,10 +250,10 @@ class Mixture(StepLoop):
         found = []
         for name, batches in self._streams.items():
             with self._reachable:
-                found.append(batches.opened.head.behind(samples.get(name, 0)))
+                found.append(batches._opened.head.behind(samples.get(name, 0)))
         return Behind(*(sum(column) for column in zip(*found, strict=True)))
 
-    def with_content(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return an earlier state of the same run that names the content that was used up to now."""
         used = {one["name"]: one["content"] for one in self.state_dict()["streams"]}
         streams = [one | {"content": used.get(one["name"], one["content"])} for one in state["streams"]]
@@ -286,12 +286,16 @@ class Mixture(StepLoop):
         """Number of damaged blocks that this rank left out so far."""
         return sum(batches.skipped for batches in self._streams.values())
 
+    def _release(self) -> None:
+        for batches in self._streams.values():
+            batches.close()
+
     def _add_part(self, name: str) -> None:
         batches = self._streams[name]
-        opened = batches.opened
+        opened = batches._opened
         part = MixturePart(opened.trainable, opened.reader, opened.head, leaves=self._mixing.at_end[name] == "leave")
         self._reader.parts[name] = part
-        self._positions[name] = Position.beginning(batches.opened.sequence, 1)
+        self._positions[name] = Position.beginning(batches._opened.sequence, 1)
         views = {each.trainable.views for each in self._reader.parts.values()}
         for each in self._reader.parts.values():
             each.reader.checks_copies = views == {1}
@@ -385,4 +389,4 @@ class Mixture(StepLoop):
         missing = self._reader.missing
         if missing is None:
             return "the streams of the mixture, whose states are ahead of their stores: bring these up to date"
-        return f"{missing.stream!r} in a mixture: {self._streams[missing.stream].awaited(missing.sample)}"
+        return f"{missing.stream!r} in a mixture: {self._streams[missing.stream]._awaited_at(missing.sample)}"

@@ -79,9 +79,9 @@ def streams_of(value: Any) -> dict[str, Batches]:
             raise InputError(f"a stream of the mixture is named {shown(name)}: give it a text as name")
         if type(batches) is not Batches:
             raise InputError(f"stream {name!r} is {shown(batches)}: give Batches of a stream of its own")
-        if batches.opened.sequence.in_order:
+        if batches._opened.sequence.in_order:
             raise InputError(f"stream {name!r} is read in order: give Batches without in_order")
-        if batches.opened.keeps_last:
+        if batches._opened.keeps_last:
             raise InputError(
                 f"stream {name!r} has drop_last=False, and a mixture ends with a step: give Batches without"
             )
@@ -97,7 +97,7 @@ def streams_of(value: Any) -> dict[str, Batches]:
 
 def require_alike(streams: Mapping[str, Batches]) -> None:
     """Raise InputError where streams cannot be in one batch; says how to make them alike."""
-    opened = {name: batches.opened for name, batches in streams.items()}
+    opened = {name: batches._opened for name, batches in streams.items()}
     recipes = {name: one.info.values.get("genesis", {}).get("recipe", {}) for name, one in opened.items()}
     traits = [
         _Trait(
@@ -231,7 +231,7 @@ def at_end_of(value: Any, streams: Mapping[str, Batches]) -> dict[str, str]:
     found = dict.fromkeys(streams, "wait")
     for name, one in named.items():
         found[name] = choice("at_end", one, _AT_END)
-        if one == "repeat" and streams[name].opened.sequence.passes == 1:
+        if one == "repeat" and streams[name]._opened.sequence.passes == 1:
             raise InputError(
                 f"at_end is 'repeat' for {name!r}, whose Batches go through it once: give them passes=4, or as many as "
                 "you want"

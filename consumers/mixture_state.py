@@ -130,7 +130,7 @@ def _course_at(schedule: Schedule, place: int) -> Course:
 
 def beginning_of(streams: Mapping[str, Batches], global_batch: int) -> Position:
     """Return the first position of a mixture; its sequence names all streams, by a hash."""
-    opened = {name: batches.opened.sequence for name, batches in streams.items()}
+    opened = {name: batches._opened.sequence for name, batches in streams.items()}
     identity = canonical_json({name: [one.stream, one.fingerprint, one.seed] for name, one in opened.items()})
     length = next(iter(opened.values())).sequence_length
     name, fingerprint = "+".join(opened), xxhash.xxh3_128_hexdigest(identity)
@@ -174,7 +174,7 @@ def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str
             )
     positions = {}
     for name, batches in streams.items():
-        sequence = batches.opened.sequence
+        sequence = batches._opened.sequence
         if name in named:
             try:
                 positions[name] = Position.from_dict(named[name], sequence)

@@ -189,7 +189,7 @@ class PaddedBatches:
             name = min(taken)
             raise InputError(f"{name} is {arguments.shown(options[name])}: give none, for PaddedBatches decides it")
         workers = arguments.whole("num_workers", num_workers, 0, "processes", 1 << 16)
-        self._sampler.between(self._sample, self._sample + 1)  # forked workers then have the order of the pass
+        self._sampler._between(self._sample, self._sample + 1)  # forked workers then have the order of the pass
         steps = _Steps(self)
         return DataLoader(steps, batch_size=None, sampler=_StepNumbers(self), num_workers=workers, **options)
 
@@ -204,7 +204,7 @@ class PaddedBatches:
             InputError: it is no state, or one of another sequence of documents (`DocumentSampler.load_state_dict`).
 
         """
-        sample = self._sampler.sample_in(state_dict)
+        sample = self._sampler._sample_in(state_dict)
         state = arguments.state_of(state_dict, {"step"}, "what state_dict() of PaddedBatches returned")
         self._step = arguments.whole("step", state["step"], 0, "steps")
         self._sample = sample
@@ -224,11 +224,11 @@ class PaddedBatches:
 
         """
         mine = self._numbers(self._sample, len(self) - self._step)
-        wanted = self._sampler.between(self._sample, self._sampler.total)[mine - self._sample]
+        wanted = self._sampler._between(self._sample, self._sampler.total)[mine - self._sample]
         return self._documents.label_distribution(wanted)
 
     def _state(self, sample: int, step: int) -> dict[str, Any]:
-        return self._sampler.identity | {"sample": min(sample, self._sampler.total), "step": step}
+        return self._sampler._identity | {"sample": min(sample, self._sampler.total), "step": step}
 
     def _numbers(self, sample: int, steps: int) -> Numbers:
         """Return which documents of the sequence this rank has in so many steps from a sample on."""
@@ -250,8 +250,9 @@ class PaddedBatches:
         """Yield the batches of so many steps from a sample on."""
         size = self._ranks.batch_size
         mine = self._numbers(sample, steps) - sample
-        documents = self._sampler.between(sample, sample + steps * self._ranks.global_batch)[mine]
-        pieces = deque(self._documents.pieces_in_place(documents, self._max_length))
+        documents = self._sampler._between(sample, sample + steps * self._ranks.global_batch)[mine]
+        with self._documents._reachable:
+            pieces = deque(self._documents._stretches(documents, self._max_length))
         for number in range(steps):
             rows: list[Piece] = []
             first = number * size
@@ -271,7 +272,7 @@ class PaddedBatches:
         shape = (len(documents), width)
         ids, mask = self._empty(shape), self._empty(shape)
         padded, there = ids.numpy(), mask.numpy()
-        self._documents.look([tokens for _, _, tokens in pieces])
+        self._documents._watch.look([tokens for _, _, tokens in pieces])
         padded.fill(self._padding_id)
         for row, column, tokens in pieces:
             padded[row, column : column + len(tokens)] = tokens
@@ -305,7 +306,7 @@ class _Steps(Dataset[PaddedBatch]):
     def __getitem__(self, place: tuple[int, int]) -> PaddedBatch:
         sample, step = place
         with torch.inference_mode(mode=False):
-            return next(self._batches._read(sample, step, 1))  # noqa: SLF001 - of this module
+            return next(self._batches._read(sample, step, 1))
 
 
 class _StepNumbers:
@@ -315,11 +316,11 @@ class _StepNumbers:
         self._batches = batches
 
     def __len__(self) -> int:
-        return len(self._batches) - self._batches._step  # noqa: SLF001 - as above
+        return len(self._batches) - self._batches._step
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        sample, size = self._batches._sample, self._batches._ranks.global_batch  # noqa: SLF001 - as above
-        first = self._batches._step  # noqa: SLF001 - as above
+        sample, size = self._batches._sample, self._batches._ranks.global_batch
+        first = self._batches._step
         return ((sample + number * size, first + number) for number in range(len(self)))
 
 

@@ -38,7 +38,7 @@ class DocumentSampler(ABC):
     where a framework divides the batches (Accelerate, Lightning).
     """
 
-    kind: ClassVar[str]
+    _kind: ClassVar[str]
     """Names the order in states."""
 
     def __init__(
@@ -50,11 +50,11 @@ class DocumentSampler(ABC):
         self._data_rank = None if rank is world_size is None else DataRank.of(rank, world_size)
         self._ranks = arguments.ranks_of(1, *(self._data_rank or DataRank(0, 1))[:2], (0, 1))
         self._sample = 0
-        self._order: tuple[int, Numbers] | None = None
+        self._pass: tuple[int, Numbers] | None = None
         """The last pass that was asked for."""
 
     @abstractmethod
-    def order(self, passed: int) -> Numbers:
+    def _order(self, passed: int) -> Numbers:
         """Return the documents of a pass."""
 
     @property
@@ -68,9 +68,9 @@ class DocumentSampler(ABC):
         return self._documents
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What decides the sequence, for states: JSON."""
-        return {"format": STATE_FORMAT, "order": self.kind, "seed": self._seed} | self._documents.identity
+        return {"format": STATE_FORMAT, "order": self._kind, "seed": self._seed} | self._documents._identity
 
     @property
     def total(self) -> int:
@@ -91,25 +91,25 @@ class DocumentSampler(ABC):
             )
         rank, world_size = self._ranks.rank, self._ranks.world_size
         while self._sample + world_size <= self.total:
-            (number,) = self.between(self._sample + rank, self._sample + rank + 1).tolist()
+            (number,) = self._between(self._sample + rank, self._sample + rank + 1).tolist()
             self._sample += world_size
             yield number
 
-    def between(self, first: int, stop: int) -> Numbers:
+    def _between(self, first: int, stop: int) -> Numbers:
         """Return the numbers ``[first, stop)`` of the sequence, as far as there are."""
         parts = [np.empty(0, np.int64)]
         stop = min(stop, self.total)
         while first < stop:
             passed, at = divmod(first, self.in_pass)
-            if self._order is None or self._order[0] != passed:
-                self._order = (passed, self.order(passed))
-            parts.append(self._order[1][at : at + stop - first])
+            if self._pass is None or self._pass[0] != passed:
+                self._pass = (passed, self._order(passed))
+            parts.append(self._pass[1][at : at + stop - first])
             first += len(parts[-1])
         return np.concatenate(parts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the sampler stands: small, JSON."""
-        return self.identity | {"sample": self._sample}
+        return self._identity | {"sample": self._sample}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state of such a sampler, or of `PaddedBatches` over one, was saved.
@@ -119,11 +119,11 @@ class DocumentSampler(ABC):
                 or labels, or over other content.
 
         """
-        self._sample = self.sample_in(state_dict)
+        self._sample = self._sample_in(state_dict)
 
-    def sample_in(self, state: Any) -> int:
+    def _sample_in(self, state: Any) -> int:
         """Return how many numbers a state says were given; raises as `load_state_dict`."""
-        wanted = self.identity
+        wanted = self._identity
         taken = "what state_dict() of the same sampler, or of PaddedBatches over it, returned"
         given = arguments.state_of(state, {"order", "sample"}, taken)
         others = [name for name, value in wanted.items() if given.get(name) != value]
@@ -139,7 +139,7 @@ class DocumentSampler(ABC):
 class EraSampler(DocumentSampler):
     """All documents, in the order of the eras with which they were whole, shuffled inside each."""
 
-    kind = "eras"
+    _kind = "eras"
 
     @naming_unknown
     def __init__(
@@ -167,17 +167,17 @@ class EraSampler(DocumentSampler):
         return len(self._documents)
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What decides the sequence, for states: JSON."""
-        return super().identity | {"shuffle": self._shuffle}
+        return super()._identity | {"shuffle": self._shuffle}
 
-    def order(self, passed: int) -> Numbers:
+    def _order(self, passed: int) -> Numbers:
         """Return the documents of a pass; the eras of all are looked up once."""
         return era_order(self._eras, seed=self._seed, passed=passed, shuffle=self._shuffle)
 
     @cached_property
     def _eras(self) -> Numbers:
-        return self._documents.era_of_each()
+        return self._documents._era_of_each()
 
 
 class BucketSampler(EraSampler):
@@ -186,7 +186,7 @@ class BucketSampler(EraSampler):
     Each ``window`` of documents, in the order of the eras, is sorted by length, cut into buckets, and these shuffled.
     """
 
-    kind = "buckets"
+    _kind = "buckets"
 
     @naming_unknown
     def __init__(
@@ -215,13 +215,13 @@ class BucketSampler(EraSampler):
             )
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What decides the sequence, for states: JSON."""
-        return super().identity | {"bucket_size": self._bucket, "window": self._window}
+        return super()._identity | {"bucket_size": self._bucket, "window": self._window}
 
-    def order(self, passed: int) -> Numbers:
+    def _order(self, passed: int) -> Numbers:
         """Return the documents of a pass."""
-        order, lengths = super().order(passed), self._documents.lengths
+        order, lengths = super()._order(passed), self._documents.lengths
         return bucket_order(order, lengths, window=self._window, bucket=self._bucket, seed=self._seed, passed=passed)
 
 
@@ -231,7 +231,7 @@ class StratifiedSampler(DocumentSampler):
     A stratum that has fewer than its share gives all it has, which the log says; `strata` has the numbers.
     """
 
-    kind = "strata"
+    _kind = "strata"
 
     @naming_unknown
     def __init__(
@@ -275,10 +275,10 @@ class StratifiedSampler(DocumentSampler):
         return sum(one.drawn for one in self.strata)
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What decides the sequence, for states: JSON."""
-        return super().identity | {"num_samples": self._samples, "num_strata": self._strata}
+        return super()._identity | {"num_samples": self._samples, "num_strata": self._strata}
 
-    def order(self, passed: int) -> Numbers:
+    def _order(self, passed: int) -> Numbers:
         """Return the documents of a pass."""
         return stratified_order(self._owners, self.strata, seed=self._seed, passed=passed)

@@ -71,6 +71,7 @@ class StepLoop(ABC):
         """Steps delivered since ``_position``."""
         self._turn = 0
         """Counts what makes running iterations invalid."""
+        self._closed = False
         self._most_samples = min(_CHUNK_BYTES // delivery.row_bytes, _CHUNK_SAMPLES)
         self._delivered = self._sampled = self._missing = 0  # the last: damaged samples that batches lack
         self._waited = self._worked = 0.0
@@ -114,7 +115,7 @@ class StepLoop(ABC):
             DamagedError: a file is damaged or cut off (with ``check``: a block, before its batch is delivered).
 
         """
-        self._phases.data_rank.require()
+        self._require_open()
         self._settle()
         delivery, reachable = self._delivery, self._reachable
         turn, before, skips = self._turn, self._position.step - 1, delivery.skips
@@ -141,10 +142,10 @@ class StepLoop(ABC):
                 waits = False
                 store_wait.end()
             if carries:
-                staging.deliver(made._sent)  # noqa: SLF001 - of this package
+                staging.deliver(made._sent)
             if masks:
-                made.mask_loss()
-            chunk: Any = made._chunk  # noqa: SLF001 - as above
+                made._mask_loss()
+            chunk: Any = made._chunk
             self._sampled += chunk.batch_size
             if skips:
                 self._missing += chunk.batch_size - len(made) // chunk.split
@@ -181,6 +182,28 @@ class StepLoop(ABC):
     @abstractmethod
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of files and threads, as the end of a ``with`` block does; what was given stays as it is."""
+        self._settle()
+        self._delivery.stagings._beside.end()
+        self._release()
+        self._closed = True
+
+    def _require_open(self) -> None:
+        self._phases.data_rank.require()
+        if self._closed:
+            raise InputError(f"this {type(self).__name__} was closed: open it again, and load its state_dict()")
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Let go of what is open."""
 
     def rewind(self) -> Self:
         """Go back to the beginning of the sequence, as for each validation."""
@@ -233,7 +256,7 @@ class StepLoop(ABC):
         """Number of damaged blocks that this rank left out so far."""
 
     @abstractmethod
-    def with_content(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return an earlier state of the same run that names the content that was used up to now."""
 
     @abstractmethod

@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from itertools import islice
@@ -31,7 +32,7 @@ from tests.consumers.scenes import (
 )
 from tests.store.chains import STREAM, fill, make_store, segment_of, tokens_of
 from tests.store.eras import write_eras
-from tokenmill.consumers import Batches, staging
+from tokenmill.consumers import Batches, Mixture, staging, step_loop
 from tokenmill.consumers.gathering import Rows
 from tokenmill.consumers.staging import HostStaging, Sent, Staged
 from tokenmill.errors import DamagedError, InputError, StoreError
@@ -440,3 +441,28 @@ def test_damaged_blocks_are_left_out_when_told_to(tmp_path: Path) -> None:
     assert batches.skipped == 4
     for batch in found:
         assert len(batch.samples.blocks) == len(batch.x)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_with_block_ends_threads_and_lets_files_go(
+    store: Store, monkeypatch: pytest.MonkeyPatch, *, mixed: bool
+) -> None:
+    """What was delivered stays; its documents are read again. The state is there, and iterating is refused."""
+    monkeypatch.setattr(step_loop, "LONG_SECONDS", -1.0)  # the next batches are made by a thread
+    others = set(threading.enumerate())
+    batches = open_batches(store)
+    with Mixture({"one": batches}, {"one": 1}) if mixed else batches as loop:
+        loop._most_samples = 2  # a step a look
+        first, second = islice(loop, 2)
+        names = {thread.name for thread in threading.enumerate() if thread not in others}
+        assert names == {"copies", "read-ahead"}
+    deadline = time.monotonic() + 20
+    while set(threading.enumerate()) - others and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not set(threading.enumerate()) - others
+    assert not batches._trainable.readers
+    assert first.documents().document_ids.shape == (2, 4)
+    assert second.state == loop.state_dict()
+    loop.close()
+    with pytest.raises(InputError, match="was closed: open it again"):
+        next(iter(loop))

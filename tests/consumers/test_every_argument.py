@@ -602,18 +602,13 @@ def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) 
                 found |= {f"{name}.{method}.{argument}" for argument in arguments}
     found |= {f"StepDataset.{name}" for name in inspect.signature(Batches).parameters}
     found -= {"Batch.to.device", "Batch.to.non_blocking"}  # torch's own, given on to it
-    found -= {"Batch.tell_others.on_use"}  # for StepDataset
     found |= {f"Mixture.open.{name}" for name in inspect.signature(Mixture).parameters}  # which takes them, too
     found |= {"Batches.skip.steps", "Batches.state_after.step", "Mixture.skip.steps"}  # inherited
-    # `awaited` and `with_content` are for `Mixture` and `StepDataset`, which give them nothing of people's
-    found = {key for key in found if ".awaited." not in key and ".with_content." not in key}
     found -= {"StepDataset.options", "MixtureDataset.options"}
     found |= {f"{kind}.load_state_dict.state_dict" for kind in SAMPLERS}  # inherited
     found |= {"BatchDocuments.from_ids.document_ids"}  # of the class
     found -= {"PaddedBatch.to.device", "PaddedBatch.to.non_blocking", "PaddedBatches.loader.options"}  # torch's own
     found -= {"PaddedBatches.__getitem__.index"}  # refuses whatever it is given
-    internal = {"order", "between", "sample_in", "numbers_of", "stretches", "pieces_in_place", "look"}
-    found = {name for name in found if name.split(".")[1] not in internal}
     assert found == set(rows) == set(KEYS)
 
 

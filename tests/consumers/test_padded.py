@@ -131,7 +131,7 @@ def test_a_stratum_that_is_too_small_is_said(documents: Documents, caplog: pytes
 
 def test_eras_of_documents_are_those_of_their_last_blocks(documents: Documents, path: Path) -> None:
     """With which they were whole."""
-    eras = documents.era_of_each().tolist()
+    eras = documents._era_of_each().tolist()
     known = {n: {one.offset + 100 * one.partition for one in Documents(path, STREAM, eras=range(n))} for n in (1, 2, 3)}
     for one, era in zip(documents, eras, strict=True):
         key = one.offset + 100 * one.partition
@@ -198,7 +198,7 @@ def test_without_labels_the_ids_are_what_is_learned(path: Path) -> None:
     mask = batch["attention_mask"].bool()
     assert torch.equal(batch["labels"], torch.where(mask, batch["input_ids"], -100))
     assert set(batch["input_ids"][~mask].tolist()) == {77}
-    assert batch.indices.tolist() == EraSampler(documents).between(0, 5).tolist()
+    assert batch.indices.tolist() == EraSampler(documents)._between(0, 5).tolist()
 
 
 @given(
@@ -235,7 +235,7 @@ def test_a_loop_goes_on_where_it_was_left(documents: Documents) -> None:
     first = [batch.indices.tolist() for batch in islice(batches, 4)]
     assert batches.state_dict()["sample"] == 12
     rest = [batch.indices.tolist() for batch in batches]
-    assert [number for some in first + rest for number in some] == EraSampler(documents).between(0, 39).tolist()
+    assert [number for some in first + rest for number in some] == EraSampler(documents)._between(0, 39).tolist()
     assert [batch.indices.tolist() for batch in batches.rewind()] == first + rest
     assert list(batches) == []
     running = iter(batches.rewind())
