@@ -8,6 +8,7 @@ EXTRA_OF: Final = {
     "aiohttp": "app",
     "aiokafka": "app",
     "backports": "app",
+    "brotli": "produce",
     "cramjam": "app",
     "crc32c": "app",
     "datasets": "hf",
@@ -37,7 +38,6 @@ EXTRA_OF: Final = {
     "structlog": "app",
     "torch": "train",
     "typer": "app",
-    "warcio": "produce",
 }
 """Modules, by the names under which they are imported, that are there only where this extra was asked for."""
 

@@ -335,7 +335,7 @@ def test_a_data_set_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With the extra to install, before anything is read."""
-    for name in ("datasets", "pyarrow.ipc", "pyarrow.parquet", "warcio.archiveiterator"):
+    for name in ("datasets", "pyarrow.ipc", "pyarrow.parquet", "brotli"):
         monkeypatch.setitem(sys.modules, name, None)
     extras = {"hf://some/where": "hf"}
     for name in ("a.parquet", "a.arrow", "a.warc.gz"):

@@ -81,9 +81,9 @@ class ForwardStream(io.RawIOBase):
 
 
 # The standard library has zstd from Python 3.14 on; before, its backport is the same module.
-_zstd: Any = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+ZSTD: Final[Any] = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
-DAMAGE: Final = (OSError, EOFError, zlib.error, _zstd.ZstdError, lzma.LZMAError, BadZipFile)
+DAMAGE: Final = (OSError, EOFError, zlib.error, ZSTD.ZstdError, lzma.LZMAError, BadZipFile)
 """What reading raises when a file cannot be read, is cut off, or is damaged."""
 
 
@@ -134,7 +134,7 @@ class _Streams(ForwardStream):
 
 _OPENERS: Final[dict[str, Callable[[Any], "io.BufferedReader[Any]"]]] = {
     ".gz": lambda raw: in_steps(GzipFile(fileobj=raw)),
-    ".zst": lambda raw: in_steps(_zstd.ZstdFile(raw)),
+    ".zst": lambda raw: in_steps(ZSTD.ZstdFile(raw)),
     ".bz2": lambda raw: io.BufferedReader(_Streams(raw, BZ2Decompressor), BUFFER_BYTES),
     ".xz": lambda raw: io.BufferedReader(_Streams(raw, _xz, _XZ_PADDING), BUFFER_BYTES),
 }

@@ -20,7 +20,7 @@ from tokenmill.sources.archives import ZIP, ZipMember, zip_sources
 from tokenmill.sources.datasets import DatasetSource, is_dataset
 from tokenmill.sources.file_sources import STDIN, STDIN_NUMBER, FileSource, Reading, StandardInput
 from tokenmill.sources.formats import require
-from tokenmill.sources.formats.warc import EXTRACT
+from tokenmill.sources.formats.web_pages import EXTRACT
 from tokenmill.sources.items import DocumentSource, library
 from tokenmill.sources.remote import RemoteFile, is_remote, remote_sources
 

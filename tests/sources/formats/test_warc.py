@@ -1,17 +1,26 @@
 """Web archives."""
 
 import gzip
+import io
 import json
+import zlib
 from dataclasses import replace
 from encodings import _cache
 from pathlib import Path
 
+import brotli
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from warcio.warcwriter import WARCWriter
 
-from tests.sources.files import warc_record
+from tests.sources.files import warc_record, zstd
 from tests.sources.reading import found_in, reading_of, refusals, values
+from tokenmill.app.settings import Settings
 from tokenmill.sources import Refused
-from tokenmill.sources.formats.warc import DEEP, MOST_DEEP
+from tokenmill.sources.formats.warc import read_warc
+from tokenmill.sources.formats.web_pages import DEEP, MOST_DEEP
+from tokenmill.sources.items import START, File, Needs
 
 HTTP = "application/http; msgtype=response"
 
@@ -102,23 +111,6 @@ def test_a_page_that_is_nested_too_deep_is_refused_and_its_neighbours_are_read(t
     assert values(found)[-1] == b"the last one"
 
 
-def test_an_archive_that_warcio_cannot_read_is_named(tmp_path: Path) -> None:
-    """A response must have an address; the pages before one without are documents, and the file is broken there."""
-    odd = warc_record("response", "odd", "HTTP/1.1 200 OK\r\n\r\ntext", HTTP)
-    lines = [line for line in odd.split(b"\r\n") if not line.startswith(b"WARC-Target-URI")]
-    good = warc_record("conversion", "good", "text")
-    (tmp_path / "a.warc").write_bytes(good + b"\r\n".join(lines) + good)
-    (tmp_path / "b.warc").write_bytes(good)
-
-    found = found_in(reading_of(plain=True), tmp_path)
-
-    assert values(found) == [b"text", b"text"]
-    ((where, why),) = refusals(found)
-    assert where == "a.warc:2"
-    assert why.startswith("warcio cannot read this record: AttributeError")
-    assert [item.broken for item in found if isinstance(item, Refused)] == [True]
-
-
 def test_pages_of_html_are_extracted_where_that_is_wanted(tmp_path: Path) -> None:
     """Their main text, in the encoding that header or bytes say; other types are named as before."""
     page = (
@@ -140,6 +132,135 @@ def test_pages_of_html_are_extracted_where_that_is_wanted(tmp_path: Path) -> Non
         assert "Korn wird in der Mühle zu Mehl" in texts[name]
         assert "menu" not in texts[name]
     assert "a page of type image/png, which has no text that could be taken" in [why for _, why in refusals(found)]
+
+
+PAGE = "<html><body><main><p>Korn wird in der Mühle zu Mehl, und aus Mehl wird Brot.</p></main></body></html>" * 9
+BODY = PAGE.encode()
+
+
+def in_chunks(body: bytes) -> bytes:
+    """Return a body as servers send it whose length they do not know."""
+    return b"".join(b"%x;x=y\r\n%s\r\n" % (len(part), part) for part in (body[:70], body[70:])) + b"0\r\n\r\n"
+
+
+def raw_deflate(body: bytes) -> bytes:
+    """Return what some servers send as deflate."""
+    packed = zlib.compressobj(wbits=-15)
+    return packed.compress(body) + packed.flush()
+
+
+CODED: dict[str, tuple[str, bytes]] = {
+    "gzip": ("Content-Encoding: gzip", gzip.compress(BODY)),
+    "capitals": ("content-encoding:GZIP", gzip.compress(BODY)),
+    "two members": ("Content-Encoding: x-gzip", gzip.compress(BODY[:50]) + gzip.compress(BODY[50:])),
+    "deflate": ("Content-Encoding: deflate", zlib.compress(BODY)),
+    "raw deflate": ("Content-Encoding: deflate", raw_deflate(BODY)),
+    "brotli": ("Content-Encoding: br", brotli.compress(BODY)),
+    "zstd": ("Content-Encoding: zstd", zstd.compress(BODY)),
+    "several": ("Content-Encoding: br, gzip", gzip.compress(brotli.compress(BODY))),
+    "several fields": ("Content-Encoding: br\r\nContent-Encoding: gzip", gzip.compress(brotli.compress(BODY))),
+    "chunks": ("Transfer-Encoding: chunked", in_chunks(BODY)),
+    "both": ("Transfer-Encoding: chunked\r\nContent-Encoding: zstd", in_chunks(zstd.compress(BODY))),
+    "none": ("Content-Encoding: identity", BODY),
+    "undone before": ("Content-Encoding: br\r\nTransfer-Encoding: chunked", BODY),
+}
+NOT_READ: dict[str, tuple[str, bytes, str]] = {
+    "another": ("Content-Encoding: dcb", b"\xff" + brotli.compress(BODY), "in the encoding 'dcb', which is not read"),
+    "gzip cut off": ("Content-Encoding: gzip", gzip.compress(BODY)[:-9], "not in the encoding 'gzip'"),
+    "zstd cut off": ("Content-Encoding: zstd", zstd.compress(BODY)[:-9], "not in the encoding 'zstd'"),
+    "brotli cut off": ("Content-Encoding: br", brotli.compress(BODY)[:-9], "not in the encoding 'br'"),
+    "damaged": ("Content-Encoding: gzip", gzip.compress(BODY)[:40] + b"\0" * 90, "not in the encoding 'gzip'"),
+    "chunks cut off": ("Transfer-Encoding: chunked", in_chunks(gzip.compress(BODY))[:90], "encoding 'chunked'"),
+    "not said": ("X: y", gzip.compress(BODY), "bytes of compressed or other binary data"),
+    "the wrong one": ("Content-Encoding: br", zstd.compress(BODY), "not in the encoding 'br'"),
+}
+
+
+def coded_page(kind: str, field: str, body: bytes) -> bytes:
+    """Return a record with what a server answered."""
+    return warc_bytes("coded", f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{field}\r\n\r\n".encode() + body)
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/plain; charset=latin-1", "text/plain"])
+@pytest.mark.parametrize("name", [*CODED])
+def test_pages_are_read_in_every_encoding_of_http(name: str, kind: str, tmp_path: Path) -> None:
+    """As crawlers store them, by whatever name."""
+    (tmp_path / "a.warc").write_bytes(coded_page(kind, *CODED[name]))
+
+    (value,) = values(found_in(replace(reading_of(), extract=True), tmp_path / "a.warc"))
+
+    assert "wird in der M" in json.loads(value)["text"]
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/html; charset=latin-1", "text/plain; charset=latin-1"])
+@pytest.mark.parametrize("name", [*NOT_READ])
+def test_a_page_whose_encoding_cannot_be_undone_is_refused_alone(name: str, kind: str, tmp_path: Path) -> None:
+    """Compressed bytes are no text, whatever the page says of itself; its neighbours are read."""
+    field, body, why = NOT_READ[name]
+    good = warc_record("conversion", "good", "text")
+    (tmp_path / "a.warc").write_bytes(good + coded_page(kind, field, body) + good)
+
+    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+
+    assert values(found) == [b"text", b"text"]
+    ((where, told),) = refusals(found)
+    assert where == "a.warc:2"
+    assert why in told
+
+
+def test_a_page_that_unpacks_to_more_than_a_record_is_not_unpacked_further(tmp_path: Path) -> None:
+    """Whatever it is packed with."""
+    bomb = bytes(1 << 24)
+    pages = [
+        coded_page("text/plain", f"Content-Encoding: {name}", pack(bomb))
+        for name, pack in (("gzip", gzip.compress), ("br", brotli.compress), ("zstd", zstd.compress))
+    ]
+    (tmp_path / "a.warc").write_bytes(b"".join(pages))
+
+    found = found_in(reading_of(Settings(max_record_bytes=1 << 20)), tmp_path / "a.warc")
+
+    assert [why for _, why in refusals(found)] == ["longer than 1048576 bytes (max_record_bytes)"] * 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves temporary files open
+def test_what_warcio_writes_is_read(tmp_path: Path) -> None:
+    """A library that shares no code with ours; compressed by record, too."""
+    for packed in (False, True):
+        out = io.BytesIO()
+        writer = WARCWriter(out, gzip=packed)
+        for number in range(3):
+            with io.BytesIO(f"text {number}".encode()) as block:
+                kind = "text/plain"
+                writer.write_record(
+                    writer.create_warc_record("https://example.org/", "resource", block, warc_content_type=kind)
+                )
+        (tmp_path / f"a.warc{'.gz' * packed}").write_bytes(out.getvalue())
+
+    assert values(found_in(reading_of(plain=True), tmp_path)) == [b"text 0", b"text 1", b"text 2"] * 2
+
+
+RECORDS = [warc_record("conversion", str(number), f"text {number}\r\n\r\nand more") for number in range(4)]
+
+
+@given(
+    which=st.integers(0, 3),
+    at=st.integers(0, len(RECORDS[0])),
+    removed=st.integers(0, 40),
+    put=st.sampled_from([b"", b"x", b"\0" * 9, b"9", b"9999999", b"\r\n\r\n", b"WARC/1.0\r\n", b"no record\r\n\r\n"]),
+    limit=st.sampled_from([60, 1 << 20]),
+)
+def test_damage_in_a_record_loses_no_other(*, which: int, at: int, removed: int, put: bytes, limit: int) -> None:
+    """Wherever it is, and whatever its length then says; what is not read is told."""
+    damaged = RECORDS[which][:at] + put + RECORDS[which][at + removed :]
+    data = b"".join([*RECORDS[:which], damaged, *RECORDS[which + 1 :]])
+
+    file = File("a", io.BufferedReader(io.BytesIO(data)))
+    contents = [content for _, _, content in read_warc(file, Needs(limit), START)]
+
+    there = [content["id"] for content in contents if isinstance(content, dict)]
+    others = [str(number) for number in range(4) if number != which]
+    assert [name for name in there if name in others] == others
+    assert len(contents) > len(others) or damaged.startswith(RECORDS[which])  # a line end behind it may be missing
 
 
 def warc_bytes(name: str, block: bytes) -> bytes:

@@ -44,7 +44,7 @@ BY_SUFFIX: Final = {
 LIBRARIES: Final = {
     "parquet": ("pyarrow.parquet", "produce", "reading parquet"),
     "arrow": ("pyarrow.ipc", "produce", "reading Arrow files"),
-    "warc": ("warcio.archiveiterator", "produce", "reading WARC and WET"),
+    "warc": ("brotli", "produce", "reading WARC and WET"),
 }
 """Libraries that are checked before a run begins, so that it does not end in the middle for lack of one."""
 
