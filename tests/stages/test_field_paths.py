@@ -60,9 +60,15 @@ def test_produce_finds_the_same(row: dict[str, Any], path: str) -> None:
         ("x.w", "absent"),
         ("n.b", "absent"),
         ("l.0", "absent"),
+        ('q."r.s"', 2),
+        ('q."r.s".t', "absent"),
+        ('"q".t."u.v".w', 3),
+        ('"a.b"', "key"),
+        ('q."r', 4),
     ],
 )
 def test_each_path_is_what_people_would_expect(path: str, expected: object) -> None:
-    """The exact key first, null included; arrays are not gone into."""
-    row = {"a.b": "key", "a": {"b": "path", "c": None}, "x": {"y": {"z": 1}}, "n": None, "l": [1]}
+    """The exact key first, null included; arrays are not gone into; quoted parts may hold dots."""
+    row: dict[str, Any] = {"a.b": "key", "a": {"b": "path", "c": None}, "x": {"y": {"z": 1}}, "n": None, "l": [1]}
+    row["q"] = {"r.s": 2, "t": {"u.v": {"w": 3}}, '"r': 4}
     assert find_field(row, path, "absent") == expected

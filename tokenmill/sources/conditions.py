@@ -10,7 +10,7 @@ from operator import ge, gt, le, lt, methodcaller
 from typing import Any, Final, NamedTuple
 
 from tokenmill.errors import InputError
-from tokenmill.stages.field_paths import find_field
+from tokenmill.stages.field_paths import find_field, path_parts
 
 Row = Mapping[str, Any]
 Finder = Callable[[Row], Any]
@@ -43,7 +43,7 @@ def finder(path: str) -> Finder:
 
 def columns_of(path: str) -> tuple[str, ...]:
     """Return the names that a table may give the column in which a field is found."""
-    return (path, path.partition(".")[0])
+    return (path, path_parts(path)[0])
 
 
 def word(value: object) -> str:

@@ -12,6 +12,7 @@ from tokenmill.sources.conditions import Condition, Finder, Row, columns_of, fin
 from tokenmill.sources.items import Item, Refused, Unmet
 from tokenmill.stages.decoding.json_objects import check_integer
 from tokenmill.stages.decoding.refusals import refusal
+from tokenmill.stages.field_paths import quoted_path
 
 _CUT: Final = "…"
 _INT_ID: Final = 4
@@ -185,7 +186,14 @@ class Shape:
             wrong = wrong or (name if text is not None or name in row else None)
         wanted = " or ".join(repr(name) for name, _ in self.texts)
         if wrong:
-            raise RecordError("wrong_type", f"{wrong!r} is {_kind(dict(self.texts)[wrong](row))}, not a string")
+            found = dict(self.texts)[wrong](row)
+            how = "; --map MODULE:FUNCTION makes one text of its parts" if isinstance(found, (list, dict)) else ""
+            raise RecordError("wrong_type", f"{wrong!r} is {_kind(found)}, not a string{how}")
+        meant = next(filter(None, (quoted_path(row, name) for name, _ in self.texts)), None)
+        if meant:
+            raise RecordError(
+                "missing_text", f"no field {wanted}; a name with a dot stands in quotes: --field '{meant}'"
+            )
         there = ", ".join(ascii(name)[:_SHOWN] for name in list(row)[:8]) or "no fields"
         raise RecordError("missing_text", f"no field {wanted}; there are: {there}; say which is the text: --field")
 
