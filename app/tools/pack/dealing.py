@@ -38,6 +38,8 @@ class Dealer:
     """By partition: documents below this offset are milled already."""
     limit: int | None = None
     """Number at which this ends."""
+    order: str
+    """Of the run (`PackRun.order`): it decides which partition a document goes to."""
     shuffle: ShuffleBuffer | None = None
     may_add: Callable[[], None] = lambda: None
     """Called before documents are dealt out; may raise."""
@@ -85,7 +87,7 @@ class Dealer:
                 continue
             if limit is not None and self.number >= limit:
                 return
-            partition = partition_of(self.number, item.key, count)
+            partition = partition_of(self.number, item.key, count, self.order)
             self.number += 1
             offset = offsets[partition]
             offsets[partition] = offset + 1

@@ -29,7 +29,7 @@ from tokenmill.untrusted import read_json_file
 from tokenmill.wire.message import Message, decode_message, encode_header
 
 from ...settings import TopicSettings
-from ..produce.run_notes import ORDER
+from ..produce.run_notes import ORDER, ORDERS
 
 RUN_FILE: Final = "run.json"
 POSITION_FILE: Final = "position.json"
@@ -121,7 +121,7 @@ class PackFiles:
             run = PackRun(**values)
         except (TypeError, KeyError) as error:
             raise self._damaged(RUN_FILE, error) from error
-        if run.order != ORDER:
+        if run.order not in ORDERS:
             raise StoreError(f"{self.directory}: this version reads files in another order than the one that began it")
         return run
 

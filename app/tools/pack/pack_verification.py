@@ -154,6 +154,7 @@ async def _mill_again(
         offsets=list(PackPosition.start(len(sources), run).offsets),
         wanted=wanted,
         limit=plan.limit,
+        order=run.order,
         shuffle=ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None,
     )
 

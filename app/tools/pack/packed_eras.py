@@ -1,5 +1,9 @@
-"""Closing the eras of a packed stream: by the number of blocks alone, so that equal sources give equal eras."""
+"""Closing the eras of a packed stream: by the number of blocks alone, so that equal sources give equal eras.
 
+They are closed when a call has read everything: only then is it known which part of the whole each partition has.
+"""
+
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from tokenmill.eras import Era, EraLog, close_era
@@ -10,32 +14,27 @@ from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import Genesis
 
 
-def era_ends(
-    stops: Mapping[int, int], blocks: Mapping[int, int], era_blocks: int, *, ended: bool
-) -> dict[int, int] | None:
-    """Return where the next era ends in each partition; None where it cannot be closed yet, or nothing is new.
+def era_ends(stops: Mapping[int, int], blocks: Mapping[int, int], era_blocks: int) -> dict[int, int] | None:
+    """Return where the next era ends in each partition, once no more blocks come; None where nothing is new.
 
-    Eras take equal steps in all partitions, as long as these have blocks: a step is ``era_blocks`` divided by their
-    number, rounded up. An era is as many steps as have ``era_blocks`` new blocks, or the rest.
+    An era ends at the same part of each partition, the smallest one by which it has ``era_blocks`` new blocks: so all
+    eras are as the whole, whatever a partition has. The last one has the rest.
 
     Args:
-        stops: where the era before ended, by partition.
+        stops: where the era before ended, by partition; what is behind the others there catches up.
         blocks: the blocks that each partition has.
-        era_blocks: blocks of an era, at least; the last ones may have fewer.
-        ended: whether no partition gets more.
+        era_blocks: blocks of an era, at least; the last one may have fewer.
 
     """
-    step = -(-era_blocks // len(blocks))
-    steps = -(-max(stops.values(), default=0) // step)
-    most = max(blocks.values())
-    while True:
-        steps += 1
-        if not ended and min(blocks.values()) < steps * step:
-            return None
-        ends = {number: max(stops[number], min(held, steps * step)) for number, held in blocks.items()}
-        new = sum(ends.values()) - sum(stops.values())
-        if new >= era_blocks or steps * step >= most:
-            return ends if new else None
+    total = sum(blocks.values())
+
+    def ends(part: int) -> dict[int, int]:
+        return {number: max(stops[number], held * part // total) for number, held in blocks.items()}
+
+    known = sum(stops.values())
+    if known >= total:
+        return None
+    return ends(min(total, bisect_left(range(total), known + era_blocks, key=lambda part: sum(ends(part).values()))))
 
 
 class PackedEras:
@@ -60,11 +59,10 @@ class PackedEras:
         """How many there are."""
         return self._log.next_number
 
-    def close_due(self, blocks: Mapping[int, int], *, ended: bool = False, end: bool = False) -> None:
-        """Write the eras that are due; durable on return.
+    def close_all(self, blocks: Mapping[int, int], *, end: bool) -> None:
+        """Write eras with all blocks that each partition has committed; durable on return.
 
-        ``blocks`` are those that each partition has committed. ``ended``: no more come in this call. ``end``: none
-        come ever, and the end marker is written.
+        ``end``: no more come ever, and the end marker is written.
 
         Raises:
             InputError: there are more blocks, and the end marker was written before.
@@ -79,7 +77,7 @@ class PackedEras:
                 )
             return
         due: list[tuple[Mapping[int, int], bool]] = []
-        while (ends := era_ends(stops, blocks, self._era_blocks, ended=ended)) is not None:
+        while (ends := era_ends(stops, blocks, self._era_blocks)) is not None:
             due.append((ends, False))
             stops = ends
         if end:

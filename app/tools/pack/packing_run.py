@@ -204,6 +204,7 @@ class _Call:
             offsets=list(position.offsets),
             wanted=wanted,
             limit=plan.limit,
+            order=self._run.order,
             shuffle=ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None,
             may_add=self._require_not_flushed,
         )
@@ -259,7 +260,7 @@ class _Call:
     async def _begin_commit(self, *, last: bool = False) -> None:
         """Have all that was dealt out made durable, and noted after that; waits for the commit before.
 
-        With the ``last`` commit all eras are closed.
+        With the ``last`` commit the eras are closed.
         """
         await self._dealer.deal_open()
         if self._committing is not None:
@@ -274,7 +275,7 @@ class _Call:
             ends |= await answer
         # Each waits for the disk, and for none of the others; who fails lets them end before files are closed.
         noted = asyncio.to_thread(self._note, position)
-        closed = (asyncio.to_thread(self._close_eras, split, ends, last) for split in self._eras)
+        closed = (asyncio.to_thread(self._close_eras, split, ends) for split in self._eras if last)
         for failed in await asyncio.gather(noted, *closed, return_exceptions=True):
             if failed is not None:
                 raise failed
@@ -284,8 +285,8 @@ class _Call:
         self._letters.sync()
         self._files.write_position(position)
 
-    def _close_eras(self, split: str, ends: Ends, last: bool) -> None:  # noqa: FBT001 - called by to_thread
-        self._eras[split].close_due(blocks_of(ends, split), ended=last, end=last and self._plan.end)
+    def _close_eras(self, split: str, ends: Ends) -> None:
+        self._eras[split].close_all(blocks_of(ends, split), end=self._plan.end)
 
     async def _commit(self, *, last: bool = False) -> Ends:
         await self._begin_commit(last=last)

@@ -24,7 +24,7 @@ from ...kafka.settled_streams import settled_streams
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
 from .resuming import Resuming
-from .run_notes import RunIdentity, SentBefore, run_name
+from .run_notes import IN_TURN, ORDER, RunIdentity, SentBefore, run_name
 from .run_position import BatchMark, RunCheckpoint, RunPosition, encode_mark
 from .sender import MARK_BYTES, Acknowledged, Sender, batch_bytes, fenced_producer
 from .summary import OnError, Progress, RefusalPolicy, Refusals, Summary, require_dead_letters
@@ -67,8 +67,7 @@ async def produce(
 ) -> Summary:
     """Send the documents to the raw topic; on return each is acknowledged by all in-sync replicas, once.
 
-    Without a key, the n-th document goes to partition n modulo their number: the same input is spread the same way,
-    and evenly. With a key, equal keys share a partition, the one that Kafka's own clients choose. ``progress`` is
+    The same input is spread over the partitions in the same way, and evenly (`partition_of`). ``progress`` is
     called a few times a second and at the end. Memory is bounded whatever the source. An interrupted run has sent a
     first part of each partition's documents; with an identity, the next call sends the others, and none twice.
 
@@ -89,7 +88,7 @@ async def produce(
         async with _client(settings, topic, count, plan) as client:
             run = _Run(client, plan, summary, progress, dead_letters)
             if plan.identity is None:
-                await run.all(sources, RunPosition.nothing(len(sources), count))
+                await run.all(sources, RunPosition.nothing(len(sources), count), ORDER)
             else:
                 resuming = Resuming(settings, client, topic, plan.identity.run, sources, plan.only_new)
                 await _in_parts(resuming, run, plan, summary, count)
@@ -104,7 +103,7 @@ async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Sum
     while more:
         part = await resuming.next_part(partitions, restart=restart)
         summary.left_out = part.left_out
-        whole = await run.all(part.sources, part.position, part.run_start.started_ms)
+        whole = await run.all(part.sources, part.position, part.run_start.order, part.run_start.started_ms)
         if whole and part.run_start.run_end is None:
             await resuming.settle(part.run_start, run.last_numbers, run.after)
         restart, more = False, whole and part.more
@@ -146,17 +145,18 @@ class _Run:
         self._reported = 0.0
 
     async def all(
-        self, sources: Sequence[DocumentSource], position: RunPosition, started_ms: int | None = None
+        self, sources: Sequence[DocumentSource], position: RunPosition, order: str, started_ms: int | None = None
     ) -> bool:
-        """Send the rest of a part, up to the limit; on return it is acknowledged.
+        """Send the rest of a part in an order, up to the limit; on return it is acknowledged.
 
         ``started_ms`` is when the part began, for its marks; None: without marks. Returns whether the sources ended.
         """
         self._take(sources, position, started_ms)
+        self._order = order
         ticking = asyncio.create_task(self._tick())
         try:
-            with ReadingOrder(sources, position.checkpoint.state) as order:
-                await self._turns(order)
+            with ReadingOrder(sources, position.checkpoint.state) as reading:
+                await self._turns(reading)
         except InputError:  # what came before the document that ends the run is still to be acknowledged
             await self._settle()
             raise
@@ -200,8 +200,8 @@ class _Run:
         """What is sent before the next part, once all of this one is acknowledged."""
         return SentBefore(self._number, self._summary.refused, self._summary.broken)
 
-    async def _turns(self, order: ReadingOrder) -> None:
-        async for turn in order.turns():
+    async def _turns(self, reading: ReadingOrder) -> None:
+        async for turn in reading.turns():
             if turn is None:  # what was read is sent, for the next chunk may take long
                 await self._sender.send_open()
             else:
@@ -248,7 +248,7 @@ class _Run:
             if limit is not None and number >= limit:
                 return
             value, _, key = item
-            partition = partition_of(number, key, count)
+            partition = partition_of(number, key, count, self._order)
             self._number = number + 1
             if number <= sent[partition]:
                 self._summary.before += 1
@@ -287,9 +287,18 @@ class _Run:
             self._progress(self._summary)
 
 
-def partition_of(number: int, key: bytes | None, count: int) -> int:
-    """Return the partition, of ``count``, of the document with this number: with a key, the one of Kafka's clients."""
-    return number % count if key is None else (murmur2(key) & 0x7FFFFFFF) % count
+def partition_of(number: int, key: bytes | None, count: int, order: str) -> int:
+    """Return the partition, of ``count``, of the document with this number in a run of this order.
+
+    With a key, it is the one that Kafka's own clients choose. Else documents are dealt out in rounds, one to each
+    partition, and a hash of the round's number says where it begins: whatever alternates in the source, as long lines
+    and short ones, each partition gets of everything.
+    """
+    if key is not None:
+        return int(murmur2(key) & 0x7FFFFFFF) % count
+    if order != IN_TURN:
+        number += xxhash.xxh32_intdigest((number // count).to_bytes(8, "little"))
+    return number % count
 
 
 async def flush(settings: Settings, topic: str) -> int:

@@ -28,7 +28,7 @@ from tokenmill.sources.source_changes import (
 
 from ...kafka.retry import retry
 from ...settings import Settings, produced_topic
-from .run_notes import NOTHING_BEFORE, ORDER, RunEnd, RunNotes, RunStart, SentBefore
+from .run_notes import NOTHING_BEFORE, ORDER, ORDERS, RunEnd, RunNotes, RunStart, SentBefore
 from .run_position import RunPosition, has_marks, is_complete, partition_ends, read_position
 
 SETTLE_SECONDS: Final = 60.0
@@ -82,7 +82,7 @@ class Resuming:
             return await self._begin(partitions, [one.seen for one in looks])
         if len(run_start.offsets) > partitions:
             raise SourceError(f"{self.topic} was created again, with fewer partitions, since this run began: {ADVICE}")
-        if run_start.order != ORDER:
+        if run_start.order not in ORDERS:
             raise InputError(f"this version orders documents in another way than the one that began this run: {ADVICE}")
         looks = await asyncio.to_thread(look_at_sources, self.sources, run_start.sources, whole_lines=self.only_new)
         found = compare_sources(run_start.sources, looks)
@@ -118,9 +118,8 @@ class Resuming:
     ) -> NextPart:
         ends = await partition_ends(self.settings, self.topic, partitions)
         now = time.time_ns() // 1_000_000
-        run_start = RunStart(
-            max(now, earlier.started_ms + 1 if earlier is not None else 0), ends, tuple(present), before
-        )
+        started = max(now, earlier.started_ms + 1 if earlier is not None else 0)
+        run_start = RunStart(started, ends, tuple(present), before, ORDER)
         await self._notes.write(self.client, run_start, earlier)
         sources = sources_to_send(present, self.sources)
         position = RunPosition.nothing(len(sources), partitions, before)

@@ -29,8 +29,12 @@ from ...settings import Settings, produced_topic
 
 PART_BYTES: Final = 512 << 10
 """Bytes of one part of a note of sources; half of what the topic takes."""
-ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS}"
-"""How documents are ordered: a version with other chunks or lanes must not continue a run of this one."""
+IN_TURN: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS}"
+"""How earlier versions ordered documents, and dealt them out: the n-th to partition n modulo their number ..."""
+ORDER: Final = f"{IN_TURN} rounds"
+"""... and how runs do that begin now. A version with other chunks or lanes must not continue a run of this one."""
+ORDERS: Final = (ORDER, IN_TURN)
+"""Those of runs that this version continues, each as it began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -27,9 +28,11 @@ from tests.sources.files import as_lines, write_jsonl
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run
-from tokenmill.app.tools.pack.pack_beginning import held_recipe
+from tokenmill.app.tools.pack.pack_beginning import held_recipe, new_run
 from tokenmill.app.tools.pack.pack_verification import PackVerification, verify_pack
+from tokenmill.app.tools.produce.run_notes import IN_TURN
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.consumers import Batches
 from tokenmill.errors import (
     DifferenceError,
     FingerprintError,
@@ -39,7 +42,7 @@ from tokenmill.errors import (
     StoreError,
     TokenMillError,
 )
-from tokenmill.store import Store, open_eras
+from tokenmill.store import Store, open_eras, open_partition
 from tokenmill.store.lock import StoreLock
 
 STREAMS = ("raw-text.train", "raw-text.validation")
@@ -193,6 +196,44 @@ def test_a_process_that_ends_while_it_starts_ends_the_pack(tmp_path: Path, monke
         with pytest.raises(TokenMillError, match=r"ended with code 0 .*the same command goes on"):
             pack_into(settings, paths)
     assert pack_into(settings, paths).documents == 20
+
+
+@pytest.mark.parametrize(
+    ("partitions", "period", "key"), [(4, 2, None), (3, 3, None), (5, 10, None), (4, 5, "lang")], ids=str
+)
+def test_every_tenth_of_a_run_is_as_the_whole(tmp_path: Path, partitions: int, period: int, key: str | None) -> None:
+    """Whatever alternates in the source, and however much more one partition has than the others."""
+    kinds = [("a", 400) if number % period == 0 else ("b", 90) for number in range(3000)]
+    write_jsonl(tmp_path / "a.jsonl", [{"text": kind * length, "lang": kind} for kind, length in kinds])
+    settings = small_settings(tmp_path / "store", era_blocks=100, splits={"all": 1})
+    pack_into(settings, [tmp_path / "a.jsonl"], partitions=partitions, reading={"key": key} if key else None, end=True)
+
+    batches = Batches(settings.store, "raw-text.all", batch_size=8, sequence_length=63)
+    tenths = np.array_split(np.array([(batch.x.numpy() == ord("a")).mean() for batch in batches]), 10)
+    whole = np.concatenate(tenths).mean()
+    assert [one.mean() for one in tenths] == pytest.approx([whole] * 10, abs=0.06)
+
+
+def test_what_an_earlier_version_began_goes_on_by_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The n-th document to partition n modulo their number; a run that begins now deals them in rounds."""
+    monkeypatch.setattr(packing_run, "COMMIT_SECONDS", 0.0)
+    write_jsonl(tmp_path / "a.jsonl", given := rows(300))
+    settings, paths = small_settings(tmp_path / "store", splits={"all": 1}), [tmp_path / "a.jsonl"]
+    with monkeypatch.context() as patch:
+        patch.setattr(packing_run, "new_run", lambda *a: replace(new_run(*a), order=IN_TURN))
+        pack_into(settings, paths, partitions=3, limit=100)
+    pack_into(settings, paths, partitions=3)
+
+    ids = [one["id"] for one in given]
+    for number in range(3):
+        held = open_partition(settings.store, "raw-text.all", number)
+        found = [piece.id for block in range(held.blocks) for piece in held.documents(block) if piece.position == 0]
+        assert len(found) > 50
+        assert found == ids[number::3][: len(found)]
+    assert verified(settings, paths, partitions=3).to_dict()["complete"]
+    other = small_settings(tmp_path / "other", splits={"all": 1})
+    pack_into(other, paths, partitions=3)
+    assert content(other.store) != content(settings.store)
 
 
 def test_changed_sources_are_named(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, Scripted
 from tests.sources.reading import reading_of
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce
+from tokenmill.app.tools.produce.run_notes import IN_TURN
 from tokenmill.app.tools.produce.run_position import MARK_HEADER, BatchMark, decode_mark
 from tokenmill.errors import InputError, SourceError
 from tokenmill.sources import find_sources
@@ -327,12 +328,30 @@ def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatc
     some.kafka.counts[RAW] = 3
     some.corpus.grow(files=3, lines=60)
     some.call(limit=10)
-    small.setattr("tokenmill.app.tools.produce.resuming.ORDER", "another")
+    small.setattr("tokenmill.app.tools.produce.resuming.ORDERS", ("another",))
     with pytest.raises(InputError, match="orders documents in another way"):
         some.call()
     some.kafka.counts[RAW] = 2
     with pytest.raises(SourceError, match="fewer partitions"):
         some.call()
+
+
+def test_a_run_that_an_earlier_version_began_goes_on_by_its_rule(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """The n-th document to partition n modulo their number; what is new since, as runs do that begin now."""
+    some = world(tmp_path, small, seed=5)
+    some.kafka.counts[RAW] = 3
+    some.corpus.grow(files=1, lines=60)
+    with small.context() as earlier:
+        earlier.setattr("tokenmill.app.tools.produce.resuming.ORDER", IN_TURN)
+        some.call(after=4)
+    some.call()
+
+    documents = some.corpus.documents()
+    assert some.kafka.values(RAW) == [documents[number::3] for number in range(3)]
+    some.corpus.grow(files=1, lines=60)
+    some.call(only_new=True)
+    some.assert_once()
+    assert some.kafka.values(RAW) != [some.corpus.documents()[number::3] for number in range(3)]
 
 
 def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ import asyncio
 import json
 import re
 import signal
+import struct
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
+import xxhash
 from aiokafka import TopicPartition
 
 from tests.conftest import TopicFactory
@@ -19,6 +21,8 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, flush, produce
+from tokenmill.app.tools.produce.producing import partition_of
+from tokenmill.app.tools.produce.run_notes import ORDER
 from tokenmill.errors import InputError, TopicError
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.sources import DocumentSource, find_sources
@@ -48,10 +52,33 @@ def jsonl(path: Path, count: int) -> list[bytes]:
     return lines
 
 
+def dealt(lines: list[bytes], count: int) -> list[list[tuple[None, bytes]]]:
+    """Return what each of so many partitions gets."""
+    found: list[list[tuple[None, bytes]]] = [[] for _ in range(count)]
+    for number, line in enumerate(lines):
+        begin = int(xxhash.xxh32_hexdigest(struct.pack("<Q", number // count)), 16)
+        found[(number + begin) % count].append((None, line))
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8, 12])
+@pytest.mark.parametrize("period", [2, 3, 4, 6, 8, 12])
+def test_every_partition_gets_of_what_alternates(count: int, period: int) -> None:
+    """One long line, and then some short ones, again and again: in each part of each partition as in the whole."""
+    for part in range(4):
+        numbers = range(part * 1000 * count, (part + 1) * 1000 * count)
+        found = [partition_of(number, None, count, ORDER) for number in numbers]
+        long = [0] * count
+        for number, partition in zip(numbers, found, strict=True):
+            long[partition] += number % period == 0
+        assert [found.count(partition) for partition in range(count)] == [1000] * count
+        assert long == pytest.approx([1000 / period] * count, abs=5 * (1000 / period) ** 0.5)
+
+
 async def test_documents_are_spread_evenly_and_in_order(
     settings: Settings, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """The n-th document goes to partition n modulo 3, byte for byte, and the summary says how many went where."""
+    """In rounds of 3, each of which begins where a hash of its number says; the summary says how many went where."""
     raw = topic(3)
     lines = jsonl(tmp_path / "a.jsonl", 2000)
     reports: list[int] = []
@@ -61,8 +88,8 @@ async def test_documents_are_spread_evenly_and_in_order(
     )
 
     found = await content_of(settings, raw, 3)
-    assert found == [[(None, line) for line in lines[number::3]] for number in range(3)]
-    assert [sent.documents for sent in summary.partitions.values()] == [667, 667, 666]
+    assert found == dealt(lines, 3)
+    assert sorted(sent.documents for sent in summary.partitions.values()) == [666, 667, 667]
     assert summary.bytes == sum(map(len, lines))
     assert reports[-1] == 2000
 
@@ -86,7 +113,7 @@ async def test_what_conditions_leave_out_is_counted_up_to_the_limit(
 
     assert limits == {10}
     wanted = [line for number, line in enumerate(lines) if number not in (1, 3, 5)][:10]
-    assert await content_of(settings, raw, 2) == [[(None, line) for line in wanted[number::2]] for number in (0, 1)]
+    assert await content_of(settings, raw, 2) == dealt(wanted, 2)
     assert (summary.documents, summary.unmet, summary.without_field) == (10, 3, 0)
 
 
