@@ -18,7 +18,7 @@ from tokenmill.funnel.pictures import languages_line, terminal_plot, write_png
 
 from ..broker_contact import moment
 from ..settings import Settings
-from ..telemetry.status_document import VERSION, stopped_words
+from ..telemetry.status_document import VERSION, identity, stopped_words
 from ..terminal import escaped
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger, read_ledger
 from .options import examples, with_settings
@@ -60,6 +60,8 @@ def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> N
     all is ready, and nothing is halted or waits; 1: something is not, or does; 3: no answer.
     """
     document = ask(url or own_url(settings))
+    if url is None:
+        require_own(settings, document)
     if as_json:
         show_json(document)
     else:
@@ -86,6 +88,27 @@ def own_url(settings: Settings) -> str:
         raise InputError("metrics_port is 0, so the service answers nothing: name another one's address with --url")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.metrics_host, settings.metrics_host)  # noqa: S104 - compared
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.metrics_port}"
+
+
+def require_own(settings: Settings, document: Mapping[str, Any]) -> None:
+    """Check that the service that answers is not another one than the settings are for, as far as these are given.
+
+    Raises:
+        InputError: it is; says whose it is.
+
+    """
+    wanted = identity(settings, document["role"])
+    for name, theirs in document["service"].items():
+        if name in settings.model_fields_set and wanted.get(name) != theirs:
+            raise InputError(
+                f"what answers at {own_url(settings)} is another service: its {name} is {_plain(theirs)}, and not "
+                f"{_plain(wanted.get(name))}, which these settings say. The one of these settings is not up, or serves "
+                f"elsewhere (metrics_port), or could not have that address, as its log says; to see this one: --url"
+            )
+
+
+def _plain(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def ask(url: str) -> dict[str, Any]:
@@ -122,6 +145,7 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     lag = "unknown" if not lags or None in lags else f"{sum(lags):,}"
     return [
         f"{document['role']} {document['tokenmill']}, {'not ready' if document['not_ready'] else 'ready'}",
+        f"service  {'; '.join(f'{name} {_plain(value)}' for name, value in document['service'].items() if value)}",
         f"broker   {'answers' if away is None else f'none has answered since {moment(away)}'}",
         f"lag      {lag} records and messages",
         f"halted   {len(document['halted'])}",

@@ -69,7 +69,7 @@ class Export:
         self, settings: Settings, slots: Mapping[str, WorkerSlot], cluster: Cluster, ledger: WorkerLedger
     ) -> None:
         self._ledger = ledger
-        self._servers = settings.bootstrap_servers
+        self._settings = settings
         self.probes = Probes()
         self._slots = slots
         self._cluster = cluster
@@ -107,6 +107,7 @@ class Export:
         ledger = self._ledger
         return StatusSnapshot(
             role="serve",
+            settings=self._settings,
             not_ready=self._not_ready(),
             away_since=CONTACT.away_since,
             said=dict(ledger.partitions),
@@ -122,7 +123,7 @@ class Export:
 
     def _not_ready(self) -> str | None:
         if (since := CONTACT.away_since) is not None:
-            return no_answer(self._servers, since)
+            return no_answer(self._settings.bootstrap_servers, since)
         waiting = [name for name, slot in self._slots.items() if not slot.ready]
         if waiting:
             return f"not ready: {', '.join(waiting)}"

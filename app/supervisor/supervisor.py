@@ -1,6 +1,7 @@
 """The supervisor: N mill workers and a segment worker as children of this process."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ LOOK_SECONDS: Final = 1.0
 class Event:
     """Something that happened to a worker, for people who watch."""
 
-    kind: Literal["started", "not started", "ended", "took over", "moved", "deadly record"]
+    kind: Literal["started", "not started", "ended", "took over", "moved", "deadly record", "not served"]
     worker: str
     pid: int
     """0 where there is none."""
@@ -94,7 +95,9 @@ class Supervisor:
 
         """
         keepers = [slot.keep() for slot in self._slots.values()]
-        with serving(self._settings, self._export.collectors, self._export.probes, self._export.document):
+        with serving(self._settings, self._export.collectors, self._export.probes, self._export.document) as why_not:
+            if why_not is not None:
+                self._on_event(Event("not served", "supervisor", os.getpid(), why_not))
             async with beside(*keepers, self._cluster.watch(), self._guard(), self._report()):
                 await asyncio.Event().wait()
 

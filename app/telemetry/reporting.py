@@ -175,6 +175,7 @@ class WorkerReporter:
         }
         return StatusSnapshot(
             role=self._role,
+            settings=self._settings,
             not_ready=not_ready,
             away_since=away_since,
             said=said,

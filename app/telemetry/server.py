@@ -59,13 +59,14 @@ log = structlog.get_logger(__name__)
 @contextmanager
 def serving(
     settings: Settings, collectors: Iterable[Collector], probes: Probes, status: Callable[[], Mapping[str, Any]]
-) -> Iterator[None]:
+) -> Iterator[str | None]:
     """Serve while the block runs, where the settings want it; ``status`` is called in the server's thread.
 
     An address that cannot be had is told in the log and nothing is served: work is never stopped over its numbers.
+    Then the block gets that in words.
     """
     if not settings.metrics_port:
-        yield
+        yield None
         return
     try:
         server = PageServer(settings.metrics_host, settings.metrics_port, pages(collectors, probes, status))
@@ -75,11 +76,14 @@ def serving(
             "no metrics are served: set metrics_host and metrics_port to an address that is free",
             host=settings.metrics_host, port=settings.metrics_port, error=str(error),
         )  # fmt: skip
-        yield
+        yield (
+            f"nobody can ask this service for its status and metrics, because {settings.metrics_host}:"
+            f"{settings.metrics_port} cannot be had ({error.strerror}); another --metrics-port can"
+        )
         return
     log.info("metrics are served", url=f"http://{settings.metrics_host}:{settings.metrics_port}/metrics")
     try:
-        yield
+        yield None
     finally:
         server.stop()
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import tokenmill
 
 from ..broker_contact import transaction_words
+from ..settings import Settings
 
 VERSION: Final = 2
 """Of the object's fields; another one where a field goes or means something else."""
@@ -19,8 +20,20 @@ SHOWN_STOPS: Final = 10
 """Of each kind, in one line for people; more are counted."""
 UNOWNED: Final = "no worker has it"
 
+IDENTITY: Final = ("bootstrap_servers", "store", "group", "raw_topics", "stream_suffix")
+"""Settings by which the services of one host are told apart; a mirror has only the first two."""
+
 Said = Mapping[str, Mapping[str, Any]]
 """What workers say of partitions, which are named ``topic/number``."""
+
+
+def identity(settings: Settings, role: str) -> dict[str, Any]:
+    """Return by which settings a service says whose it is."""
+    names = IDENTITY[:2] if role == "mirror" else IDENTITY
+    values = settings.model_dump(mode="json", include={*names})
+    values["store"] = str(settings.store.absolute())
+    values["bootstrap_servers"] = sorted(server.strip() for server in settings.bootstrap_servers.split(","))
+    return {name: values[name] for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +42,7 @@ class StatusSnapshot:
 
     role: str
     """``serve`` for a supervisor, else what the worker is."""
+    settings: Settings
     not_ready: str | None
     away_since: float | None
     """Since when no broker answers, in seconds since 1970; None while one does."""
@@ -72,6 +86,7 @@ class StatusSnapshot:
             "version": VERSION,
             "tokenmill": tokenmill.__version__,
             "role": self.role,
+            "service": identity(self.settings, self.role),
             "at": time.time(),
             "ready": self.not_ready is None,
             "not_ready": self.not_ready,

@@ -50,11 +50,13 @@ do. It is *halted* where a person has to act. It *waits* for a schema, a disk, a
 the end of a transaction that has been open for 5 s (what is behind its first record is lag); it waits as well where no
 worker has had it for 10 s, and where it has had work for 30 s and got nowhere, with the stage that it is in.
 
-`/status` is one JSON object (`version` 2): `role`, `ready` and `not_ready` (why), `away_since` (when a broker last
+`/status` is one JSON object (`version` 2): `role`, `service` (the settings by which the services of one host are told
+apart: brokers, store, group, topics), `ready` and `not_ready` (why), `away_since` (when a broker last
 answered, where none does), `halted` and `waiting` (partition or stream, and why in short), `workers`, `partitions` with
 `state` (`running`, `resuming`, `waiting`, `halted`, `unowned`), `why`, `position`, `end` and `lag`, and `eras` in the
 store by stream. `tokenmill status` prints it as tables; its exit code is 0 if all is ready and nothing is halted or
-waits, 1 if not, and 3 if nobody answers.
+waits, 1 if not, and 3 if nobody answers. Where another service answers than the one that its settings name, it says so
+and ends with 12; a service that cannot have its address says so when it starts.
 
 All four are read with GET or HEAD. A connection carries one request and ends after ten seconds at the latest; there are
 64 at a time, or a quarter of the files that the process may have open, and one more ends the oldest that has not sent

@@ -9,6 +9,7 @@ import pytest
 
 from tests.scraping import free_port
 from tokenmill.app.cli import main
+from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.status_document import StatusSnapshot
 from tokenmill.errors import BrokerError, InputError, RegistryError
 from tokenmill.page_server import Page, PageServer
@@ -20,6 +21,7 @@ SAID: Mapping[str, Mapping[str, Any]] = {
 }
 OWNERS = dict.fromkeys(SAID, "mill-1")
 ENDS = {"raw-text/10": 1200, "raw-text/2": 3007, "raw-text/3": 5}
+OURS: Mapping[str, Any] = {"bootstrap_servers": "kafka-1:9092,kafka-2:9092", "raw_topics": ("news",), "group": "g"}
 WORKER = {
     "name": "mill-1",
     "role": "mill",
@@ -33,7 +35,15 @@ WORKER = {
 
 def look(**other: Any) -> StatusSnapshot:
     """Return a service in good order, but for ``other``."""
-    fields = {"role": "serve", "not_ready": None, "away_since": None, "said": SAID, "owners": OWNERS, "ends": ENDS}
+    fields = {
+        "role": "serve",
+        "settings": Settings(**OURS),
+        "not_ready": None,
+        "away_since": None,
+        "said": SAID,
+        "owners": OWNERS,
+        "ends": ENDS,
+    }
     return StatusSnapshot(**{**fields, "workers": [WORKER], "eras": {"raw-text.train": 4}, **other})
 
 
@@ -153,6 +163,36 @@ def test_another_program_is_told_as_such(told: Told, body: bytes, status: int) -
         code, out, err = told("--url", url)
     assert (code, out) == (InputError.exit_code, "")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"bootstrap-servers": "kafka-2:9092,kafka-1:9092", "raw-topics": "news", "group": "g"}, None),
+        ({}, None),
+        ({"bootstrap-servers": "kafka-1:9092"}, "its bootstrap_servers is kafka-1:9092, kafka-2:9092"),
+        ({"raw-topics": "second"}, "its raw_topics is news, and not second"),
+        ({"group": "other"}, "its group is g, and not other"),
+        ({"stream-suffix": "-v2"}, "and not -v2"),
+        ({"store": "elsewhere"}, "its store is "),
+    ],
+    ids=["the same", "nothing is said", "brokers", "topics", "group", "suffix", "store"],
+)
+def test_another_service_of_this_host_is_not_taken_for_ones_own(
+    told: Told, said: Mapping[str, str], why: str | None
+) -> None:
+    """At the address of the settings, as far as they say what they are for; one that is named by its URL is shown."""
+    flags = [part for name, value in said.items() for part in (f"--{name}", value)]
+    with served(document(look())) as url:
+        code, out, err = told(*flags, "--metrics-port", url.rpartition(":")[2])
+        named = told(*flags, "--url", url)
+    assert named[0] == 0
+    assert "bootstrap_servers kafka-1:9092, kafka-2:9092" in named[1]
+    if why is None:
+        assert (code, err) == (0, "")
+    else:
+        assert (code, out) == (InputError.exit_code, "")
+        assert why in " ".join(err.split())
 
 
 def test_what_serves_nothing_cannot_be_asked(told: Told) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -70,6 +71,20 @@ def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     saved = state.saved()
     assert saved is not None
     assert (saved.raw_topics, saved.tokenizer, saved.store) == (("notes",), "bytes", state.store)
+
+
+def test_up_says_that_it_has_no_page_where_another_service_has_its_address(tmp_path: Path) -> None:
+    """On the terminal, not only in its log."""
+    mark, log = uuid.uuid4().hex, tmp_path / "up.log"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        process = run_up(tmp_path, mark, "--metrics-port", str(other.getsockname()[1]))
+        try:
+            assert until(lambda: "nobody can ask this service for its status" in log.read_text(), SECONDS), (
+                log.read_text()
+            )
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(SECONDS) == 130, log.read_text()
 
 
 @pytest.mark.needs("minutes")
