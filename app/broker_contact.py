@@ -65,6 +65,30 @@ class Contact:
         self._wall = wall
         self._turned = clock()
         self._last: tuple[float, float] = (clock(), wall())
+        self._answered: set[str] = set()
+        self._named: dict[str, float | str] = {}
+        """Addresses that brokers named: when the attempt to connect began that goes on, or why the last one failed."""
+
+    def connects(self, address: str) -> None:
+        """Note that connecting to an address begins that a broker has named."""
+        self._named[address] = self._clock()
+
+    def refused(self, address: str, reason: str) -> None:
+        """Note that this has failed."""
+        self._named[address] = reason
+
+    def answered(self, address: str) -> None:
+        """Note that a broker answers at an address, which may be one of those that are asked first."""
+        self._answered.add(address)
+
+    @property
+    def unreached(self) -> str | None:
+        """An address that a broker named and where none has ever answered, and why; None where there is none."""
+        for address, found in list(self._named.items()) if self._answered else ():
+            waited = self._clock() - found if isinstance(found, float) else STILL_SECONDS
+            if address not in self._answered and waited >= STILL_SECONDS:
+                return f"{address} ({found if isinstance(found, str) else f'no answer in {waited:.0f} s'})"
+        return None
 
     def turn(self) -> None:
         """Note that the event loop turns; call this in it every second or oftener.
@@ -110,9 +134,16 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def no_answer(servers: str, since: float) -> str:
-    """Return in words that no broker answers."""
-    return f"no broker answers at {servers} since {moment(since)}"
+def no_answer(servers: str, since: float | None = None, contact: Contact | None = None) -> str:
+    """Return in words that no broker answers, or only where we ask first; ``since`` when, if it lasts."""
+    lasts = "" if since is None else f" since {moment(since)}"
+    unreached = (contact or CONTACT).unreached
+    if unreached is None:
+        return f"no broker answers at {servers}{lasts}"
+    return (
+        f"a broker answers at {servers}, and names an address at which none answers: {unreached}{lasts}. Correct "
+        "its advertised.listeners, or let clients here reach that address"
+    )
 
 
 def transaction_words(since: float) -> str:
@@ -139,9 +170,10 @@ class OutageLog:
                 log.warning("a broker answers again", servers=self._servers, after_seconds=seconds)
         elif self._since is None or now - self._said >= REPEAT_SECONDS:
             self._said = now
+            unreached = self._contact.unreached and no_answer(self._servers, since, self._contact)
             log.warning(
                 "no broker answers", servers=self._servers, since=moment(since),
-                seconds=round(self._contact.quiet), error=self._contact.trouble or None,
+                seconds=round(self._contact.quiet), error=unreached or self._contact.trouble or None,
             )  # fmt: skip
         self._since = since
 

@@ -103,13 +103,20 @@ def secured_broker(directory: Path) -> Iterator[Secured]:
         yield Secured(broker, directory)
 
 
-def _properties(authority: trustme.CA) -> dict[str, str]:
+def certified(authority: trustme.CA) -> dict[str, str]:
+    """Return the settings of a broker with a certificate for its address."""
     server = authority.issue_cert("127.0.0.1")
-    quoted = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
-    properties = {
+    return {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": "".join(pem.bytes().decode() for pem in server.cert_chain_pems),
         "ssl.keystore.key": _key(server, NoEncryption()),
+    }
+
+
+def _properties(authority: trustme.CA) -> dict[str, str]:
+    quoted = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+    properties = {
+        **certified(authority),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.certificates": authority.cert_pem.bytes().decode(),
         "listener.name.ssl.ssl.client.auth": "required",

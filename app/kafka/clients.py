@@ -16,6 +16,7 @@ from aiokafka.errors import (
     InvalidTimestampError,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
@@ -24,7 +25,7 @@ from aiokafka.errors import (
 from tokenmill.errors import BrokerError, MovedError, SettingsError
 from tokenmill.records import SourceRecord
 
-from ..broker_contact import CONTACT, is_unreached
+from ..broker_contact import CONTACT, is_unreached, no_answer
 from ..settings import ConnectionSettings, Settings
 from .cluster import ends_of
 from .connections import prepare
@@ -86,10 +87,8 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
     except KafkaError as error:
         if not is_unreached(error):
             raise
-        raise BrokerError(
-            f"no broker answers at {settings.bootstrap_servers}; start one with `tokenmill broker start`, "
-            "or set bootstrap_servers"
-        ) from error
+        advice = "" if CONTACT.unreached else "; start one with `tokenmill broker start`, or set bootstrap_servers"
+        raise BrokerError(f"{no_answer(settings.bootstrap_servers)}{advice}") from error
 
 
 def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:
@@ -192,7 +191,10 @@ async def _running(
     """
     try:
         try:
-            await start()
+            async with asyncio.timeout(DELIVERY_MS / 1000):  # an idempotent producer would try for ever
+                await start()
+        except TimeoutError as error:
+            raise KafkaTimeoutError(str(error)) from error
         except KafkaConnectionError:
             if reason := await why_not(settings):
                 raise reason from None

@@ -111,13 +111,21 @@ async def connect(host: str, port: int, **options: Any) -> AIOKafkaConnection:
     if pause and options.get("on_close") is not None:
         raise KafkaConnectionError(f"{host}:{port} is not tried for {pause:.1f} s: {reason}")
     await asyncio.sleep(pause)
+    named, address, began = options.get("on_close") is not None, f"{host}:{port}", time.monotonic()
+    if named:  # by a broker's answer, not by the settings
+        CONTACT.connects(address)
     try:
         connection = await create_conn(host, port, **options)
-    except Exception as error:
-        PAUSES.failed(host, port, str(error) or type(error).__name__)
-        release(error)
+    except (Exception, asyncio.CancelledError) as error:
+        reason = str(error) or f"no answer in {time.monotonic() - began:.0f} s"
+        if named:
+            CONTACT.refused(address, reason)
+        if not isinstance(error, asyncio.CancelledError):
+            PAUSES.failed(host, port, reason)
+            release(error)
         raise
     PAUSES.connected(host, port)
+    CONTACT.answered(address)
     return connection
 
 

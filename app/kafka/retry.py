@@ -87,7 +87,7 @@ async def ask_repeatedly(
             if reason != said and (not is_unreached(error) or _lasts(loop.time() - failing)):
                 log.warning(outage, error=reason)
                 said = reason
-                FAILING[outage] = type(error).__name__
+                FAILING[outage] = reason if isinstance(error, BrokerError) else type(error).__name__
             await asyncio.sleep(seconds)
 
 

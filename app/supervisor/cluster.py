@@ -20,6 +20,7 @@ from ..settings import Settings
 
 LOOK_SECONDS: Final = 1.0
 """How often ends are asked for: a view's lag is as old."""
+NO_ENDS: Final = "the brokers do not say where partitions end"
 COUNT_SECONDS: Final = 30.0
 """How often partitions are counted: a topic may gain some."""
 
@@ -73,9 +74,7 @@ class Cluster:
             self._ends = {_name(tp): end for tp, end in ends.items()}
             await self._look_for_open({tp: stable for tp, (end, stable) in ends.items() if stable < end}, loop.time())
 
-        await ask_repeatedly(
-            self._settings, ask, LOOK_SECONDS, "the brokers do not say where partitions end", (OSError,)
-        )
+        await ask_repeatedly(self._settings, ask, LOOK_SECONDS, NO_ENDS, (OSError,))
 
     async def _look_for_open(self, stable: Mapping[TopicPartition, int], now: float) -> None:
         """Ask once when a transaction began that is open for longer than most are."""

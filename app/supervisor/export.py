@@ -9,12 +9,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ..broker_contact import CONTACT, no_answer
+from ..kafka.retry import FAILING
 from ..settings import Settings
 from ..telemetry.samples import Fleet, received, taken
 from ..telemetry.server import Probes
 from ..telemetry.status_document import StatusSnapshot
 from ..telemetry.worker_metrics import BROKER, PROCESS
-from .cluster import Cluster
+from .cluster import NO_ENDS, Cluster
 from .status import WorkerLedger, WorkerStatus
 from .worker_slot import Child, WorkerSlot
 
@@ -133,4 +134,4 @@ class Export:
         cut_off = [name for name, slot in self._slots.items() if slot.state == "cut off"]
         if cut_off:
             return f"no broker answers {', '.join(cut_off)}"
-        return None if self._cluster.ends else "the brokers do not say where partitions end"
+        return None if self._cluster.ends else FAILING.get(NO_ENDS, NO_ENDS)

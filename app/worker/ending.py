@@ -11,7 +11,7 @@ import structlog
 
 from tokenmill.errors import BrokerError, FingerprintError, SettingsError, StoreError, TokenMillError, TopicError
 
-from ..broker_contact import is_unreached
+from ..broker_contact import CONTACT, is_unreached
 from ..telemetry.reporting import last_words
 
 RESUME_CODE: Final = 75
@@ -45,7 +45,8 @@ def end_for(error: BaseException) -> NoReturn:
     if isinstance(error, TokenMillError):
         end_process(str(error), code=RESUME_CODE)
     if is_unreached(error):
-        end_process(f"no broker answers: {error!r}", code=BrokerError.exit_code)
+        words = CONTACT.unreached and f"{CONTACT.unreached}, which a broker named, cannot be reached"
+        end_process(f"{words or 'no broker answers'}: {error!r}", code=BrokerError.exit_code)
     end_process("an unexpected error; the next start resumes from what is durable", error=error)
 
 

@@ -7,7 +7,15 @@ from aiokafka import errors
 from structlog.testing import capture_logs
 
 from tests.outages import Hands
-from tokenmill.app.broker_contact import OF_AIOKAFKA, QUIET_SECONDS, OutageLog, is_broken_connection, is_unreached
+from tokenmill.app.broker_contact import (
+    OF_AIOKAFKA,
+    QUIET_SECONDS,
+    STILL_SECONDS,
+    OutageLog,
+    is_broken_connection,
+    is_unreached,
+    no_answer,
+)
 from tokenmill.errors import BrokerError, TopicError
 
 
@@ -57,6 +65,26 @@ def test_an_outage_is_a_line_when_it_begins_one_a_minute_and_one_when_it_ends() 
     assert {line["since"] for line in lines[:-1]} == {"1970-01-01T00:17:00Z"}
     assert {line["error"] for line in lines[:-1]} == {"Connect call failed"}
     assert lines[-1]["after_seconds"] == 201
+
+
+def test_an_address_that_brokers_name_is_unreached_while_none_has_ever_answered_there() -> None:
+    """Not before any has answered anywhere, and not where one has: that one is away. Nor an attempt that began just now."""
+    hands = Hands()
+    contact = hands.contact()
+    contact.connects("kafka:9092")
+    contact.refused("kafka:9092", "no such name")
+    assert contact.unreached is None
+    assert no_answer("host:1", None, contact) == "no broker answers at host:1"
+    contact.answered("host:1")
+    assert contact.unreached == "kafka:9092 (no such name)"
+    contact.connects("kafka:9092")
+    assert contact.unreached is None
+    hands.turn(STILL_SECONDS)
+    assert contact.unreached == "kafka:9092 (no answer in 3 s)"
+    assert no_answer("host:1", 1000.0, contact).startswith("a broker answers at host:1, and names an address at which")
+    contact.answered("kafka:9092")
+    contact.refused("kafka:9092", "refused")
+    assert contact.unreached is None
 
 
 def test_every_name_is_one_of_aiokafka() -> None:

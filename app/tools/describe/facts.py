@@ -15,6 +15,7 @@ from tokenmill.store.sealed import sealed_segments
 from tokenmill.untrusted import regular_file
 from tokenmill.wire.pieces import PADDING
 
+from ...broker_contact import no_answer
 from ...settings import Settings
 from ..inspect.record_ledger import ChainLedger, read_ledger
 from ..produce.run_notes import RunStart, produced_runs
@@ -225,7 +226,7 @@ async def add_broker_facts(facts: DataSetFacts, settings: Settings | None) -> No
             ledger = await read_ledger(settings, [facts.info.name])
             runs = await produced_runs(settings, str(facts.info.values["raw_topic"]))
     except (BrokerError, TimeoutError):
-        why = f"no broker answers at {settings.bootstrap_servers}; the totals are on the token topics alone"
+        why = f"{no_answer(settings.bootstrap_servers)}; the totals are on the token topics alone"
         facts.unknown |= dict.fromkeys(told, why)
     except (SettingsError, TopicError) as error:  # not allowed, or not there
         facts.unknown |= dict.fromkeys(told, str(error))
