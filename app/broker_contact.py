@@ -66,16 +66,16 @@ class Contact:
         self._turned = clock()
         self._last: tuple[float, float] = (clock(), wall())
         self._answered: set[str] = set()
-        self._named: dict[str, float | str] = {}
-        """Addresses that brokers named: when the attempt to connect began that goes on, or why the last one failed."""
+        self._named: dict[str, tuple[float, str]] = {}
+        """Addresses that brokers named: when connecting began there, or failed, and why it failed."""
 
     def connects(self, address: str) -> None:
         """Note that connecting to an address begins that a broker has named."""
-        self._named[address] = self._clock()
+        self._named[address] = self._clock(), ""
 
     def refused(self, address: str, reason: str) -> None:
         """Note that this has failed."""
-        self._named[address] = reason
+        self._named[address] = self._clock(), reason
 
     def answered(self, address: str) -> None:
         """Note that a broker answers at an address, which may be one of those that are asked first."""
@@ -84,10 +84,10 @@ class Contact:
     @property
     def unreached(self) -> str | None:
         """An address that a broker named and where none has ever answered, and why; None where there is none."""
-        for address, found in list(self._named.items()) if self._answered else ():
-            waited = self._clock() - found if isinstance(found, float) else STILL_SECONDS
-            if address not in self._answered and waited >= STILL_SECONDS:
-                return f"{address} ({found if isinstance(found, str) else f'no answer in {waited:.0f} s'})"
+        for address, (since, why) in list(self._named.items()) if self._answered else ():
+            passed = self._clock() - since
+            if address not in self._answered and (passed < REPEAT_SECONDS if why else passed >= STILL_SECONDS):
+                return f"{address} ({why or f'no answer in {passed:.0f} s'})"
         return None
 
     def turn(self) -> None:

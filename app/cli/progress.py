@@ -80,7 +80,7 @@ async def _say_outages(servers: str, write: Callable[[str], None], contact: Cont
         since = contact.away_since
         if since is not None and (said is None or loop.time() - said >= OUTAGE_SECONDS):
             said = loop.time()
-            write(f"{no_answer(servers, since)}; waiting for one")
+            write(f"{no_answer(servers, since, contact)}; waiting for one")
         elif since is None and said is not None:
             said = None
             write(f"a broker answers again at {servers}")

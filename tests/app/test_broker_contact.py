@@ -10,6 +10,7 @@ from tests.outages import Hands
 from tokenmill.app.broker_contact import (
     OF_AIOKAFKA,
     QUIET_SECONDS,
+    REPEAT_SECONDS,
     STILL_SECONDS,
     OutageLog,
     is_broken_connection,
@@ -68,7 +69,7 @@ def test_an_outage_is_a_line_when_it_begins_one_a_minute_and_one_when_it_ends() 
 
 
 def test_an_address_that_brokers_name_is_unreached_while_none_has_ever_answered_there() -> None:
-    """Not before any has answered anywhere, and not where one has: that one is away. Nor an attempt that began just now."""
+    """Not before any has answered, and not where one has, which is away. Nor for an attempt that has just begun."""
     hands = Hands()
     contact = hands.contact()
     contact.connects("kafka:9092")
@@ -77,6 +78,8 @@ def test_an_address_that_brokers_name_is_unreached_while_none_has_ever_answered_
     assert no_answer("host:1", None, contact) == "no broker answers at host:1"
     contact.answered("host:1")
     assert contact.unreached == "kafka:9092 (no such name)"
+    hands.turn(REPEAT_SECONDS)  # nobody goes there any more
+    assert contact.unreached is None
     contact.connects("kafka:9092")
     assert contact.unreached is None
     hands.turn(STILL_SECONDS)
