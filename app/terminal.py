@@ -11,6 +11,8 @@ import re
 import sys
 from typing import Any, Final, TextIO
 
+from tokenmill.redaction import redacted
+
 _BIDI: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """What turns the direction of text: marks, embeddings, overrides and isolates (Unicode Standard Annex 9)."""
 _OTHERS: Final = "\u2028\u2029\ud800-\udfff"
@@ -47,20 +49,19 @@ def _escape(found: re.Match[str]) -> str:
 class GuardedStream(io.TextIOBase):
     """A stream of text that lets no control character through; on a terminal, styles and moves of the cursor."""
 
-    def __init__(self, stream: TextIO) -> None:
-        """Write to ``stream``."""
+    def __init__(self, stream: TextIO, *, redacts: bool = False) -> None:
+        """Write to ``stream``; ``redacts``: what is said there holds no secret, of which documents may have some."""
         super().__init__()
         self._stream = stream
+        self._redacts = redacts
         self._terminal = stream.isatty()
 
     def write(self, text: str, /) -> int:
         """Write a text, escaped; return how long it was."""
-        if self._terminal:
-            parts = _BETWEEN.split(text)
-            parts[::2] = map(escaped_lines, parts[::2])
-            self._stream.write("".join(parts))
-        else:
-            self._stream.write(escaped_lines(text))
+        shown = redacted(text) if self._redacts else text
+        parts = _BETWEEN.split(shown) if self._terminal else [shown]
+        parts[::2] = map(escaped_lines, parts[::2])
+        self._stream.write("".join(parts))
         return len(text)
 
     def writable(self) -> bool:
@@ -103,4 +104,4 @@ def guard_streams() -> None:
             continue
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every terminal has every character
-        setattr(sys, name, GuardedStream(stream))
+        setattr(sys, name, GuardedStream(stream, redacts=name == "stderr"))

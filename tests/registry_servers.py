@@ -46,6 +46,8 @@ class SmallRegistry:
     """The ids of each subject's versions, which count from 1."""
     status: int = 0
     """What every request is answered with; 0: as it deserves."""
+    elsewhere: str = ""
+    """Where every request is sent instead."""
     login: tuple[str, str] | None = None
     requests: list[str] = field(default_factory=list)
     """The paths that were asked for."""
@@ -146,7 +148,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         status, answer = self.small.answer(self.command, path, body, self.headers.get("Authorization", ""))
         payload = json.dumps(answer).encode()
-        self.send_response(status)
+        self.send_response(307 if self.small.elsewhere else status)
+        if self.small.elsewhere:
+            self.send_header("Location", self.small.elsewhere)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(payload)))
         self.end_headers()

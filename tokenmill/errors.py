@@ -28,6 +28,8 @@ A message says what is wrong, where (file, offset, setting), and what to do next
 
 from typing import ClassVar
 
+from tokenmill.redaction import redacted
+
 
 class TokenMillError(Exception):
     """The root: catch this to catch everything that TokenMill raises on purpose."""
@@ -35,6 +37,10 @@ class TokenMillError(Exception):
     exit_code: ClassVar[int] = 1
     brief: ClassVar[str] = "its log says why"
     """Why a partition halted, without a word of any record: for the answer of a health probe, for example."""
+
+    def __init__(self, *message: object) -> None:
+        """Keep the message, without the secrets of addresses in it: it goes into logs, notes and answers."""
+        super().__init__(*(redacted(part) if isinstance(part, str) else part for part in message))
 
 
 class SettingsError(TokenMillError):

@@ -120,8 +120,8 @@ def ask(url: str) -> dict[str, Any]:
 
     """
     where = f"{url.rstrip('/')}/status"
-    if not where.startswith(("http://", "https://")):
-        raise InputError(f"{url} is no address of a service: it begins with http:// or https://")
+    if not where.startswith(("http://", "https://")) or "@" in where:
+        raise InputError(f"{url} is no address of a service: it begins with http:// or https://, and has no login")
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(where, timeout=SECONDS) as answer:
             document = json.loads(answer.read(MOST_BYTES))

@@ -14,6 +14,7 @@ import structlog
 
 from tokenmill.backoff import Backoff
 from tokenmill.errors import RegistryError, SettingsError
+from tokenmill.redaction import redacted
 from tokenmill.stages.decoding import FORMATS, RegisteredSchema, SchemaSource
 
 from ..settings import Settings
@@ -53,10 +54,12 @@ class SchemaRegistry:
             raise SettingsError("a schema registry needs httpx: install it with pip install '.[registry]'") from error
         if settings.schema_registry_url is None:
             raise SettingsError("schema_registry_url is not set")
-        self.url = settings.schema_registry_url.rstrip("/")
+        self.url = settings.schema_registry_url
         self._httpx = httpx
         self._login = registry_login(settings)
-        self._ssl_context = registry_ssl_context(settings) if self.url.startswith("https://") else False
+        self._ssl_context = registry_ssl_context(
+            settings
+        )  # whatever the address: nothing decides that it is not needed
         self._known: dict[int, RegisteredSchema] = {}
 
     def schema(self, number: int) -> RegisteredSchema:
@@ -98,6 +101,7 @@ class SchemaRegistry:
                 headers={"Accept": ACCEPTED},
                 timeout=ANSWER_SECONDS,
                 verify=self._ssl_context,
+                follow_redirects=False,  # a login is for this host alone
             )
         except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
             raise RegistryError(
@@ -105,6 +109,9 @@ class SchemaRegistry:
                 "after it, or set schema_registry_url"
             ) from error
         status = response.status_code
+        if response.has_redirect_location:
+            elsewhere = redacted(response.headers["location"])
+            raise self._no_answer(what, f"it answers {status} and sends us to {elsewhere[:200]!r}", 300)
         try:
             answer = response.json()
         except ValueError:
@@ -125,6 +132,7 @@ class SchemaRegistry:
         advice = {
             401: "set schema_registry_username and schema_registry_password_file",
             403: "give the login the right to read schemas",
+            300: "set schema_registry_url to the registry's own address",
             404: "the address is not a registry's; with Apicurio it ends in /apis/ccompat/v7",
         }.get(status, "look after it")
         return RegistryError(f"the schema registry {self.url} cannot be asked for {what} ({why}): {advice}")

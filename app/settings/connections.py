@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal, Self, get_args
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
-from .values import OptionalPath, OptionalSecret, OptionalText, empty_is_none
+from .values import OptionalAddress, OptionalPath, OptionalSecret, OptionalText, empty_is_none
 
 
 class RegistrySettings(BaseModel):
@@ -18,7 +17,7 @@ class RegistrySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    schema_registry_url: OptionalText = Field(
+    schema_registry_url: OptionalAddress = Field(
         default=None,
         description="Address of the schema registry, http:// or https://, for decode = avro, protobuf and json_schema.",
     )
@@ -49,17 +48,9 @@ class RegistrySettings(BaseModel):
             if said:
                 raise ValueError(f"{said[0]} is set without a registry: set schema_registry_url, or remove {said[0]}")
             return self
-        address = urlsplit(self.schema_registry_url)
-        if address.scheme not in {"http", "https"} or not address.hostname:
-            raise ValueError("schema_registry_url is no address: write it like https://registry.example:8081")
-        if address.username is not None or address.password is not None:
-            raise ValueError(
-                "schema_registry_url has a login in it, which logs would show: set schema_registry_username and "
-                "schema_registry_password_file"
-            )
         self._check_registry_login()
         tls = [name for name in said if name.endswith(("cafile", "certfile", "keyfile"))]
-        if tls and address.scheme != "https":
+        if tls and not self.schema_registry_url.startswith("https://"):
             raise ValueError(f"{tls[0]} is set and schema_registry_url is without TLS: write https://, or remove it")
         if self.schema_registry_keyfile is not None and self.schema_registry_certfile is None:
             raise ValueError("schema_registry_keyfile is set without its certificate: set schema_registry_certfile")

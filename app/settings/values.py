@@ -1,11 +1,13 @@
 """How a setting's value may be written: as TOML has it, or as one string in a variable or a flag; names of topics."""
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, TypeAdapter
 
@@ -19,6 +21,7 @@ EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 """What a Kafka topic name may hold (org.apache.kafka.common.internals.Topic)."""
 _STEPS_EXAMPLE: Final = '[{"name": "length", "min_words": 5}]'
+_HOST_AND_PORT: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _BYTES: Final = TypeAdapter(ByteSize)
 
 
@@ -134,6 +137,26 @@ def parse_token(value: object) -> object:
     return value
 
 
+def parse_web_address(value: str | None) -> str | None:
+    """Return the address of a web server as all who use it read it: scheme and host in small letters, no slash behind.
+
+    Raises:
+        ValueError: it is none, or holds what logs would show.
+
+    """
+    if value is None:
+        return None
+    parts = urlsplit(value.strip())
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(
+            "it has a login, a query or a fragment in it, which logs would show: leave it out; names and passwords "
+            "have settings of their own (…_username, …_password_file)"
+        )
+    if parts.scheme not in {"http", "https"} or not _HOST_AND_PORT.fullmatch(parts.netloc):
+        raise ValueError("it is no address: write it like https://registry.example:8081")
+    return urlunsplit((parts.scheme, parts.netloc.lower(), parts.path.rstrip("/"), "", ""))
+
+
 def empty_is_none(value: object) -> object:
     """Return None for an empty string: a variable cannot be null otherwise."""
     return None if value == "" else value
@@ -247,6 +270,7 @@ Packing = Annotated[str | dict[str, Any], BeforeValidator(parse_packing)]
 Start = Annotated[str, BeforeValidator(parse_start)]
 Token = Annotated[int | str | None, BeforeValidator(parse_token)]
 OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]
+OptionalAddress = Annotated[OptionalText, AfterValidator(parse_web_address)]
 OptionalNumber = Annotated[int | None, BeforeValidator(empty_is_none)]
 OptionalSize = Annotated[int | None, BeforeValidator(parse_optional_size)]
 HomePath = Annotated[Path, AfterValidator(at_home)]

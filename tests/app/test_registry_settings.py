@@ -18,7 +18,14 @@ LOGIN = {"schema_registry_url": URL, "schema_registry_username": "miller"}
         ({"schema_registry_username": "miller"}, "without a registry: set schema_registry_url"),
         ({"schema_registry_url": "registry.example:8081"}, "is no address"),
         ({"schema_registry_url": "ftp://registry.example"}, "is no address"),
-        ({"schema_registry_url": "https://miller:gr1st@registry.example"}, "has a login in it"),
+        ({"schema_registry_url": "https://"}, "is no address"),
+        ({"schema_registry_url": "https://registry.example:port"}, "is no address"),
+        ({"schema_registry_url": "https://registry example"}, "is no address"),
+        ({"schema_registry_url": "https://miller:gr1st@registry.example"}, "has a login"),
+        ({"schema_registry_url": "HTTPS://:gr1st@registry.example"}, "has a login"),
+        ({"schema_registry_url": "https://gr1st@registry.example"}, "has a login"),
+        ({"schema_registry_url": "https://registry.example?api_key=gr1st"}, "has a login, a query"),
+        ({"schema_registry_url": "https://registry.example#token=gr1st"}, "has a login, a query or a fragment"),
         (LOGIN, "without a password"),
         ({"schema_registry_url": URL, "schema_registry_password": "gr1st"}, "without a name"),
         ({**LOGIN, "schema_registry_password": "gr1st", "schema_registry_password_file": "a"}, "remove one"),
@@ -31,6 +38,14 @@ def test_what_would_have_no_effect_is_refused(values: dict[str, Any], part: str)
     with pytest.raises(SettingsError, match=part) as raised:
         load_settings(values)
     assert "gr1st" not in str(raised.value)
+
+
+@pytest.mark.parametrize("scheme", ["HTTPS://", "Https://", " https://", "hTtPs://"])
+def test_an_address_has_one_spelling(scheme: str) -> None:
+    """It is read once: what decides on TLS, what connects and what logs say is the same."""
+    url = f"{scheme}Registry.Example:8081/apis/ccompat/v7/"
+    settings = load_settings({"schema_registry_url": url, "schema_registry_cafile": "a"})
+    assert settings.schema_registry_url == "https://registry.example:8081/apis/ccompat/v7"
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,20 @@ def on_terminal(command: list[str]) -> str:
     return said.decode()
 
 
+def test_what_is_said_holds_no_password_and_what_is_shown_stays_as_it_is() -> None:
+    """Tracebacks and libraries repeat addresses; a document may have any in its text."""
+    said = []
+    for redacts in (True, False):
+        inner = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        GuardedStream(inner, redacts=redacts).write(
+            "cannot reach postgresql://me:S3cret@host/name?sslpassword=S3cret\n"
+        )
+        inner.flush()
+        said.append(inner.buffer.getvalue().decode())
+    assert said[0] == "cannot reach postgresql://me:***@host/name?sslpassword=***\n"
+    assert said[1] == "cannot reach postgresql://me:S3cret@host/name?sslpassword=S3cret\n"
+
+
 @given(text=hostile, terminal=st.booleans())
 def test_a_guarded_stream_lets_styles_through_and_nothing_else(*, text: str, terminal: bool) -> None:
     """Styles only where they mean something; what is written as bytes is what was asked for."""

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import traceback
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,65 @@ def test_rows_become_documents(tmp_path: Path) -> None:
     assert [json.loads(item.value) for item in found if isinstance(item, Item)] == [
         {"id": n, "text": f"página {n}", "score": n / 4} for n in range(3)
     ]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DROP TABLE pages -- ORDER BY",
+        "WITH one AS (SELECT 1) DELETE FROM pages WHERE 1 -- ORDER BY",
+        "WITH one AS (SELECT 1) DELETE FROM pages RETURNING number AS id, body AS text -- ORDER BY",
+        "/* SELECT */ INSERT INTO pages VALUES (9, '', 0) -- ORDER BY",
+        "SELECT 1; DROP TABLE pages -- ORDER BY",
+        "PRAGMA query_only = OFF -- ORDER BY",
+        "ATTACH DATABASE '{}/b.db' AS b -- ORDER BY",
+        "VACUUM INTO '{}/b.db' -- ORDER BY",
+    ],
+)
+def test_no_statement_changes_a_database(query: str, tmp_path: Path) -> None:
+    """It is no query, or the database refuses it."""
+    url = database(tmp_path / "a.db", 3)
+    with pytest.raises(InputError, match=r"it is no query|readonly|one statement"):
+        sql_sources([url], query.format(tmp_path), reading_of())[0].signature()
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        assert connection.execute("SELECT count(*) FROM pages").fetchone() == (3,)
+    connection.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+@pytest.mark.parametrize("query", ["-- of all\nselect {}", "/* all */ ( SELECT {} )", "WITH p AS (SELECT {}) TABLE"])
+def test_a_query_may_begin_as_queries_do(query: str, tmp_path: Path) -> None:
+    """With a comment, a bracket, in any case."""
+    sql_sources([database(tmp_path / "a.db", 3)], query.format("1 ORDER BY 1"), reading_of())
+
+
+@pytest.mark.filterwarnings("ignore:Query string argument")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///{}?password=S3cret",
+        "sqlite:///{}?pass%77ord=S3cret",
+        "sqlite:///{}?odbc_connect=Server%3Dh%3BPWD%3DS3cret",
+        "sqlite://user:S3cret@/{}",
+        "nonsense://user:S3cret/S3cret@host/{}",
+        "nonsense S3cret:pwd S3cret@{}",
+    ],
+)
+def test_a_password_of_a_database_reaches_no_name_id_or_message(url: str, tmp_path: Path) -> None:
+    """Wherever in the address it stands; the same command with another one is the same run."""
+    database(tmp_path / "a.db", 3)
+    url = url.format(tmp_path / "a.db")
+    shown = []
+    try:
+        (source,) = sql_sources([url], "SELECT body AS text, number FROM pages ORDER BY 2", reading_of())
+        shown += [source.name, *map(str, read_items([source]))]
+        source.signature()
+    except InputError as error:
+        shown += ["".join(traceback.format_exception(error))]
+    assert shown
+    assert "S3cret" not in "".join(shown).replace(repr(url), "")
+    named, other = (RunIdentity.of("raw", {}, [each]) for each in (url, url.replace("S3cret", "0ther")))
+    assert named == other or "nonsense" in url
 
 
 def test_a_result_goes_on_from_any_chunk(tmp_path: Path) -> None:

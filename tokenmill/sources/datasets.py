@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import xxhash
 
 from tokenmill.errors import InputError
+from tokenmill.redaction import redacted
 from tokenmill.sources.addresses import HUB, HubAddress
 from tokenmill.sources.file_sources import Chunker, Reading
 from tokenmill.sources.formats import Bad, Entry
@@ -125,7 +126,7 @@ class DatasetSource:
         self._follow_links = follow_links
         self._library = library("datasets", "hf", "reading data sets")
         self._found: _Found | None = None
-        name = os.fsencode(path).decode("utf-8", "replace")
+        name = redacted(os.fsencode(path).decode("utf-8", "replace"))
         self.name = f"{name}[{split}]" if split else name
 
     def signature(self) -> bytes:
@@ -293,7 +294,7 @@ def _is_builder(name: str) -> bool:
 
 
 def _one_line(error: BaseException | None) -> str:
-    return " ".join(str(error).split())
+    return redacted(" ".join(str(error).split()))
 
 
 def _one(splits: dict[str, Any], split: str | None) -> Any:

@@ -14,6 +14,7 @@ from uuid import UUID
 import xxhash
 
 from tokenmill.errors import InputError
+from tokenmill.redaction import redacted
 from tokenmill.sources.file_sources import Chunker, Reading
 from tokenmill.sources.items import Bad, DocumentSource, Entry, ItemChunk, Place, library
 
@@ -22,6 +23,19 @@ PURPOSE: Final = "reading from a database"
 ROWS: Final = 1000
 """Rows that the database sends at once."""
 _ORDER: Final = re.compile(r"\border\s+by\b", re.IGNORECASE)
+_QUERY: Final = re.compile(
+    r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(?:select|with|values|table|from)\b", re.IGNORECASE | re.DOTALL
+)
+_SESSION: Final = "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"
+READ_ONLY: Final = {
+    "sqlite": "PRAGMA query_only = ON",
+    "postgresql": _SESSION,
+    "cockroachdb": _SESSION,
+    "mysql": "SET SESSION TRANSACTION READ ONLY",
+    "mariadb": "SET SESSION TRANSACTION READ ONLY",
+    "oracle": "SET TRANSACTION READ ONLY",
+}
+"""By dialect, what lets the database refuse a statement that changes anything; others have no words for that."""
 
 
 class SqlSource:
@@ -41,6 +55,8 @@ class SqlSource:
             InputError: the query has no ORDER BY; the URL is none; SQLAlchemy or a driver is missing.
 
         """
+        if not _QUERY.match(query):
+            raise InputError("--sql: it is no query: begin with SELECT, or WITH; nothing in a database is changed")
         if not _ORDER.search(query):
             raise InputError(
                 "--sql: the query has no ORDER BY, so its rows may come in another order each time, and nobody could "
@@ -51,12 +67,14 @@ class SqlSource:
             address = alchemy.make_url(url)
             self._engine = alchemy.create_engine(address)
         except alchemy.exc.ArgumentError as error:
-            raise InputError(f"{url.partition('@')[2] or url}: no address of a database: {error}") from error
+            said = f"{url}: no address of a database, which is like dialect://user@host/name: {error}"
+            raise InputError(said if "://" in url and " " not in url else said.replace(url, "--sql")) from None
         except ModuleNotFoundError as error:
             raise InputError(
                 f"{address.drivername}: its driver {error.name} is not installed: pip install it"
             ) from error
-        self.name = str(address.render_as_string(hide_password=True))
+        self.name = redacted(address.render_as_string(hide_password=True))
+        self._url = url
         self._alchemy = alchemy
         self._query = query
         self._reading = reading
@@ -105,9 +123,15 @@ class SqlSource:
     def _rows(self) -> Iterator[dict[str, Any]]:
         try:
             with self._engine.connect().execution_options(yield_per=ROWS) as connection:
+                if statement := READ_ONLY.get(self._engine.dialect.name):
+                    connection.exec_driver_sql(statement)
+                    if (
+                        self._engine.dialect.name != "oracle"
+                    ):  # which says it of this transaction, the others of the next
+                        connection.commit()
                 yield from map(dict, connection.execute(self._alchemy.text(self._query)).mappings())
         except self._alchemy.exc.SQLAlchemyError as error:
-            first = str(error.__cause__ or error).strip().partition("\n")[0]
+            first = redacted(str(error.__cause__ or error).strip().partition("\n")[0], self._url)
             raise InputError(
                 f"{self.name}: {first}; check database and query. What was read before is sent, and the same command "
                 "goes on"

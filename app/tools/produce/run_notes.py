@@ -20,6 +20,7 @@ import xxhash
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from tokenmill.errors import SourceError
+from tokenmill.redaction import redacted
 from tokenmill.sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
 from tokenmill.sources.reading_order import READERS
 from tokenmill.sources.source_changes import KnownSource
@@ -49,9 +50,10 @@ class RunIdentity:
         """Return the identity of a run; it does not depend on the working directory.
 
         ``options`` are those that decide what is sent and in which order, as JSON types. ``paths`` are as they were
-        given: a folder that has other files now is the same run, of which the change is noticed.
+        given: a folder that has other files now is the same run, of which the change is noticed; and so is an address
+        with another password, of which nothing shall be known.
         """
-        named = [path if "://" in path else str(Path(path).absolute()) for path in paths]
+        named = [redacted(path) if "://" in path else str(Path(path).absolute()) for path in paths]
         return cls(xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)])))
 
 

@@ -214,6 +214,33 @@ def test_tls_believes_whom_it_is_told_to_and_shows_a_certificate(tmp_path: Path)
                 client(small.url, **{name: path for name, path in files.items() if name != lacking}).schema(number)
 
 
+LOGIN = {"schema_registry_username": "miller", "schema_registry_password": "gr1st"}
+
+
+@pytest.mark.parametrize("scheme", ["https", "HTTPS", "Https"])
+def test_a_certificate_that_nobody_vouches_for_is_refused_however_tls_is_spelt(scheme: str) -> None:
+    """A spelling that one of two parsers did not know let anybody be the registry, and have the login."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    with small_registry(tls=context, login=("miller", "gr1st")) as small:
+        number = small.register("a", TEXT)
+        known = client(small.url.replace("https", scheme), **LOGIN)
+        with pytest.raises(RegistryError, match=r"does not answer .*certificate"):
+            known.schema(number)
+        assert not small.requests
+
+
+def test_a_registry_that_sends_elsewhere_is_not_followed(small: SmallRegistry) -> None:
+    """The login is for this host alone; the message says where it wants us to go, without what is secret in that."""
+    with small_registry(login=("miller", "gr1st")) as other:
+        number = other.register("a", TEXT)
+        small.elsewhere = f"http://u:S3cret@localhost:{other.port}/schemas/ids/{number}?token=S3cret"
+        with pytest.raises(RegistryError, match=f"sends us to .*localhost:{other.port}.*own address") as raised:
+            client(small.url, **LOGIN).schema(number)
+        assert "S3cret" not in str(raised.value)
+        assert not other.requests
+
+
 @pytest.mark.parametrize(
     "name", ["schema_registry_cafile", "schema_registry_certfile", "schema_registry_password_file"]
 )
