@@ -113,6 +113,7 @@ class Documents:
                     (self._reader(partition), part.first, part.stop)
                     for partition, part in enumerate(self._frozen.merged.ranges)
                 ],
+                ended=self._frozen.merged.end,
             )
             self.unfinished = self._index.unfinished
             """Documents that begin in these eras, and are not listed: it is not known that their ends are there."""

@@ -15,7 +15,7 @@ class FrozenEras:
 
     eras: range
     merged: Era
-    """All of them as one: each partition's blocks."""
+    """All of them as one: each partition's blocks, and whether the end marker is among them."""
     content: Content
     """The last of them, whose hash covers all before it and their blocks."""
 
@@ -93,4 +93,4 @@ def _merge(first: Era, last: Era) -> Era:
         EraRange(first.ranges[number].first if number < begun else 0, part.stop, part.before, part.after)
         for number, part in enumerate(last.ranges)
     ]
-    return Era(first.number, first.before, tuple(ranges), last.closed)
+    return Era(first.number, first.before, tuple(ranges), last.closed, last.end)

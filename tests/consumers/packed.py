@@ -12,6 +12,7 @@ from tests.mills import RECIPE
 from tests.store.chains import STREAM, fill, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.canonical import canonical_json
+from tokenmill.packings import SEPARATE
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash, roll
@@ -58,12 +59,12 @@ def packed_info(
 
 
 def given_documents(lengths: Sequence[int], *, labels: Sequence[Any] = (), first: int = 7) -> list[Given]:
-    """Return documents of these lengths at every other offset, each token of which occurs once."""
+    """Return documents of these lengths at every other offset; each token occurs once, but for the last, which is 0."""
     found, token = [], 1
     for number, length in enumerate(lengths):
         fields = {"label": labels[number % len(labels)]} if labels else {}
         meta = canonical_json({"id": f"document {number}"} | ({"fields": fields} if fields else {}))
-        tokens = [(token + at) % 60_000 + 1 for at in range(length)]
+        tokens = [(token + at) % 60_000 + 1 for at in range(length - 1)] + [RECIPE.end_of_document]
         found.append(Given(first + 2 * number, tokens, meta if number % 5 or labels else b""))
         token += length
     return found
@@ -172,9 +173,13 @@ def packed_store(
 
 
 def whole_documents(
-    documents: Sequence[Given], blocks: Sequence[Block], size: int, first: int, stop: int, *, fit: bool = False
+    documents: Sequence[Given], blocks: Sequence[Block], size: int, first: int, stop: int, *, packing: str, ended: bool
 ) -> list[tuple[int, list[int]]]:
-    """Return offset and tokens of the documents that blocks ``[first, stop)`` hold as a whole, by place, one by one."""
+    """Return offset and tokens of the documents that blocks ``[first, stop)`` hold as a whole, by place, one by one.
+
+    ``ended``: nothing comes behind them.
+    """
+    fit = packing == "fit"
     found: list[tuple[tuple[int, int], int, list[int]]] = []
     for document in documents:
         mine = [
@@ -195,6 +200,7 @@ def whole_documents(
         ends_inside = any(other.start > piece.start for other in block.pieces)
         if fit:
             ends_inside = len(tokens) % size > 0  # what is no whole block is a rest, which comes last
+        ends_inside |= ended and (packing in SEPARATE or len(tokens) == len(document.tokens))
         highest = max(other.offset for some in blocks[first:stop] for other in some.pieces)
         if ends_inside or (document.offset + AGE < highest if fit else number < stop - 1):
             place = min((number, piece.start) for number, piece, _ in mine)

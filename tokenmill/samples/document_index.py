@@ -3,16 +3,17 @@
 A document is the pieces with its record's offset, in the order of their positions, wherever they are: consecutive
 blocks hold a long one where documents are packed one behind the other, others where they are fitted. It is listed when
 its pieces reach from position 0 to its end. That is seen where a piece ends before its block does. Where none does, it
-is the packing that says when all of a document is there (`DocumentIndex.of_ranges`).
+is the packing that says when all of a document is there, or the stream's end (`DocumentIndex.of_ranges`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.packings import CONCAT, Fit, PackingParameters, Rows, packing_parameters
+from tokenmill.packings import CONCAT, SEPARATE, Fit, PackingParameters, Rows, packing_parameters
 from tokenmill.samples.sequence import Numbers
 from tokenmill.store import PartitionReader, Pieces, StreamInfo
 from tokenmill.wire.pieces import PADDING
@@ -60,13 +61,19 @@ class DocumentIndex:
         """Documents that begin in the ranges, and are not listed because it is not known that their ends are there."""
 
     @classmethod
-    def of_ranges(cls, info: StreamInfo, ranges: Iterable[tuple[PartitionReader, int, int]]) -> Self:
+    def of_ranges(
+        cls, info: StreamInfo, ranges: Iterable[tuple[PartitionReader, int, int]], *, ended: bool = False
+    ) -> Self:
         """Return the documents that are in blocks ``[first, stop)`` of partitions, whole.
 
         What ends with a block is known to be whole once the partition has a later block, for all packings take
         documents one after the other, but for ``fit``: there a piece that is no whole block is its document's last one.
         Behind whole blocks alone, a rest may be in a block that is still open, and is in one that has left as soon as a
         record over ``max_age_offsets`` later has a piece.
+
+        ``ended``: the ranges reach to the stream's end, and nothing comes behind them. Then a document that ends with a
+        block is whole if the last token there is one that ends documents; or in any case, if none does, or if the
+        packing leaves nothing in open blocks.
 
         Tokens that several blocks repeat are there once: the token that two chunks share, and in ``rows`` those before
         and after a text.
@@ -76,15 +83,19 @@ class DocumentIndex:
             DamagedError: the document table is damaged.
 
         """
-        packing = packing_in(info)
+        packing, recipe = packing_in(info), _recipe_in(info)
         age = packing.max_age_offsets if isinstance(packing, Fit) else None
-        repeated = len(_recipe_in(info).get("begin_of_document", ())) if isinstance(packing, Rows) else 0
+        repeated = len(recipe.get("begin_of_document", ())) if isinstance(packing, Rows) else 0
+        end = recipe.get("end_of_document", ()) if recipe.get("packing") not in SEPARATE else ()
+        last = end if isinstance(end, int) else next(reversed(end), None)
         parts = []
         for reader, first, stop in ranges:
             found = _PartitionDocuments(info.block_tokens, age, repeated)
             for start in range(first, stop, _BLOCKS_AT_ONCE):
                 numbers = np.arange(start, min(start + _BLOCKS_AT_ONCE, stop))
                 found.add(numbers, reader.pieces_of(numbers))
+            if ended:
+                found.end(partial(_end_with, reader, last))
             parts.append(found.part())
         return cls(info.block_tokens, parts)
 
@@ -208,6 +219,10 @@ class _PartitionDocuments:
         columns = _Columns(*(np.concatenate([old, one[kept]]) for old, one in zip(self._pending, new, strict=True)))
         self._put_together(columns, int(blocks[-1]))
 
+    def end(self, are_whole: Callable[[Numbers], npt.NDArray[np.bool_]]) -> None:
+        """Note that nothing comes behind these blocks; asked for documents that end with a block, by the last one."""
+        self._put_together(self._pending, 0, are_whole)
+
     def part(self) -> _Part:
         """Return the documents that are whole, by place."""
         places = _join([part.places for part in self._found], np.int64)
@@ -227,7 +242,9 @@ class _PartitionDocuments:
         unfinished = int((self._pending.positions == 0).sum())
         return _Part(places, lengths, owners, owned_places, owned_lengths, unfinished)
 
-    def _put_together(self, columns: _Columns, last_block: int) -> None:
+    def _put_together(
+        self, columns: _Columns, last_block: int, are_whole: Callable[[Numbers], npt.NDArray[np.bool_]] | None = None
+    ) -> None:
         """Note the documents that are whole; keep the pieces of the others."""
         if not len(columns.offsets):
             return
@@ -248,6 +265,8 @@ class _PartitionDocuments:
         else:
             inside = columns.lengths[lasts] < self._block_tokens  # a rest, which is the last piece wherever it ends
             settled = columns.offsets[lasts] + self._max_age < self._highest
+        if are_whole is not None:
+            settled = are_whole(columns.places[lasts] // self._block_tokens)
         whole = np.logical_and.reduceat(follows, firsts) & (inside | settled)
         counts = lasts - firsts + 1
         lengths = columns.lengths.copy()  # what comes twice is taken where it comes last
@@ -267,11 +286,14 @@ class _PartitionDocuments:
         self._pending = _Columns(*(column[rest] for column in columns))
 
 
-def documents_beginning_in(reader: PartitionReader, first: int, stop: int) -> tuple[DocumentIndex, int] | None:
+def documents_beginning_in(
+    reader: PartitionReader, first: int, stop: int, end: int | None = None
+) -> tuple[DocumentIndex, int] | None:
     """Return an index whose first documents are those that begin in blocks ``[first, stop)``, and how many these are.
 
     They are in the order of their first tokens, and a function of the chain: later blocks are read as far as these
-    documents go on. None where it is not known yet how all of them end.
+    documents go on. Of a stream that has ended, with block ``end``, they are those that are whole (see
+    `DocumentIndex.of_ranges`). None where it is not known yet how all of them end.
 
     Raises:
         InputError: the blocks are not (or no longer) in the store.
@@ -279,15 +301,16 @@ def documents_beginning_in(reader: PartitionReader, first: int, stop: int) -> tu
 
     """
     begun = int((reader.pieces_of(np.arange(first, stop)).rows["position"] == 0).sum())
-    ahead = 1
+    ahead, last = 1, reader.blocks if end is None else end
     while True:
-        end = min(stop + ahead, reader.blocks)
-        index = DocumentIndex.of_ranges(reader.info, [(reader, first, end)])
+        reached = min(stop + ahead, last)
+        ended = reached == end
+        index = DocumentIndex.of_ranges(reader.info, [(reader, first, reached)], ended=ended)
         blocks, _ = index.first_pieces(np.arange(len(index)))
         count = int(np.searchsorted(blocks, stop))
-        if count == begun:
+        if count == begun or ended:
             return index, count
-        if end == reader.blocks:
+        if reached == last:
             return None
         ahead *= _AHEAD
 
@@ -305,6 +328,14 @@ def packing_in(info: StreamInfo) -> PackingParameters:
 
 def _recipe_in(info: StreamInfo) -> Mapping[str, Any]:
     found: Mapping[str, Any] = info.values.get("genesis", {}).get("recipe", {})
+    return found
+
+
+def _end_with(reader: PartitionReader, token: int | None, blocks: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which blocks have this last token; all where it is None."""
+    found = np.ones(len(blocks), np.bool_)
+    for where, tokens, rows in reader.parts(blocks) if token is not None else ():
+        found[where] = tokens[rows, -1] == token
     return found
 
 
