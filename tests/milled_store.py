@@ -22,7 +22,7 @@ from tokenmill.recipe_stages import complete
 from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.stages.engines import TokenizerFile
 from tokenmill.stages.training_tokenizer import train_tokenizer
-from tokenmill.store import PartitionWriter, Store, StreamInfo
+from tokenmill.store import PartitionWriter, Store, StreamInfo, open_eras
 from tokenmill.wire.genesis import Genesis
 
 STREAM = "raw-text.train"
@@ -76,16 +76,21 @@ class MilledStore:
         joined = b"".join(block.tokens for block in self.blocks[partition])
         return np.frombuffer(joined, self.info.dtype).reshape(-1, self.info.block_tokens)
 
-    def close_era(self) -> None:
-        """Bring one era with all blocks into the store."""
+    def close_era(self, *, end: bool = False) -> None:
+        """Bring one era with all blocks into the store, and with ``end`` the end marker."""
         chains = {partition: _joined(blocks) for partition, blocks in self.blocks.items()}
         reached = {partition: len(blocks) for partition, blocks in self.blocks.items()}
-        write_eras(Store.open(self.path), make_eras(self.info, chains, [reached]), stream=self.info.name)
+        write_eras(Store.open(self.path), make_eras(self.info, chains, [reached], end=end), stream=self.info.name)
 
-    def sealed(self, partition: int, stop: int | None = None) -> int:
-        """Return how many of the first ``stop`` blocks are in sealed segments."""
+    @property
+    def ended(self) -> bool:
+        """Whether the store has the end marker."""
+        return open_eras(self.path, self.info.name).ended
+
+    def exported(self, partition: int, stop: int | None = None) -> int:
+        """Return how many of the first ``stop`` blocks are exported: those in sealed segments, or all at the end."""
         count = len(self.blocks[partition][:stop])
-        return count - count % self.info.segment_blocks
+        return count if self.ended else count - count % self.info.segment_blocks
 
     def fill(self, stop: int | None = None) -> None:
         """Append each partition's blocks up to ``stop``, or all; those that are there are left alone."""

@@ -51,10 +51,10 @@ def register(app: typer.Typer) -> None:
 def export_command(
     settings: Settings, stream: OneStream, *, to: To, out: Out, what: Rows = "blocks", as_json: AsJson = False
 ) -> None:
-    """Write the sealed segments of a stream in the store in a format of others, with ids and metadata; no broker.
+    """Write the segments of a stream in the store in a format of others, with ids and metadata; no broker.
 
-    The files are a function of the segments. Given again, the same command adds what was sealed since; interrupted, it
-    goes on. docs/export.md says how each format is read.
+    They are the sealed ones, and of a stream that has ended all. Given again, the same command adds what was sealed
+    since; interrupted, it goes on. docs/export.md says how each format is read.
     """
     columns = (PlainColumn("export"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
     with ProgressLine(*columns, TimeRemainingColumn()) as line:
@@ -72,8 +72,8 @@ def export_command(
         )
     if result.waiting:
         say(
-            f"not yet: {', '.join(result.waiting)} (partition/first block): the last document there goes on behind "
-            "what the store holds; the same command writes them later"
+            f"not yet: {', '.join(result.waiting)} (partition/first block): what belongs there goes on behind what the "
+            "store holds; the same command writes them later"
         )
 
 

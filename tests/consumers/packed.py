@@ -20,6 +20,7 @@ from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 
 PAD = 0
+"""Padding, and the end of a document (of `RECIPE`)."""
 AGE = 6
 """Offsets after which ``fit`` closes an open block: three documents."""
 
@@ -64,7 +65,7 @@ def given_documents(lengths: Sequence[int], *, labels: Sequence[Any] = (), first
     for number, length in enumerate(lengths):
         fields = {"label": labels[number % len(labels)]} if labels else {}
         meta = canonical_json({"id": f"document {number}"} | ({"fields": fields} if fields else {}))
-        tokens = [(token + at) % 60_000 + 1 for at in range(length - 1)] + [RECIPE.end_of_document]
+        tokens = [(token + at) % 60_000 + 1 for at in range(length - 1)] + [PAD]
         found.append(Given(first + 2 * number, tokens, meta if number % 5 or labels else b""))
         token += length
     return found

@@ -8,7 +8,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import datasets
 import lance
@@ -114,6 +114,89 @@ def test_every_packing_comes_back_token_for_token(tmp_path: Path, shape: str) ->
         assert len(rows) == documents.rows > 10
 
 
+@pytest.mark.parametrize("to", HERE)
+@pytest.mark.parametrize("shape", ["concat", "fit"])
+def test_of_a_stream_that_has_ended_everything_comes_back(tmp_path: Path, to: FormatChoice, shape: str) -> None:
+    """Beside what was exported before: blocks of segments that are not full, and all documents that have their ends."""
+    milled = milled_store(tmp_path / "store", dtype="uint16", **SHAPES.get(shape, {}))
+    assert all(len(blocks) % 16 for blocks in milled.blocks.values())
+    for what in get_args(What):
+        export(milled.path, STREAM, tmp_path / f"{what}-before", to=to, what=what)
+    milled.close_era(end=True)
+    for what in get_args(What):
+        for name in ("before", "at once"):
+            out = tmp_path / f"{what}-{name}"
+            result = export(milled.path, STREAM, out, to=to, what=what)
+            assert result.waiting == []
+            rows = rows_of(to, out)
+            assert len(rows) == result.rows
+            if what == "blocks":
+                assert_blocks(rows, milled)
+            else:
+                assert_documents(rows, begun(milled))
+        again = export(milled.path, STREAM, out, to=to, what=what)
+        assert again.written == []
+        if to != "lance":  # its versions are those of the runs
+            assert bytes_of(tmp_path / f"{what}-before") == bytes_of(tmp_path / f"{what}-at once")
+
+
+def test_an_end_that_a_store_has_not_reached_is_waited_for(tmp_path: Path) -> None:
+    """Segments alone, and the end marker, as a copy has them; a stream that is shorter than a segment has one file."""
+    milled = milled_store(tmp_path / "store", stop=20)
+    milled.close_era(end=True)
+    for what in get_args(What):
+        result = export(milled.path, STREAM, tmp_path / what, to="arrow", what=what)
+        last = [f"{n}/{len(blocks) // 16 * 16}" for n, blocks in milled.blocks.items()]
+        assert set(last) <= set(result.waiting)
+        milled.fill(None if what == "documents" else 40)
+    assert export(milled.path, STREAM, tmp_path / "blocks", to="arrow", what="blocks").waiting == []
+    assert_blocks(rows_of("arrow", tmp_path / "blocks"), milled)
+    short = milled_store(tmp_path / "short", records=3)
+    assert max(map(len, short.blocks.values())) < 16
+    short.close_era(end=True)
+    assert_blocks(_exported(short, tmp_path / "file"), short)
+
+
+def _exported(milled: MilledStore, out: Path) -> list[dict[str, Any]]:
+    export(milled.path, STREAM, out, to="parquet", what="blocks")
+    return rows_of("parquet", out)
+
+
+@pytest.mark.parametrize(
+    ("to", "file", "name"), [("hf", "state.json", "_fingerprint"), ("litdata", "index.json", "updated_at")]
+)
+def test_what_libraries_know_an_export_by_is_its_content(
+    tmp_path: Path, store: MilledStore, to: FormatChoice, file: str, name: str
+) -> None:
+    """Another for other tokens, rows, or segments, though files and their names are as many; else always the same."""
+    other = milled_store(tmp_path / "other", dtype="uint16", seed=9)
+    part = milled_store(tmp_path / "part", dtype="uint16", stop=16)
+    found = []
+    cases: list[tuple[MilledStore, What]] = [(one, "blocks") for one in (store, other, part)]
+    for number, (milled, what) in enumerate([*cases, (store, "documents")]):
+        for again in range(2):
+            out = tmp_path / f"{number}-{again}"
+            export(milled.path, STREAM, out, to=to, what=what)
+            found.append(json.loads((out / file).read_bytes())[name])
+    assert found[::2] == found[1::2]
+    assert len(set(found)) == 4
+
+
+def test_litdata_has_the_tokens_alone_as_well(tmp_path: Path, store: MilledStore) -> None:
+    """Of each file, back to back behind its offsets, where its ``TokensLoader`` looks; and how many there are."""
+    export(store.path, STREAM, tmp_path / "out", to="litdata", what="blocks")
+    index = json.loads((tmp_path / "out" / "index.json").read_bytes())
+    assert "item_loader" not in index["config"]  # it would bind the files to one loader
+    for chunk in index["chunks"]:
+        data = (tmp_path / "out" / chunk["filename"]).read_bytes()
+        partition, first = map(int, chunk["filename"].split("-")[:2])
+        tokens = store.tokens(partition)[first : first + chunk["chunk_size"]]
+        assert chunk["dim"] == tokens.size
+        begin = 4 * (chunk["chunk_size"] + 2)
+        assert data[begin : begin + tokens.nbytes] == tokens.tobytes()
+        assert int.from_bytes(data[4:8], "little") == begin + tokens.nbytes
+
+
 def test_lance_gives_tokens_by_row(tmp_path: Path, store: MilledStore) -> None:
     """With `take` and `count_rows`, in any order."""
     export(store.path, STREAM, tmp_path / "out", to="lance", what="blocks")
@@ -155,6 +238,11 @@ def data_files(out: Path) -> list[tuple[str, Path]]:
     libraries_own = {"_versions", "_transactions"}
     found = [path for path in out.rglob("*-*.*") if not libraries_own & {*path.parts} and path.suffix != ".tmp"]
     return sorted((str(path.relative_to(out)), path) for path in found)
+
+
+def bytes_of(out: Path) -> dict[str, bytes]:
+    """Return the content of these files."""
+    return {name: path.read_bytes() for name, path in data_files(out)}
 
 
 def assert_whole(to: FormatChoice, out: Path) -> None:

@@ -1,13 +1,13 @@
 """Exports that are tables: Parquet, Arrow and data sets of Hugging Face, and the record batches of all of these."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import orjson
 
-from tokenmill.exports.folder import ExportedFile, new_file, put_index
+from tokenmill.exports.folder import ExportContent, ExportedFile, new_file, put_index
 from tokenmill.exports.rows import ExportRows, RowShape
 from tokenmill.sources.items import library
 
@@ -93,7 +93,7 @@ class _TableFiles:
         """Return the library's writer, a context manager."""
         raise NotImplementedError
 
-    def index(self, files: Sequence[ExportedFile]) -> None:
+    def index(self, content: ExportContent) -> None:
         """Write nothing: a folder of such files is a data set."""
 
 
@@ -126,11 +126,11 @@ class HuggingFaceFiles(_TableFiles):
         """Return a writer of Arrow streams."""
         return library("pyarrow.ipc", EXTRA, "data sets of Hugging Face").new_stream(file, self.table.schema)
 
-    def index(self, files: Sequence[ExportedFile]) -> None:
+    def index(self, content: ExportContent) -> None:
         """Write ``dataset_info.json``, in which the library finds the columns' types by itself, and ``state.json``."""
         state: dict[str, Any] = {
-            "_data_files": [{"filename": file.name} for file in files],
-            "_fingerprint": f"{len(files):016x}",
+            "_data_files": [{"filename": file.name} for file in content.files],
+            "_fingerprint": content.identity,
             "_format_columns": None,
             "_format_kwargs": {},
             "_format_type": None,

@@ -1,12 +1,12 @@
 """Exports that are tokens and nothing else: for nanoGPT's loader, and for Megatron's with its index beside them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import orjson
 
-from tokenmill.exports.folder import ExportedFile, new_file
+from tokenmill.exports.folder import ExportContent, ExportedFile, new_file
 from tokenmill.exports.rows import ExportRows, RowShape
 from tokenmill.store.megatron import index_of_lengths
 
@@ -40,7 +40,7 @@ class NanoGptFiles:
             line = {"partition": rows.partition, self.shape.number: number, "tokens": length, about: one}
             yield orjson.dumps(line) + b"\n"
 
-    def index(self, files: Sequence[ExportedFile]) -> None:
+    def index(self, content: ExportContent) -> None:
         """Write nothing: each file is read by itself."""
 
 

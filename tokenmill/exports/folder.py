@@ -7,12 +7,14 @@ is written when these files are durable, so a segment that is listed is there.
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, NamedTuple, Self
+
+import xxhash
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DiskError, InputError
@@ -56,6 +58,14 @@ class ExportedSegment:
         return f"{self.partition}-{self.first:012d}"
 
 
+class ExportContent(NamedTuple):
+    """What an export holds."""
+
+    files: Sequence[ExportedFile]
+    identity: str
+    """16 hexadecimal digits, which are others for other rows."""
+
+
 class ExportFolder:
     """A folder that this process may add files to, until `close`."""
 
@@ -74,6 +84,7 @@ class ExportFolder:
         """
         self.path = path.absolute()
         self._state = self.path / STATE_FOLDER
+        self._made_of = made_of
         with blaming_export(self.path), ExitStack() as locks:
             self._require_ours(made_of)
             self._state.mkdir(parents=True, exist_ok=True)
@@ -112,6 +123,13 @@ class ExportFolder:
         for folder in {(self.path / file.name).parent for file in segment.files}:
             sync_directory(folder)
         put_file(self._state / f"{segment.name}.json", canonical_json(asdict(segment)) + b"\n")
+
+    def content_of(self, segments: Mapping[tuple[int, int], ExportedSegment]) -> ExportContent:
+        """Return what the folder holds with these segments."""
+        ordered = [segment for _, segment in sorted(segments.items())]
+        chains = [[segment.name, segment.chain_after] for segment in ordered]
+        identity = xxhash.xxh3_64_hexdigest(canonical_json([dict(self._made_of), chains]))
+        return ExportContent([file for segment in ordered for file in segment.files], identity)
 
     def _require_ours(self, made_of: Mapping[str, Any]) -> None:
         file = self._state / EXPORT_FILE

@@ -1,12 +1,12 @@
 """What every format of an export promises, and which formats there are."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
 
 from tokenmill.exports.arrow_files import ArrowFiles, HuggingFaceFiles, ParquetFiles
 from tokenmill.exports.flat_files import MegatronFiles, NanoGptFiles
-from tokenmill.exports.folder import ExportedFile
+from tokenmill.exports.folder import ExportContent, ExportedFile
 from tokenmill.exports.lance_files import LanceFiles
 from tokenmill.exports.rows import ExportRows, RowShape
 from tokenmill.exports.shards import LitDataShards, MosaicShards
@@ -24,10 +24,13 @@ class ExportFormat(Protocol):
         Names and content are a function of ``name`` and the rows. There is one chunk of rows at least.
         """
 
-    def index(self, files: Sequence[ExportedFile]) -> None:
+    def index(self, content: ExportContent) -> None:
         """Write what names all files of the folder, where the format has such; atomic, and durable on return."""
 
 
+LATER_FILES: Final[dict[FormatChoice, dict[str, int]]] = {"litdata": {"format": 2}}
+"""Formats whose files are other ones than those of `tokenmill.exports.folder.FORMAT`: to a folder of one kind, none of
+the other are added."""
 BY_NAME: Final[dict[FormatChoice, Callable[[Path, RowShape], ExportFormat]]] = {
     "parquet": ParquetFiles,
     "arrow": ArrowFiles,

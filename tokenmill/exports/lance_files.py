@@ -1,14 +1,14 @@
 """Exports as a Lance data set: a file and a fragment for each segment, and a version of the data set for each run."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tokenmill.exports.arrow_files import Table
-from tokenmill.exports.folder import ExportedFile, hidden
+from tokenmill.exports.folder import ExportContent, ExportedFile, hidden
 from tokenmill.exports.rows import ExportRows, RowShape
 from tokenmill.sources.items import library
 
@@ -49,11 +49,11 @@ class LanceFiles:
         temporary.rename(path)
         return [ExportedFile(f"{DATA}/{path.name}", count, tokens, path.stat().st_size)]
 
-    def index(self, files: Sequence[ExportedFile]) -> None:
+    def index(self, content: ExportContent) -> None:
         """Commit a version with the files that the one before lacks: rows keep their numbers, new ones come behind."""
         opened = self._opened()
         known = {file.path for fragment in opened.get_fragments() for file in fragment.data_files()}
-        new = [file for file in files if file.name.removeprefix(f"{DATA}/") not in known]
+        new = [file for file in content.files if file.name.removeprefix(f"{DATA}/") not in known]
         if not new:
             return
         like = self._fragment(self._out / new[0].name)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from tokenmill.exports.folder import ExportedFile, new_file, put_index
+from tokenmill.exports.folder import ExportContent, ExportedFile, new_file, put_index
 from tokenmill.exports.rows import ExportRows, RowShape
 
 INDEX: Final = "index.json"
@@ -35,7 +35,7 @@ class _Shards:
         for number, chunk in enumerate(rows):
             path = self.out / f"{name}-{number:03d}.{self.suffix}"
             encoded = list(map(b"".join, self.encoded(chunk)))
-            header = self.header()
+            header = self.header(chunk)
             sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
             begin = 4 * (len(encoded) + 2) + len(header)
             offsets = begin + np.concatenate([[0], np.cumsum(sizes)])
@@ -49,9 +49,9 @@ class _Shards:
         """Yield the parts of each row."""
         raise NotImplementedError
 
-    def header(self) -> bytes:
+    def header(self, rows: ExportRows) -> bytes:
         """Return what is between the offsets and the rows."""
-        return b""
+        raise NotImplementedError
 
 
 class MosaicShards(_Shards):
@@ -81,7 +81,7 @@ class MosaicShards(_Shards):
         }
         self._dynamic = [name for name in self._names if columns[name][1] is None]
 
-    def header(self) -> bytes:
+    def header(self, rows: ExportRows) -> bytes:  # noqa: ARG002 - the columns are those of all rows
         """Return the columns, as JSON."""
         return json.dumps(self._config, sort_keys=True).encode()
 
@@ -99,7 +99,7 @@ class MosaicShards(_Shards):
             sizes = np.array([len(values[name]) for name in self._dynamic], "<u4")
             yield sizes.tobytes(), *(values[name] for name in self._names)
 
-    def index(self, files: Sequence[ExportedFile]) -> None:
+    def index(self, content: ExportContent) -> None:
         """Write ``index.json``, with all shards."""
         shards = [
             {
@@ -108,7 +108,7 @@ class MosaicShards(_Shards):
                 "samples": file.rows,
                 "zip_data": None,
             }
-            for file in files
+            for file in content.files
         ]
         put_index(self.out / INDEX, json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode())
 
@@ -124,9 +124,17 @@ def _shape_of(length: int) -> bytes:
 
 
 class LitDataShards(_Shards):
-    """What `litdata.StreamingDataset` reads: rows are dicts with ``tokens`` as an array, and ids and fields as JSON."""
+    """What `litdata.StreamingDataset` reads: rows are dicts with ``tokens`` as an array, and ids and fields as JSON.
+
+    All tokens are in front of the rows once more, back to back: so litData's ``TokensLoader``, which wants no more than
+    that, reads the same files.
+    """
 
     suffix = "bin"
+
+    def header(self, rows: ExportRows) -> bytes:
+        """Return the tokens."""
+        return rows.tokens.tobytes()
 
     def encoded(self, rows: ExportRows) -> Iterator[Sequence[bytes]]:
         """Yield the sizes of all values, and the values."""
@@ -135,7 +143,7 @@ class LitDataShards(_Shards):
             values = [tokens.tobytes(), partition, np.array([number], "<i8").tobytes(), orjson.dumps(about)]
             yield np.array(list(map(len, values)), "<u4").tobytes(), *values
 
-    def index(self, files: Sequence[ExportedFile]) -> None:
+    def index(self, content: ExportContent) -> None:
         """Write ``index.json``, with all shards."""
         names = ["tokens", "partition", self.shape.number, _about(self.shape)]
         leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
@@ -147,9 +155,10 @@ class LitDataShards(_Shards):
             "data_format": [f"no_header_numpy:{_INTEGERS[self.shape.dtype.name]}", "int", "int", "str"],
             "data_spec": json.dumps([1, spec]),
             "encryption": None,
-            "item_loader": "PyTreeLoader",
         }
         chunks = [
-            {"chunk_bytes": file.size, "chunk_size": file.rows, "dim": None, "filename": file.name} for file in files
+            {"chunk_bytes": file.size, "chunk_size": file.rows, "dim": file.tokens, "filename": file.name}
+            for file in content.files
         ]
-        put_index(self.out / INDEX, json.dumps({"chunks": chunks, "config": config}, sort_keys=True).encode())
+        found = {"chunks": chunks, "config": config, "updated_at": content.identity}  # by which copies are kept or not
+        put_index(self.out / INDEX, json.dumps(found, sort_keys=True).encode())

@@ -48,7 +48,7 @@ def test_a_store_tells_what_it_has_without_a_broker(store: MilledStore, capsys: 
     for one in told["sources"]:
         offsets = [piece.offset for number in (0, one["blocks"] - 1) for piece in pieces(store, one, number)]
         assert (one["first_offset"], one["last_offset"]) == (min(offsets), max(offsets))
-    sealed = sum(store.sealed(partition) // 16 for partition in store.blocks)
+    sealed = sum(store.exported(partition) // 16 for partition in store.blocks)
     assert len(told["segments"]) == sealed > 4
     for segment in told["segments"]:
         data = (store.path / STREAM / segment["name"]).read_bytes()

@@ -23,6 +23,14 @@ def litdata(folder: str) -> Iterator[dict[str, Any]]:
         yield {name: json.loads(value) if name.startswith("document") else value for name, value in row.items()}
 
 
+def litdata_tokens(folder: str) -> Iterator[dict[str, Any]]:
+    """Read with litdata's loader of tokens alone, which is told how many a row has."""
+    from litdata import StreamingDataset, TokensLoader  # noqa: PLC0415
+
+    size = json.loads((Path(folder) / "_tokenmill" / "export.json").read_bytes())["block_tokens"]
+    yield from ({"tokens": row} for row in StreamingDataset(folder, item_loader=TokensLoader(size), shuffle=False))
+
+
 def megatron(folder: str) -> Iterator[dict[str, Any]]:
     """Read with Megatron-Core."""
     from megatron.core.datasets.indexed_dataset import IndexedDataset  # noqa: PLC0415
@@ -37,7 +45,7 @@ def megatron(folder: str) -> Iterator[dict[str, Any]]:
 def main(to: str, folder: str) -> None:
     """Print the rows as a JSON list."""
     rows = []
-    for row in {"mds": mds, "litdata": litdata, "megatron": megatron}[to](folder):
+    for row in {"mds": mds, "litdata": litdata, "tokens": litdata_tokens, "megatron": megatron}[to](folder):
         about = row.get("document", {})
         fields = json.dumps(about["fields"]) if about.get("fields") else None
         own = None if about.get("id") is None else str(about["id"])

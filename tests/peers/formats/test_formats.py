@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ROOT / ".venv" / "peers" / "formats"
 
 
-def read(to: FormatChoice, folder: Path, home: Path) -> list[dict[str, Any]]:
+def read(to: FormatChoice | Literal["tokens"], folder: Path, home: Path) -> list[dict[str, Any]]:
     """Return the rows that the format's own library reads."""
     return list(json.loads(run_with_peers(["-m", "tests.peers.formats.read_rows", to, str(folder)], home)))
 
@@ -63,6 +63,15 @@ def test_an_export_comes_back_token_for_token(tmp_path: Path, to: FormatChoice, 
         assert_blocks(rows, milled)
     else:
         assert_documents(rows, begun(milled, result.waiting))
+
+
+@pytest.mark.timeout(300)
+def test_litdata_reads_tokens_alone(tmp_path: Path) -> None:
+    """With its `TokensLoader`, as litgpt does, from the same files."""
+    milled = milled_store(tmp_path / "store", dtype="uint16")
+    export(milled.path, STREAM, tmp_path / "out", to="litdata", what="blocks")
+    rows = read("litdata", tmp_path / "out", tmp_path)
+    assert [row["tokens"] for row in read("tokens", tmp_path / "out", tmp_path)] == [row["tokens"] for row in rows]
 
 
 @pytest.mark.timeout(300)
