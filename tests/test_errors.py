@@ -5,10 +5,18 @@ from itertools import combinations
 
 from tokenmill import errors
 from tokenmill.app.worker.ending import HOPELESS_CODES, RESUME_CODE
-from tokenmill.errors import DiskError, MissingTopicError, MovedError, PanicError, RecordError, TokenMillError
+from tokenmill.errors import (
+    DiskError,
+    MissingTopicError,
+    MovedError,
+    PanicError,
+    RecordError,
+    StrayError,
+    TokenMillError,
+)
 
 ALL = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, TokenMillError)]
-SHARED = {MissingTopicError, MovedError, PanicError}
+SHARED = {MissingTopicError, MovedError, PanicError, StrayError}
 """Kinds of another error that a command need not tell from it."""
 
 

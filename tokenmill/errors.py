@@ -12,6 +12,7 @@
     │   └── DiskError          75   the disk under a store fails or is full; a restart after the repair continues
     ├── LockedError             7   another process holds the partition's directory
     ├── DamagedError            8   committed bytes are not what was committed
+    │   └── StrayError          8   a record on a token topic is not one that its mill wrote
     ├── DifferenceError         9   two messages disagree about the tokens of a chain
     ├── GapError               10   blocks are missing that no retained message holds
     ├── SourceError            11   the raw topic was rewritten, or no longer reaches the cursor
@@ -112,6 +113,12 @@ class DamagedError(TokenMillError):
         """Join what is wrong and what to do into one message."""
         super().__init__(f"{what}. {advice}" if advice else what)
         self.what = what
+
+
+class StrayError(DamagedError):
+    """A record on a token topic is not one that the mill wrote there for this stream; the stream and its store are."""
+
+    brief = "a record on a token topic is not its mill's"
 
 
 class DifferenceError(TokenMillError):

@@ -1,6 +1,8 @@
 """Control topics: a stream is settled on one, which then also has its ignored and skipped records, and its eras."""
 
 import asyncio
+import fcntl
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -32,8 +34,10 @@ LIBRARIES: Final = ("tokenizers", "numpy", "orjson", "faust-streaming", "aiokafk
 WAIT_SECONDS: Final = 1.0
 """How often a reader looks again for a genesis that a mill has yet to write."""
 
+NAMED_VARIABLE: Final = "_TOKENMILL_NAMED_FD"
+"""Names a file of the supervisor's, in which its workers note what junk they have named; like the heartbeat's."""
 MOST_NAMED: Final = 100
-"""Junk records that one process names; of more it only counts how many."""
+"""Junk records that one process, or all workers of a supervisor, name; of more they only count how many."""
 SHOWN: Final = 200
 """Characters of the reason why a record is junk, which may quote it."""
 ATTEMPTS: Final = 3
@@ -98,16 +102,32 @@ async def read_on(client: AIOKafkaConsumer, topic: str, control: ControlLog) -> 
 
 
 def name_junk(topic: str, offset: int, key: bytes | None, why: str) -> None:
-    """Count a junk record and name it in the log, once in this process."""
+    """Count a junk record, once in this process; name it in the log, once for all workers of a supervisor."""
     if (topic, offset) in _named:
         return
     _named.add((topic, offset))
     metrics.CONTROL_JUNK.labels(topic).inc()
-    if len(_named) <= MOST_NAMED:
+    if len(_named) <= MOST_NAMED and _is_news(topic, offset):
         log.warning(
             "a record on a control topic is ignored", topic=topic, offset=offset, key=key, reason=why[:SHOWN],
             advice="something that is no mill wrote there: let only mills and `tokenmill` write to control topics",
         )  # fmt: skip
+
+
+def _is_news(topic: str, offset: int) -> bool:
+    """Return whether no other worker of our supervisor has named a junk record; it counts as named now."""
+    if (descriptor := os.environ.get(NAMED_VARIABLE)) is None:
+        return True
+    file, line = int(descriptor), f"{topic} {offset}\n".encode()
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    try:
+        named = os.pread(file, os.fstat(file).st_size, 0).splitlines(keepends=True)
+        if line in named or len(named) >= MOST_NAMED:
+            return False
+        os.pwrite(file, line, sum(map(len, named)))
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN)
+    return True
 
 
 async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:

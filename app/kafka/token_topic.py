@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, MovedError
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, MovedError, StrayError
 from tokenmill.reading import continuing
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail
@@ -22,6 +22,8 @@ from ..settings import Settings
 from .clients import consumer, offsets, read_batches, read_range
 from .control_topic import Settled
 
+GROWTH: Final = 8
+"""How many times as many records are read from a partition's end where none of the last ones is a message of ours."""
 REFUSALS: Final = (DamagedError, DifferenceError, FingerprintError)
 """What a reader raises over a message that it can never take."""
 
@@ -30,7 +32,7 @@ def message_of(record: SourceRecord, tokens: TopicPartition) -> Message:
     """Return the message that a record of the token topic's partition ``tokens`` is.
 
     Raises:
-        DamagedError: it is none of TokenMill's; names topic, partition and offset, and what to do.
+        StrayError: it is none of TokenMill's; names topic, partition and offset, and what to do.
 
     """
     try:
@@ -56,14 +58,18 @@ def _decoded(record: SourceRecord) -> Message:
 
 
 def refused(error: Exception, tokens: TopicPartition, offset: int) -> Exception:
-    """Return an error of the same kind that says as well at which offset it was met, and what a person can do."""
+    """Return an error that says as well at which offset it was met, and what a person can do.
+
+    It is a `StrayError`, unless the record continues the chain with other tokens: then two histories may be there.
+    """
     place = f"{tokens.topic} {tokens.partition} {offset}"
+    what = str(error).rstrip(".")
     text = (
-        f"offset {offset} of {tokens.topic}[{tokens.partition}]: {error}. What is there can be seen with "
+        f"offset {offset} of {tokens.topic}[{tokens.partition}]: {what}. What is there can be seen with "
         f"`tokenmill inspect message {place}`; if it is not the mill's, `tokenmill ignore {place}` lets all readers "
         'pass it over, and they go on by themselves (docs/reliability.md, "Foreign messages")'
     )
-    return type(error)(text)
+    return DifferenceError(text) if isinstance(error, DifferenceError) else StrayError(text)
 
 
 def offered(
@@ -75,7 +81,7 @@ def offered(
     take. So no list changes which blocks are taken.
 
     Raises:
-        DamagedError, DifferenceError, FingerprintError: the chain can never take it; names the offset.
+        StrayError, DifferenceError: the chain can never take it; names the offset.
 
     """
     try:
@@ -143,23 +149,26 @@ async def message_with(
 
 
 async def last_messages(
-    client: AIOKafkaConsumer, tokens: TopicPartition, ignored: IgnoreList | None = None
+    client: AIOKafkaConsumer, tokens: TopicPartition, settled: Settled | None = None
 ) -> list[Message]:
     """Return the last messages on a token partition, at most `FIRST_TAIL`, carries included, in their offsets' order.
 
-    Those that are ``ignored`` are left out. ``client`` is used by nobody else meanwhile.
-
-    Raises:
-        DamagedError: one of them is none of TokenMill's.
-
+    Records that are no messages of the stream's, or ignored, are left out: whoever accepts blocks meets them.
+    ``client`` is used by nobody else meanwhile.
     """
     first, end = (await offsets(client, [tokens]))[tokens]
-    start = max(first, end - FIRST_TAIL)
-    return [
-        message_of(record, tokens)
-        async for record in read_range(client, tokens, start, end)
-        if ignored is None or not ignored.names(tokens.partition, record)
-    ]
+    fingerprint = None if settled is None else settled.genesis.recipe.fingerprint
+    ignored, size = IgnoreList() if settled is None else settled.control.ignored, FIRST_TAIL
+    while True:
+        start = max(first, end - size)
+        found = [
+            message
+            async for record in read_range(client, tokens, start, end)
+            if not ignored.names(tokens.partition, record) and (message := readable(record, fingerprint)) is not None
+        ]
+        if found or start == first:
+            return found[-FIRST_TAIL:]
+        size *= GROWTH
 
 
 def furthest(messages: Sequence[Message]) -> Message | None:
@@ -168,10 +177,10 @@ def furthest(messages: Sequence[Message]) -> Message | None:
 
 
 async def published_head(
-    client: AIOKafkaConsumer, tokens: TopicPartition, ignored: IgnoreList | None = None
+    client: AIOKafkaConsumer, tokens: TopicPartition, settled: Settled | None = None
 ) -> Message | None:
-    """Return the message with the furthest cursor among the last on a token partition; raises as `last_messages`."""
-    return furthest(await last_messages(client, tokens, ignored))
+    """Return the message with the furthest cursor among the `last_messages` on a token partition."""
+    return furthest(await last_messages(client, tokens, settled))
 
 
 log = structlog.get_logger(__name__)
@@ -249,13 +258,20 @@ async def check_source(
     await continuing.check_source(KafkaLogs(client, raw, raw), cursor, (source_first, source_end))
 
 
+def _ours(record: SourceRecord, tokens: TopicPartition, fingerprint: bytes) -> Message:
+    message = message_of(record, tokens)
+    if message.fingerprint != fingerprint:
+        raise refused(StrayError("it is a message of another stream"), tokens, record.offset)
+    return message
+
+
 async def messages_between(
-    settings: Settings, tokens: TopicPartition, ignored: IgnoreList, start: int, end: int
+    settings: Settings, tokens: TopicPartition, settled: Settled, start: int, end: int
 ) -> Sequence[tuple[int, Message]]:
     """Return what is left of a token partition at ``[start, end)``, with offsets; nothing where it ends before ``end``.
 
     Raises:
-        DamagedError: what is there is none of TokenMill's.
+        StrayError: what is there is no message of the stream's.
         BrokerError: no broker answers.
 
     """
@@ -263,9 +279,9 @@ async def messages_between(
         first, _ = (await offsets(client, [tokens]))[tokens]
         try:
             return [
-                (record.offset, message_of(record, tokens))
+                (record.offset, _ours(record, tokens, settled.genesis.recipe.fingerprint))
                 async for record in read_range(client, tokens, max(first, start), end)
-                if not ignored.names(tokens.partition, record)
+                if not settled.control.ignored.names(tokens.partition, record)
             ]
         except MovedError:
             return ()

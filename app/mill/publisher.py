@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from aiokafka import TopicPartition
 
+from tokenmill.errors import StrayError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.outcomes import Outcome
 from tokenmill.reading.log_end import LogEnd, ReadMessages
@@ -81,6 +82,7 @@ class Publisher:
         end: LogEnd,
         leader: Callable[[], object],
         read: ReadMessages,
+        on_stray: Callable[[StrayError], None],
         on_durable: Callable[[Message], None],
         carry_time: CarryTime,
         value_carries: ValueCarries,
@@ -88,6 +90,7 @@ class Publisher:
         """Continue after ``cursor``, where the partition ended at ``end`` when it was read.
 
         ``read`` reads the partition when it may have lost that end, or there is another ``leader``.
+        ``on_stray`` is called with what ``read`` finds that is not the stream's; nothing is sent after that.
         ``on_durable`` is called after each acknowledgement.
         """
         self.durable = cursor
@@ -99,6 +102,7 @@ class Publisher:
         self.value_carries = value_carries
         """When a carry holds open blocks by value."""
         self._send = send
+        self._on_stray = on_stray
         self._on_durable = on_durable
         self.topic = topic
         self._partition = partition
@@ -168,13 +172,17 @@ class Publisher:
                 self._work.clear()
                 await self._work.wait()
             message = self._pending[0]
-            await self._publish(message)
+            if not await self._publish(message):
+                return
             self._pending.popleft()
             self._pending_bytes -= _size(message)
             self._room.set()
 
-    async def _publish(self, message: Message) -> None:
-        """Take step 4: send one message; the process ends when it is not certain that it is in the log, at its end."""
+    async def _publish(self, message: Message) -> bool:
+        """Take step 4: send one message; the process ends when it is not certain that it is in the log, at its end.
+
+        Return whether more may be sent: not where a record of somebody else's stands beside it.
+        """
         headers = [(HEADER_NAME, encode_header(message))]
         where = f"{self.topic}[{self._partition}]"
         started = time.perf_counter()
@@ -183,6 +191,9 @@ class Publisher:
             lost = await self._end.acknowledged(offset, self._leader(), message, self._read)
         except asyncio.CancelledError:
             raise
+        except StrayError as error:
+            self._on_stray(error)
+            return False
         except Exception as error:  # noqa: BLE001 - whatever it was: nothing may be sent after a hole
             end_process(f"a message for {where} was not acknowledged", error=error)
         if lost is not None:
@@ -192,6 +203,7 @@ class Publisher:
         metrics.PUBLISH_SECONDS.labels(self.topic).observe(time.perf_counter() - started)
         metrics.MESSAGE_BYTES.labels(self.topic).observe(len(message.tokens))
         self._on_durable(message)
+        return True
 
 
 def _size(message: Message) -> int:

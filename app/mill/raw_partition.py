@@ -141,7 +141,8 @@ class RawPartition:
                     cursor=tail.furthest,
                     end=LogEnd(tail.end_offset, tail.last, before),
                     leader=leader,
-                    read=partial(messages_between, context.settings, tokens, settled.control.ignored),
+                    read=partial(messages_between, context.settings, tokens, settled),
+                    on_stray=self._halt_over_stray,
                     on_durable=partial(self._on_durable, settled.stream.name),
                     carry_time=CarryTime(
                         context.settings.carry_seconds,
@@ -331,6 +332,11 @@ class RawPartition:
         self._halted_by = error.brief
         self._meter.clock.enter("halted")
         log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def _halt_over_stray(self, error: TokenMillError) -> None:
+        """Halt over a record that somebody else wrote beside our messages; once it is ignored, `resume` goes on."""
+        self._halt(error)
+        self._ignored_at_halt = self._ignored()
 
     def heed_retention(self, below: int) -> None:
         """Take note that the source's records below an offset may soon be gone."""

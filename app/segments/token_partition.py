@@ -272,7 +272,10 @@ class TokenPartition:
         self._clock.enter("resume")
         if pause:
             await asyncio.sleep(pause)
-        await self._look_again(appender)
+        try:
+            await self._look_again(appender)
+        except HALTING as error:
+            self._halt(error)
 
     async def _look_again(self, appender: BlockAppender) -> None:
         """Read from the partition's start."""

@@ -6,18 +6,21 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, Self
+from typing import IO, Any, Final, Literal, Protocol, Self
 
 from tokenmill.backoff import Backoff
 from tokenmill.errors import BrokerError, TokenMillError
 from tokenmill.processes import guarded
 
 from ..broker_contact import CONTACT
+from ..kafka.control_topic import NAMED_VARIABLE
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from ..telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE
@@ -67,8 +70,9 @@ class Child:
             )
             with Board.file() as file:
                 notes, board = file.fileno(), Board(file.fileno())
-                variables = {**environment, HEARTBEAT_VARIABLE: str(its), BOARD_VARIABLE: str(notes)}
-                child = cls(await _spawn(guarded(command), variables, (its, notes), log), board)
+                inherited = {HEARTBEAT_VARIABLE: its, BOARD_VARIABLE: notes, NAMED_VARIABLE: _named_junk().fileno()}
+                variables = {**environment, **{name: str(number) for name, number in inherited.items()}}
+                child = cls(await _spawn(guarded(command), variables, (*inherited.values(),), log), board)
         except BaseException:
             (transport or heartbeats).close()
             raise
@@ -114,6 +118,12 @@ class Child:
         except TimeoutError:
             self.signal(signal.SIGKILL)
             return await self.wait()
+
+
+@cache
+def _named_junk() -> IO[bytes]:
+    """Return a nameless file, the same one for all workers, in which they note what junk they have named."""
+    return tempfile.TemporaryFile()
 
 
 async def _spawn(

@@ -88,7 +88,7 @@ async def _position_past(client: AIOKafkaConsumer, settled: Settled, partition: 
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     if partition >= await require_topic(client, tokens.topic):
         return None
-    head = await published_head(client, tokens, settled.control.ignored)
+    head = await published_head(client, tokens, settled)
     return head.cursor.next_offset if head is not None and has_passed(head.cursor, offset) else None
 
 

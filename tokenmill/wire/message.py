@@ -30,7 +30,7 @@ from typing import Final
 
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.errors import DamagedError
+from tokenmill.errors import DamagedError, StrayError
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.pieces import split_entries
 from tokenmill.wire.references import NO_BLOCKS, split_references
@@ -122,7 +122,7 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
 
     """
     if len(header) < HEADER_OVERHEAD or header[:4] not in {MAGIC, MAGIC_WITH_REFERENCES}:
-        raise DamagedError("the header is not one of TokenMill's, version 1: was the topic written by something else?")
+        raise StrayError("it has no header of TokenMill's, version 1: something else wrote it")
     data = memoryview(header)[: -_CRC.size]
     if crc32(data) != _CRC.unpack_from(header, len(data))[0]:
         raise DamagedError("the header fails its CRC: the message was changed after it was written")

@@ -163,7 +163,6 @@ async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> Record
 
     Raises:
         TopicError: a stream is missing.
-        DamagedError: a last message is damaged.
 
     """
     settled = await settled_streams(settings, streams)
@@ -177,7 +176,7 @@ async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> Record
 
 async def _chain(client: AIOKafkaConsumer, settled: Settled, partition: int) -> ChainLedger:
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
-    head = furthest(await last_messages(client, tokens, settled.control.ignored))
+    head = furthest(await last_messages(client, tokens, settled))
     empty = ChainLedger(settled.stream.name, settled.stream.raw_topic, partition, settled.genesis.start(partition))
     if head is None:
         return empty

@@ -81,7 +81,7 @@ async def _ends(client: AIOKafkaConsumer, settled: Settled) -> dict[int, tuple[i
     ends = {}
     for partition in range(await require_topic(client, settled.stream.tokens_topic)):
         tokens = TopicPartition(settled.stream.tokens_topic, partition)
-        head = await published_head(client, tokens, settled.control.ignored)
+        head = await published_head(client, tokens, settled)
         if head is not None:
             ends[partition] = (head.cursor.next_offset, head.totals.filtered)
     return ends

@@ -123,7 +123,7 @@ async def _chain(
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     raw = TopicPartition(settled.stream.raw_topic, partition)
     spans = await offsets(client, [tokens, raw])
-    messages = await last_messages(client, tokens, settled.control.ignored)
+    messages = await last_messages(client, tokens, settled)
     head = furthest(messages)
     name = settled.stream.name
     reader = open_partition(store, name, partition) if store is not None else None

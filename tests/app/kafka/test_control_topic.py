@@ -16,7 +16,7 @@ from tests.mills import RAW, RECIPE
 from tests.service import service_settings
 from tokenmill.app.kafka import control_topic as module
 from tokenmill.app.kafka.clients import consumer
-from tokenmill.app.kafka.control_topic import read_eras, read_on, require_fingerprint, write_control
+from tokenmill.app.kafka.control_topic import name_junk, read_eras, read_on, require_fingerprint, write_control
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.app.telemetry import worker_metrics as metrics
@@ -71,6 +71,20 @@ async def test_junk_is_named_once_and_counted_and_what_is_right_counts(monkeypat
     assert all("let only mills" in line["advice"] for line in said)
     assert metrics.CONTROL_JUNK.labels(TOPIC)._value.get() == before + 2
     assert topic.ranges == [(0, 4)] * 3
+
+
+def test_workers_of_one_supervisor_name_a_junk_record_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whichever of them finds it first, and however often they start again; and so many at most, all together."""
+    with (tmp_path / "named").open("w+b") as shared, capture_logs() as said:
+        monkeypatch.setenv(module.NAMED_VARIABLE, str(shared.fileno()))
+        for _ in range(3):
+            monkeypatch.setattr(module, "_named", set())  # as in a process that has just begun
+            for offset in (7, 77, 7):
+                name_junk(TOPIC, offset, b"skip", "junk")
+        assert [line["offset"] for line in said] == [7, 77]
+        for offset in range(100, 100 + 2 * module.MOST_NAMED):
+            name_junk(TOPIC, offset, b"skip", "junk")
+    assert len(said) == module.MOST_NAMED
 
 
 async def test_who_reads_on_reads_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from tests.histories import BLOCK_BYTES, make_history
 from tokenmill.app.mill import publisher as module
 from tokenmill.app.mill.open_blocks import ValueCarries
 from tokenmill.app.mill.publisher import CarryTime, Publisher
+from tokenmill.errors import StrayError
 from tokenmill.reading.log_end import LogEnd
 from tokenmill.wire.cursor import NO_RECORD, Cursor
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
@@ -33,6 +34,9 @@ class Wire:
     durable: list[tuple[int, int]] = field(default_factory=list)
     """The block up to which the publisher was durable when it told so, and the message's end."""
     reads: list[tuple[int, int]] = field(default_factory=list)
+    stray: StrayError | None = None
+    """What a read finds that is not the stream's."""
+    strays: list[StrayError] = field(default_factory=list)
     leader: str = "one"
     ends: list[str] = field(default_factory=list)
     publisher: Publisher = field(init=False)
@@ -49,6 +53,8 @@ class Wire:
     async def read(self, start: int, end: int) -> Sequence[tuple[int, Message]]:
         """Give nothing: as if the partition had lost its end."""
         self.reads.append((start, end))
+        if self.stray is not None:
+            raise self.stray
         return ()
 
     async def settle(self) -> None:
@@ -84,6 +90,7 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
         end=LogEnd(0, (), "one"),
         leader=lambda: made.leader,
         read=made.read,
+        on_stray=made.strays.append,
         on_durable=lambda message: made.durable.append((made.publisher.durable.block, message.end)),
         carry_time=CarryTime(1000.0, 1000, None),
         value_carries=ValueCarries(1 << 20),
@@ -203,3 +210,14 @@ async def test_a_stop_ends_no_process(wire: Wire) -> None:
     wire.publisher.stop()
     await wire.settle()
     assert (wire.ends, wire.durable, len(wire.arrived)) == ([], [], 1)
+
+
+async def test_a_stray_record_beside_its_messages_ends_the_sending_and_no_process(wire: Wire) -> None:
+    """The partition halts, as it does where a mill finds it at its start; nothing is sent after that."""
+    await wire.publisher.put(MESSAGES[:3])
+    await wire.settle()
+    wire.stray = StrayError("offset 0 of tokens[3]: something else wrote it")
+    await wire.answer(1)
+    assert (wire.strays, wire.ends) == ([wire.stray], [])
+    assert len(wire.arrived) == 1
+    assert wire.publisher.durable.block == 0

@@ -26,7 +26,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.measuring import STAGES
-from tokenmill.errors import DamagedError, RegistryError
+from tokenmill.errors import RegistryError, StrayError
 
 SECONDS = 60.0
 HOUR = 3600
@@ -218,7 +218,7 @@ def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings
     with lone("segment", settings, tmp_path) as segment:
         assert until(lambda: total(segment.samples, "tokenmill_partitions", state="halted") == 1, SECONDS)
         assert ask(segment.port, "/readyz").code == ask(segment.port, "/healthz").code == 200
-        words = f"halted: {damaged.tokens_topic}/0 ({DamagedError.brief})\n"
+        words = f"halted: {damaged.tokens_topic}/0 ({StrayError.brief})\n"
         assert until(lambda: ask(segment.port, "/readyz?strict") == (503, words), SECONDS)
         told = CliRunner().invoke(create_cli("status"), ["status", "--url", f"http://127.0.0.1:{segment.port}"])
         assert (told.exit_code, words.strip() in told.output) == (1, True)
