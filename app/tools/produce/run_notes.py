@@ -206,8 +206,8 @@ async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
                 found[record.key] = record.value
             elif record.key is not None:
                 found.pop(record.key, None)
-    runs = {key.decode(): decode_start(head, _parts_of(key, found)) for key, head in found.items() if b"/" not in key}
-    return {name: run for name, run in runs.items() if run is not None}
+    runs = {key: decode_start(head, _parts_of(key, found)) for key, head in found.items() if b"/" not in key}
+    return {key.decode(): run for key, run in runs.items() if run is not None}
 
 
 def _parts_of(run: bytes, found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -242,6 +242,8 @@ def decode_start(head: bytes, parts: Mapping[bytes, bytes]) -> RunStart | None:
             numbers, ends, after = found["settled"]
             run_end = RunEnd(dict(enumerate(numbers)), dict(enumerate(ends)), SentBefore(*after))
         offsets = dict(enumerate(found["offsets"]))
+        if {type(number) for number in (found["begun"], *offsets.values())} != {int}:
+            return None
         return RunStart(found["begun"], offsets, sources, SentBefore(*found["before"]), found["order"], run_end)
     except (orjson.JSONDecodeError, zlib.error, KeyError, StopIteration, TypeError, ValueError):
         return None

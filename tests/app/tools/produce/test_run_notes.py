@@ -1,15 +1,23 @@
 """What makes two calls the same run."""
 
 import os
+import zlib
 from contextlib import closing
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import TopicFactory
 from tests.sources.reading import reading_of
+from tokenmill.app.kafka.clients import producer
+from tokenmill.app.kafka.topics import ensure_produced
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings, produced_topic
 from tokenmill.app.tools.produce import RunIdentity
-from tokenmill.app.tools.produce.run_notes import deciding_options
+from tokenmill.app.tools.produce.run_notes import RunNotes, RunStart, deciding_options, produced_runs
 from tokenmill.sources.mapping import Mapping
+from tokenmill.sources.source_changes import KnownSource
 
 file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
 
@@ -53,3 +61,29 @@ def test_options_make_another_run_where_they_are_given_alone() -> None:
         with closing(Mapping("json:dumps", processes, batch)) as mapping:
             mapped.append(deciding_options(reading_of(mapping=mapping), None, 0, 0))
     assert mapped == [{**plain, "map": "json:dumps"}] * 2 + [{**plain, "map": "json:dumps", "map_lists": True}] * 2
+
+
+NOTE = RunStart(7, {0: 5, 1: 6}, (KnownSource("a.txt", 1, 2, "f"),))
+STRAYS = [
+    *((key, value) for key in (b"\xff\xfe", b"", b"/", b"run/x/0") for value in (b"\xff", b"{}", None)),
+    *(
+        (b"other", orjson.dumps(head))
+        for head in ({}, [], 7, "x", {"begun": "x", "parts": 0}, {"begun": 1, "parts": "x"})
+    ),
+    (b"other", orjson.dumps({"begun": None, "order": "x", "offsets": [0], "before": [0], "parts": 1, "settled": None})),
+    (b"other/None/0", zlib.compress(b"[]")),
+]
+
+
+async def test_stray_records_among_the_notes_of_runs_are_no_runs(broker: Broker, topic: TopicFactory) -> None:
+    """Whatever anybody writes there: the notes of runs are read, by those who list them and by the run itself."""
+    raw = topic()
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw,))
+    await ensure_produced(settings, raw)
+    notes = RunNotes(settings, raw, "run")
+    async with producer(settings) as client:
+        await notes.write(client, NOTE)
+        for key, value in STRAYS:
+            await client.send_and_wait(produced_topic(raw), value, key, 0)
+    assert await produced_runs(settings, raw) == {"run": NOTE}
+    assert await notes.read() == NOTE
