@@ -29,7 +29,7 @@ from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.app.tools.store_repair import repair_store
 from tokenmill.app.worker.ending import end_for
 from tokenmill.app.worker.ownership import FetchedBatch
-from tokenmill.errors import DamagedError, DifferenceError, GapError
+from tokenmill.errors import DifferenceError, GapError, StrayError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading import following
@@ -304,7 +304,7 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     await partition.feed(FetchedBatch(partition.tp, records, BLOCKS + 1, EPOCH))
     assert f"`tokenmill ignore {partition.tp.topic} 0 2`" in (partition.halted or "")
     assert partition.progress().state == "halted"
-    assert partition.status()["halted_by"] in {DamagedError.brief, DifferenceError.brief, GapError.brief}
+    assert partition.status()["halted_by"] in {StrayError.brief, DifferenceError.brief, GapError.brief}
     assert not partition.may_go_on()
     control.add(*ignore_record(1, 2, record_hash(foreign)))
     assert not partition.may_go_on()
