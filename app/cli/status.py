@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tokenmill.errors import BrokerError, DamagedError, InputError
 from tokenmill.funnel.pictures import languages_line, terminal_plot, write_png
+from tokenmill.sources.web import SameHost
 
 from ..broker_contact import moment
 from ..settings import Settings
@@ -123,7 +124,9 @@ def ask(url: str) -> dict[str, Any]:
     if not where.startswith(("http://", "https://")) or "@" in where:
         raise InputError(f"{url} is no address of a service: it begins with http:// or https://, and has no login")
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(where, timeout=SECONDS) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({}), SameHost).open(
+            where, timeout=SECONDS
+        ) as answer:
             document = json.loads(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
         error.close()

@@ -98,6 +98,46 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
             find_sources([f"{web.address}/a.jsonl?token=secret"], reading_of())
 
 
+def test_a_server_that_sends_us_elsewhere_is_followed_on_its_own_host_alone() -> None:
+    """What another host has, one of this machine's network for example, was not asked for; nor is a file."""
+    with serving(Web({"secret.jsonl": JSONL})) as inner, serving(Web({"a.jsonl": JSONL})) as web:
+        port = web.address.rpartition(":")[2]
+        web.moved = {
+            "/b.jsonl": "/c.jsonl",
+            "/c.jsonl": f"{web.address}/a.jsonl",
+            "/other.jsonl": f"{inner.address}/secret.jsonl?token=S3cret",
+            "/name.jsonl": f"http://localhost:{port}/a.jsonl",
+            "/tls.jsonl": f"https://127.0.0.1:{port}/a.jsonl",
+            "/file.jsonl": "file:///etc/hostname",
+            "/ring.jsonl": "/ring.jsonl",
+        }
+        assert values(found_in(reading_of(), f"{web.address}/b.jsonl")) == LINES
+        for name in ("other", "name", "tls", "file", "ring"):
+            with pytest.raises(
+                InputError, match=rf"{name}\.jsonl.*(sends us to another host|infinite loop|is not allowed)"
+            ) as raised:
+                find_sources([f"{web.address}/{name}.jsonl"], reading_of())
+            assert "S3cret" not in str(raised.value)
+        (source,) = find_sources([f"{web.address}/a.jsonl"], reading_of())
+        web.moved["/a.jsonl"] = f"{inner.address}/secret.jsonl"  # once it is trusted
+        with pytest.raises(InputError, match="sends us to another host"):
+            list(source.chunks(Place()))
+        assert not inner.asked
+
+
+@pytest.mark.parametrize(
+    "address", ["http://:S3cret@{}/a", "http://S3cret@{}/a", "HTTP://u:S3cret@{}/a", "http://{}/a#token=S3cret",
+                "http://{}/a?X-Amz-Signature=S3cret", "s3://key:S3cret@bucket/a", "http://u:S3cret@{}/a?b#c"]
+)  # fmt: skip
+def test_an_address_with_a_secret_is_refused_and_the_message_does_not_hold_it(address: str) -> None:
+    """Nobody is asked."""
+    with serving(Web({"a": b"text"})) as web:
+        with pytest.raises(InputError) as raised:
+            find_sources([address.format(web.address.removeprefix("http://"))], reading_of())
+        assert "S3cret" not in str(raised.value)
+        assert not web.asked
+
+
 async def test_a_run_goes_on_and_a_changed_object_is_named(broker: Broker, topic: TopicFactory) -> None:
     """After a limit, as with files; a changed one is refused between two calls."""
     raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)

@@ -16,6 +16,8 @@ class Web:
     files: dict[str, bytes]
     ranges: bool = True
     tags: bool = True
+    moved: dict[str, str] = field(default_factory=dict)
+    """Where the server sends those who ask for a name."""
     cut: int | None = None
     """Bytes after which the next answer ends, and the connection with it."""
     address: str = ""
@@ -41,8 +43,9 @@ def serving(web: Web) -> Iterator[Web]:
         def _answer(self, *, body: bool) -> None:
             web.asked.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
             data = web.files.get(unquote(self.path).lstrip("/"))
-            if data is None:
-                self.send_response(404)
+            if data is None or self.path in web.moved:
+                self.send_response(302 if self.path in web.moved else 404)
+                self.send_header("Location", web.moved.get(self.path, ""))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

@@ -5,6 +5,7 @@ against these: an object that changes while it is read ends the run, and one tha
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader, RawIOBase
@@ -16,10 +17,11 @@ from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, decompressed, suf
 from tokenmill.sources.file_sources import Chunker, Reading, broken_chunk
 from tokenmill.sources.formats import File, kind_of
 from tokenmill.sources.items import ItemChunk, Place, library
+from tokenmill.sources.web import WEB_ERRORS, RemoteAnswer, Version, WebServer
 
 SCHEMES: Final = ("s3://", "gs://", "https://", "http://")
 EXTRA: Final = "remote"
-PURPOSE: Final = "reading from object stores and web servers"
+PURPOSE: Final = "reading from object stores"
 
 
 def is_remote(path: str) -> bool:
@@ -37,63 +39,74 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile"]:
         InputError: there is no such object; the store does not answer, or refuses; the library is missing.
 
     """
-    obstore = library("obstore", EXTRA, PURPOSE)
     parts = urlsplit(address)
     web = parts.scheme in ("https", "http")
-    if web and (parts.query or parts.username):
+    if "@" in parts.netloc or (web and (parts.query or parts.fragment)):
         raise InputError(
-            f"{parts.scheme}://{parts.hostname}{parts.path}: an address with a query or a password is not read: it "
-            "would be in ids and notes: download the file, or name an object of a store"
+            f"{parts.scheme}://{parts.hostname or ''}{parts.path}: an address with a query or a password is not read: "
+            "it would be in ids and notes: download the file, or name an object of a store"
         )
-    key = unquote(parts.path.lstrip("/"))
-    store = _store(f"{parts.scheme}://{parts.netloc}", web=web)
+    origin, key = f"{parts.scheme}://{parts.netloc}", unquote(parts.path.lstrip("/"))
+    store = WebServer(origin) if web else _ObjectStore(origin)
     wild = not web and next((at for at, letter in enumerate(key) if letter in "*?["), None)
     try:
-        if web or (wild is None and key and not key.endswith("/")):
-            found = [obstore.head(store, key)]
+        if isinstance(store, WebServer) or (wild is None and key and not key.endswith("/")):
+            found = [(key, store.version(key))]
         else:
             prefix = key if wild is None else key[:wild].rpartition("/")[0]
-            listed = [meta for page in obstore.list(store, prefix.rstrip("/") or None) for meta in page]
-            hidden = [meta for meta in listed if any(part[:1] == "." for part in meta["path"].split("/"))]
-            found = [m for m in listed if m not in hidden and (wild is None or fnmatchcase(m["path"], key))]
-    except (obstore.exceptions.BaseError, OSError) as error:
+            found = [
+                (path, version)
+                for path, version in store.below(prefix)
+                if all(part[:1] != "." for part in path.split("/")) and (wild is None or fnmatchcase(path, key))
+            ]
+    except WEB_ERRORS as error:
         raise InputError(f"{address}: {_first_line(error)}; check the address, and how you log in there") from error
     if not found:
         raise InputError(f"{address}: matches nothing; check the address")
-    base = f"{parts.scheme}://{parts.netloc}/"
-    return [RemoteFile(base + m["path"], store, m["path"], _Identity.of(m), reading) for m in sorted(found, key=_path)]
+    return [RemoteFile(f"{origin}/{path}", store, path, version, reading) for path, version in sorted(found)]
 
 
-def _path(meta: Any) -> str:
-    return str(meta["path"])
+class _ObjectStore:
+    """A store of objects: logins are in the environment, by the names that its own tools use."""
+
+    def __init__(self, origin: str) -> None:
+        self._library = library("obstore", EXTRA, PURPOSE)
+        self._store = library("obstore.store", EXTRA, PURPOSE).from_url(origin)
+
+    def version(self, path: str) -> Version:
+        with self._errors():
+            return _version(self._library.head(self._store, path))
+
+    def below(self, prefix: str) -> list[tuple[str, Version]]:
+        """Return the objects below a prefix."""
+        with self._errors():
+            pages = list(self._library.list(self._store, prefix.rstrip("/") or None))
+        return [(str(meta["path"]), _version(meta)) for page in pages for meta in page]
+
+    def read(self, path: str, begin: int) -> RemoteAnswer:
+        """Return an object from a byte on."""
+        with self._errors():
+            answer = self._library.get(self._store, path, options={"range": {"offset": begin}} if begin else {})
+            return RemoteAnswer(_version(answer.meta), begin, self._pieces(answer))
+
+    def _pieces(self, answer: Any) -> Iterator[Any]:
+        with self._errors():
+            yield from answer.stream(min_chunk_size=BUFFER_BYTES)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._library.exceptions.BaseError as error:
+            raise OSError(_first_line(error)) from error
 
 
-def _store(address: str, *, web: bool) -> Any:
-    """Return the client of a store: logins are in the environment, by the names that its own tools use."""
-    module = library("obstore.store", EXTRA, PURPOSE)
-    if web:
-        return module.HTTPStore.from_url(address, client_options={"allow_http": address.startswith("http://")})
-    return module.from_url(address)
+def _version(meta: Any) -> Version:
+    return Version.of(int(meta["size"]), meta["e_tag"], meta["last_modified"])
 
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """What distinguishes one version of an object from another."""
-
-    size: int
-    tag: str
-
-    @classmethod
-    def of(cls, meta: Any) -> "_Identity":
-        """Return that of an object's metadata."""
-        tag = meta["e_tag"]
-        if tag and not tag.endswith('"'):  # some servers leave the quotes out in lists, and nowhere else
-            tag = f'"{tag}"'
-        return cls(int(meta["size"]), str(tag or meta["last_modified"].isoformat()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +115,16 @@ class RemoteFile:
 
     name: str
     """Its address."""
-    store: Any
+    store: "WebServer | _ObjectStore"
     path: str
     """Its name in the store."""
-    identity: _Identity
+    version: Version
     reading: Reading
 
     @property
     def size(self) -> int:
         """Bytes of it."""
-        return self.identity.size
+        return self.version.size
 
     @property
     def kind(self) -> str:
@@ -120,7 +133,7 @@ class RemoteFile:
 
     def signature(self) -> bytes:
         """Return its entity tag and size."""
-        return f"{self.identity.tag} {self.identity.size}".encode()
+        return f"{self.version.tag} {self.version.size}".encode()
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the file's items.
@@ -147,7 +160,6 @@ class _RemoteStream(RawIOBase):
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
-        self._library = library("obstore", EXTRA, PURPOSE)
         self._at = 0
         self._pieces: Iterator[Any] | None = None
         self._rest = memoryview(b"")
@@ -186,7 +198,7 @@ class _RemoteStream(RawIOBase):
             if self._pieces is None:
                 self._pieces = self._asked()
             piece = next(self._pieces, None)
-        except (self._library.exceptions.BaseError, OSError) as error:
+        except WEB_ERRORS as error:
             raise InputError(
                 f"{self._file.name} cannot be read on from byte {self._at:,}: {_first_line(error)}. What was read "
                 "before is sent; the same command goes on from there"
@@ -199,18 +211,14 @@ class _RemoteStream(RawIOBase):
 
     def _asked(self) -> Iterator[Any]:
         """Ask for all bytes from here on; of a server that knows no ranges, for all, and leave the first ones out."""
-        get, store, path = self._library.get, self._file.store, self._file.path
-        skip = 0
-        try:
-            answer = get(store, path, options={"range": {"offset": self._at}} if self._at else {})
-        except self._library.exceptions.NotSupportedError:
-            answer, skip = get(store, path), self._at
-        if _Identity.of(answer.meta) != self._file.identity:
+        version, begin, pieces = self._file.store.read(self._file.path, self._at)
+        if version != self._file.version:
             raise InputError(
                 f"{self._file.name} has changed since the command began: what was read before is sent, and the same "
                 "command says what to do"
             )
-        for piece in answer.stream(min_chunk_size=BUFFER_BYTES):
+        skip = self._at - begin
+        for piece in pieces:
             view = memoryview(piece).cast("B")
             if skip < len(view):
                 yield view[skip:]
