@@ -8,6 +8,7 @@ import torch
 
 from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
 from tokenmill.store import OnDamage, StreamInfo, open_eras, read_stream
+from tokenmill.store.damage import ending
 from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
@@ -20,7 +21,7 @@ from .read_ahead import DEFAULT_BYTES, open_read_ahead
 from .rows import RowReader
 from .staging import device_of
 from .step_loop import Delivery, StepLoop
-from .waiting import StoreWait, awaited_era
+from .waiting import Awaited, StoreWait, awaited_era
 
 
 class OpenBatches(NamedTuple):
@@ -188,7 +189,8 @@ class Batches(StepLoop):
         if (total := self._opened.head.total()) is None:
             raise TypeError(
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
-                "that are there (eras=range(0, 8)), close the stream (`tokenmill close`), or leave len() out"
+                f"that are there (eras=range(0, 8)), close the stream ({ending(self._store, self._info.name)}), or "
+                "leave len() out"
             )
         end = replace(self._position, sample=max(self._position.end(total, self._views), 0))
         return end.step + (self._opened.keeps_last and end.before(end.step).sample < total)
@@ -275,9 +277,9 @@ class Batches(StepLoop):
             raise arguments.too_large(ranks, begin.sequence, total)
         return not ranks.steps_in(ends - sample)
 
-    def _awaited(self) -> str:
+    def _awaited(self) -> Awaited:
         return self._awaited_at(self._position.after(self._made + 1).up_to(self._end()).sample - 1)
 
-    def _awaited_at(self, sample: int) -> str:
+    def _awaited_at(self, sample: int) -> Awaited:
         """Say what is missing where this sample cannot be read, and what to do."""
-        return awaited_era(self._info.name, self._store, self._trainable.next_era(sample), self._trainable.eras)
+        return awaited_era(self._trainable, self._trainable.next_era(sample))

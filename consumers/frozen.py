@@ -32,7 +32,7 @@ def freeze_eras(
         DifferenceError, DamagedError: the store is not what its eras say, or damaged.
 
     """
-    index = open_eras(store, info.name)
+    index, last = open_eras(store, info.name), None if eras is None else eras.stop - 1
     if eras is None:
         start = 0 if from_start else _first_whole(index, trainable)
         if start and not any(part.blocks for number in range(start, index.eras) for part in index.era(number).ranges):
@@ -41,6 +41,8 @@ def freeze_eras(
                 f"{start - 1}, the last one. Read a store that still holds them, or wait for the next era"
             )
         eras = range(start, _trainable_now(index, trainable, start))
+    if (lost := trainable.lost(eras.stop if last is None else last)) is not None:
+        raise lost
     if not 0 <= eras.start < eras.stop <= index.eras:
         raise InputError(
             f"the eras {eras} of {info.name} are not in {store}, which has {index.eras}: wait for them, or give "

@@ -27,6 +27,7 @@ from .mixture_state import MixtureLeg, StreamShare, beginning_of, fill_of, read_
 from .phases import Found
 from .reachable import ReachableStreams
 from .step_loop import StepLoop
+from .waiting import Awaited
 
 
 class Mixture(StepLoop):
@@ -270,7 +271,8 @@ class Mixture(StepLoop):
         if places is None:
             raise TypeError(
                 "how many batches this mixture has is not known, for not all of its streams have an end that is in "
-                "their store: name eras that are there, close the streams (`tokenmill close`), or leave len() out"
+                "their store: name eras that are there, close the streams (`tokenmill close`, or `tokenmill "
+                "pack … --end`), or leave len() out"
             )
         if self._mixing.whole_steps:
             return self._position.step + places
@@ -385,8 +387,9 @@ class Mixture(StepLoop):
             yield walk.found(chunk)
             walk.made(chunk.steps)
 
-    def _awaited(self) -> str:
+    def _awaited(self) -> Awaited:
         missing = self._reader.missing
         if missing is None:
-            return "the streams of the mixture, whose states are ahead of their stores: bring these up to date"
-        return f"{missing.stream!r} in a mixture: {self._streams[missing.stream]._awaited_at(missing.sample)}"
+            return Awaited("the streams of the mixture, whose states are ahead of their stores: bring these up to date")
+        awaited = self._streams[missing.stream]._awaited_at(missing.sample)
+        return awaited._replace(what=f"{missing.stream!r} in a mixture: {awaited.what}")

@@ -17,7 +17,7 @@ from .metrics import Behind, Metrics
 from .phases import Found, Phases, Stagings, Walk, told_lengths
 from .reachable import ReachableStream, ReachableStreams
 from .staging import End, begin_ahead, next_usable
-from .waiting import StoreWait
+from .waiting import Awaited, StoreWait
 
 _CHUNK_BYTES: Final = 16 << 20
 """Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
@@ -134,7 +134,7 @@ class StepLoop(ABC):
             if made is None:
                 waits = True
                 reachable.require()
-                store_wait.wait(self._awaited())
+                store_wait.wait(self._awaited)
                 began, asked = asked, clock()
                 self._waited += asked - began
                 continue
@@ -271,7 +271,7 @@ class StepLoop(ABC):
         """
 
     @abstractmethod
-    def _awaited(self) -> str:
+    def _awaited(self) -> Awaited:
         """Say what is missing where the last look found nothing, and what to do."""
 
     def _end(self) -> int | None:

@@ -3,11 +3,12 @@
 import logging
 import math
 import time
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from tokenmill.errors import StoreError
-from tokenmill.store import EraReader
+from tokenmill.errors import DamagedError, StoreError
+from tokenmill.samples import TrainableSamples
+from tokenmill.store.damage import comparing, is_packed
 
 _SAY_AFTER: Final = 5.0
 """Seconds of waiting after which it is said, but for the first time, which is said at once: who waits for what does not
@@ -17,22 +18,51 @@ _SAY_EVERY: Final = 60.0
 log = logging.getLogger(__name__)
 
 
-def awaited_era(stream: str, store: Path, number: int, eras: EraReader) -> str:
-    """Return what is missing where an era is waited for, behind those that are known, and what to do."""
-    known, place = eras.eras, f"of {stream} in {store}"
-    if eras.ahead and number >= known:
+class Awaited(NamedTuple):
+    """What is not there yet."""
+
+    what: str
+    """For people, with what to do."""
+    damage: DamagedError | None = None
+    """What it is unless it comes in a moment; None: it may come at any time."""
+
+
+def awaited_era(samples: TrainableSamples, number: int) -> Awaited:
+    """Return what is missing where an era is waited for, and what to do."""
+    torn = samples.torn(number)
+    if torn is None:
+        return Awaited(_missing(samples, number))
+    place = f"era {number} of {samples.stream} in {samples.store}"
+    told = f"{place}: {torn.what}; unless something writes or copies there, it is damaged ({torn.advice})"
+    return Awaited(told, samples.lost(number))
+
+
+def _missing(samples: TrainableSamples, number: int) -> str:
+    eras, store, stream = samples.eras, samples.store, samples.stream
+    place = f"era {number} of {stream} in {store}"
+    if eras.ahead and number >= eras.eras:
         return (
-            f"era {number} {place}: eras.index has it and eras.jsonl does not, as while a store is copied; copy both "
-            "again, or have the copy checked (`tokenmill verify`)"
+            f"{place}: eras.index has it and eras.jsonl does not, as while a store is copied; copy both again "
+            f"({comparing(store, stream)})"
         )
-    if not known:
+    if eras.ended and number < eras.eras:
         return (
-            f"the first era {place}: mill workers write eras and the segment worker brings them; check that both "
-            "run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
+            f"the blocks of {place}: the end of the stream is marked, so they were written once, if not here yet; see "
+            f"whether a copy is still at work ({comparing(store, stream)})"
+        )
+    if is_packed(store, stream):
+        return (
+            f"{place}: see whether `tokenmill pack` still runs, and else call the same command again (--flush for the "
+            "rest of its tokens, --end where no more will come), name eras that are there"
+        )
+    if not eras.eras:
+        return (
+            f"the first era of {stream} in {store}: mill workers write eras and the segment worker brings them; check "
+            "that both run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
         )
     return (
-        f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
-        "(`tokenmill close`), name eras that are there"
+        f"{place}: check that mill and segment worker run and that text flows, close the stream (`tokenmill close`), "
+        "name eras that are there"
     )
 
 
@@ -48,30 +78,39 @@ class StoreWait:
         self._said = 0.0
         self._is_new = True
         """Whether it never waited."""
+        self._is_judged = False
+        """Whether this wait has been going on for long enough to tell damage from what a writer is at."""
 
     def end(self) -> None:
         """Note that something came."""
         self._since = None
 
-    def wait(self, what: str) -> None:
-        """Sleep until the next look, or until the timeout if that is sooner.
+    def wait(self, look: Callable[[], Awaited]) -> None:
+        """Sleep until the next look, or until the timeout if that is sooner; ``look`` says what is waited for.
 
         Raises:
             StoreError: this has been going on for as long as the timeout; with one of 0, there is no sleep at all.
+            DamagedError: it has been going on for a while, and what is missing is damaged.
 
         """
         begun = time.monotonic()
         if self._since is None:
             self._since = begun
             self._said = begun - _SAY_EVERY + (0.0 if self._is_new else _SAY_AFTER)
-            self._is_new = False
-        left = math.inf if self._timeout is None else self._since + self._timeout - begun
-        if left <= 0:
-            raise StoreError(
-                f"nothing came within {self._timeout} seconds of waiting for {what}, or wait longer (timeout)"
-            )
-        if begun - self._said >= _SAY_EVERY:
-            log.warning("waiting for %s (%.0f seconds so far)", what, begun - self._since)
-            self._said = begun
+            self._is_new, self._is_judged = False, False
+        waited = begun - self._since
+        left = math.inf if self._timeout is None else self._timeout - waited
+        says, judges = begun - self._said >= _SAY_EVERY, waited >= _SAY_AFTER and not self._is_judged
+        if left <= 0 or says or judges:
+            awaited = look()
+            self._is_judged = waited >= _SAY_AFTER
+            if awaited.damage is not None and self._is_judged:
+                raise awaited.damage
+            if left <= 0:
+                passed = f"nothing came within {self._timeout} seconds of waiting for"
+                raise StoreError(f"{passed} {awaited.what}, or wait longer (timeout)")
+            if says:
+                log.warning("waiting for %s (%.0f seconds so far)", awaited.what, waited)
+                self._said = begun
         time.sleep(min(self._poll_seconds, left))
         self.waited_seconds += time.monotonic() - begun

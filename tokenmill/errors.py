@@ -103,7 +103,7 @@ class LockedError(TokenMillError):
 class DamagedError(TokenMillError):
     """Bytes that were committed are missing or changed; they are never repaired silently.
 
-    ``what`` is the message without the advice: what is wrong, and where.
+    ``what`` is the message without the ``advice``: what is wrong, and where.
     """
 
     exit_code = 8
@@ -112,7 +112,7 @@ class DamagedError(TokenMillError):
     def __init__(self, what: str, advice: str = "") -> None:
         """Join what is wrong and what to do into one message."""
         super().__init__(f"{what}. {advice}" if advice else what)
-        self.what = what
+        self.what, self.advice = what, advice
 
 
 class StrayError(DamagedError):

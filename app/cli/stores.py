@@ -8,7 +8,7 @@ import typer
 
 from tokenmill.errors import DamagedError, GapError, InputError
 from tokenmill.samples import UNPINNED, Position, first_needed, read_state
-from tokenmill.store import Store, open_partition, partitions_in, read_stream
+from tokenmill.store import Store, open_eras, open_partition, partitions_in, read_stream
 from tokenmill.store.repairing import Repaired
 from tokenmill.store.retiring import Retired, retire
 
@@ -135,7 +135,7 @@ def adopt(settings: Settings, *, as_json: AsJson = False) -> None:
         show_json({"store": store.path, "id": store.id})
         return
     show(store.id)
-    say(f"{store.path} belongs here now; start a segment worker, and it goes on where the store ends")
+    say(f"{store.path} belongs here now; a segment worker, or the `tokenmill pack` command that filled it, goes on")
 
 
 From = Annotated[
@@ -156,7 +156,7 @@ def repair_command(
     check: Check = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild what is damaged or missing of a stream in the store, byte for byte, from the token topic.
+    """Rebuild what is damaged or missing of a stream in the store, byte for byte, from itself and the token topic.
 
     Every byte is read and checked; only segments that are not what was committed are touched, and damaged files are
     kept with .broken at the end of their names. The segment worker must not run. Interrupted, the same command goes on.
@@ -178,6 +178,9 @@ def repair_command(
     if check and any(partition.segments for partition in found):
         raise DamagedError(f"{stream} is damaged in {settings.store}", f"`tokenmill repair {stream}` repairs it")
     _require_all(found, settings.store)
+    eras = open_eras(settings.store, stream)
+    if (torn := eras.torn()) is not None and eras.is_complete():
+        raise torn
 
 
 def _say(stream: str, partition: int, repaired: Repaired) -> None:

@@ -12,8 +12,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DamagedError, FingerprintError, InputError, StoreError
 from tokenmill.recipe import Recipe
-from tokenmill.store import StreamInfo, partitions_in, read_stream
-from tokenmill.store.donor import Donor, Given, StoreDonor
+from tokenmill.store import StreamInfo, open_eras, partitions_in, read_stream
+from tokenmill.store.damage import is_packed
+from tokenmill.store.donor import Donor, Given, NoDonor, StoreDonor
 from tokenmill.store.durable import put_file
 from tokenmill.store.examination import examine
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, partition_directory, stream_directory
@@ -217,7 +218,8 @@ def repair_store(
     """Rebuild what is damaged or missing of a stream in the settings' store; return what, and which descriptions.
 
     All partitions of which the store has a directory, or those named. Blocks that the files themselves do not hold come
-    from the token topic, or from the store ``donor``; then no broker is needed. Each segment goes to ``progress``.
+    from the token topic, or from the store ``donor``; then no broker is needed, nor where the stream was packed, which
+    no topic holds. Each segment goes to ``progress``.
 
     Raises:
         LockedError: a segment worker writes to a partition.
@@ -230,6 +232,8 @@ def repair_store(
     if donor is not None:
         info, rewritten = rewrite_description(store, stream, lambda: described_in(donor, stream))
         donors: Callable[[int], Donor] = lambda partition: StoreDonor(donor, info, partition)  # noqa: E731
+    elif is_packed(store, stream):
+        info, rewritten, donors = read_stream(store, stream), [], lambda _: NoDonor()
     else:
         settled = asyncio.run(settled_stream(settings, stream))
         info, rewritten = rewrite_description(store, stream, lambda: described(settled))
@@ -238,6 +242,7 @@ def repair_store(
     repairs = []
     for partition in _chosen(store, stream, partitions):
         directory = partition_directory(store, stream, partition)
+        directory.mkdir(exist_ok=True)
         segments = []
         for repaired in repair_partition(directory, info, partition, donors(partition)):
             progress(stream, partition, repaired)
@@ -269,11 +274,15 @@ def _examined(store: Path, info: StreamInfo, partition: int) -> Iterator[Repaire
 
 def _chosen(store: Path, stream: str, partitions: Iterable[int]) -> list[int]:
     there = partitions_in(store, stream)
+    if is_packed(store, stream):  # the eras say which partitions there must be
+        eras = open_eras(store, stream)
+        named = eras.era(eras.eras - 1).ranges if eras.eras else ()
+        there = sorted({*there, *(number for number, part in enumerate(named) if part.stop)})
     chosen = sorted(set(partitions)) or there
     for partition in chosen:
         if partition not in there:
             raise InputError(
-                f"{store} holds nothing of partition {partition} of {stream} (partitions there: {there}): the segment "
-                "worker begins it when it runs"
+                f"{store} holds nothing of partition {partition} of {stream} (partitions there: {there}): name one of "
+                "these, or wait until it is begun"
             )
     return chosen

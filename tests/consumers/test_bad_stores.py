@@ -1,17 +1,23 @@
 """Stores that a trainer cannot use: each is refused with an error of its own kind, which says what to do."""
 
 import json
+import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.consumers.scenes import INFO, OPEN_ERAS, era_store, expected, grow, open_batches, rows_of
+from tests.consumers.scenes import ERAS, INFO, OPEN_ERAS, era_store, expected, grow, open_batches, rows_of
 from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store, segment_of
 from tests.store.eras import make_eras, write_eras
+from tokenmill.consumers import Batches, Documents, EraDataset
 from tokenmill.errors import DamagedError, DifferenceError, InputError, StoreError, TokenMillError
 from tokenmill.store import Store, StreamInfo
+from tokenmill.store.donor import NoDonor
+from tokenmill.store.era_rows import ROW_BYTES
+from tokenmill.store.repairing import repair_partition
 from tokenmill.store.retiring import retire
 
 
@@ -152,3 +158,117 @@ def test_validation_is_the_same_however_far_the_store_has_grown(tmp_path: Path) 
         grow(store, OPEN_ERAS[:count])
         assert rows_of(validation.rewind()) == before
         assert rows_of(open_batches(store, eras=range(2), batch_size=3)) == before
+
+
+def pack_was_here(store: Store) -> None:
+    """Leave what `pack` leaves beside the streams that it fills."""
+    (store.path / "pack" / "raw-text").mkdir(parents=True)
+
+
+def flip(file: Path, at: int) -> None:
+    """Change one bit of a byte."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1 << at % 8
+    file.write_bytes(data)
+
+
+def last_logs(store: Store) -> list[Path]:
+    """Return what says which blocks and eras count: what is damaged there looks as if it had not come yet."""
+    logs = sorted((store.path / STREAM).glob("*/*.commits"))
+    return [*(log for log in logs if not log.with_suffix(".json").exists()), store.path / STREAM / "eras.index"]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_changed_bit_is_named_where_the_end_marker_proves_that_more_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, packed: bool
+) -> None:
+    """No loop waits for ever for what was there once: it reads all the same, or says what is damaged."""
+    monkeypatch.setattr("tokenmill.consumers.waiting._SAY_AFTER", 0.0)
+    store = era_store(tmp_path / "store")
+    if packed:
+        pack_was_here(store)
+    rng = random.Random(1)
+    told = set()
+    for file in last_logs(store):
+        whole = file.read_bytes()
+        for at in rng.sample(range(len(whole)), 25):
+            flip(file, at)
+            try:
+                assert rows_of(open_batches(store)) == expected()
+            except DamagedError as error:
+                told.add(str(error))
+            finally:
+                file.write_bytes(whole)
+    proven = [one for one in told if "The end of the stream is marked, so all of it was written once" in one]
+    assert any(".commits" in one for one in proven)
+    assert any("eras.index" in one for one in proven)
+    for one in proven:
+        assert "`tokenmill pack` command with --verify" in one if packed else "`tokenmill verify`" in one
+        assert not packed or not re.search(r"worker|topic|broker", one)
+
+
+@pytest.mark.parametrize("kind", ["eras.index", "commits"])
+def test_what_is_frozen_is_no_less_where_a_bit_was_changed(tmp_path: Path, kind: str) -> None:
+    """A data set of all eras that are there does not shrink in silence."""
+    store = era_store(tmp_path / "store")
+    flip(last_logs(store)[-1 if kind == "eras.index" else -2], 5 * ROW_BYTES if kind == "eras.index" else 40)
+    for opening in (
+        lambda: EraDataset(store.path, STREAM, sequence_length=4),
+        lambda: EraDataset(store.path, STREAM, sequence_length=4, eras=range(6 if kind == "eras.index" else 5)),
+        lambda: Documents(store.path, STREAM),
+    ):
+        with pytest.raises(DamagedError, match="so all of it was written once"):
+            opening()
+
+
+def test_a_writer_at_work_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no end is marked, half a record may become a whole one; the message says what stands there."""
+    monkeypatch.setattr("tokenmill.consumers.waiting._SAY_AFTER", 0.0)
+    store = era_store(tmp_path / "store", OPEN_ERAS)
+    log = last_logs(store)[-2]
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-8])
+    batches = open_batches(store, timeout=0.01)
+    with pytest.raises(StoreError, match=r"commits: what stands at byte .* unless something writes or copies there"):
+        list(batches)
+    log.write_bytes(whole)
+    grow(store, ERAS)
+    assert rows_of(Batches(store.path, STREAM, batch_size=2, sequence_length=4, seed=1)) == expected()
+
+
+def test_a_packed_store_is_repaired_from_itself(tmp_path: Path) -> None:
+    """The eras prove blocks whose record was changed; nobody else has them."""
+    store = era_store(tmp_path / "store")
+    pack_was_here(store)
+    before = {file: file.read_bytes() for file in (store.path / STREAM).glob("*/*.*")}
+    for file in last_logs(store)[:-1]:
+        flip(file, len(before[file]) - 3)
+        (repaired,) = repair_partition(file.parent, INFO, int(file.parent.name), NoDonor())
+        assert (repaired.given, repaired.lost) == (0, ())
+        assert [path.name for path in repaired.kept] == [f"{file.name}.broken"]
+    assert rows_of(open_batches(store)) == expected()
+    assert all(file.read_bytes() == data for file, data in before.items() if file.suffix != ".commits")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_packed_store_is_waited_for_by_the_command_that_fills_it(tmp_path: Path, *, ended: bool) -> None:
+    """No word of a service that was never there."""
+    store = era_store(tmp_path / "store", ERAS if ended else OPEN_ERAS)
+    pack_was_here(store)
+    if ended:
+        for file in (store.path / STREAM / "2").glob("*"):
+            file.unlink()
+    with pytest.raises(StoreError) as refused:
+        list(open_batches(store, timeout=0.01))
+    said = str(refused.value)
+    assert "`tokenmill pack` command with --verify" in said if ended else "--end where no more will come" in said
+    assert not re.search("worker|Kafka|broker|topic|close", said)
+    with pytest.raises(TypeError, match=r"close the stream \(`tokenmill pack … --end`\)"):
+        len(open_batches(era_store_of_pack(tmp_path / "open")))
+
+
+def era_store_of_pack(path: Path) -> Store:
+    """Return a packed store without an end."""
+    store = era_store(path, OPEN_ERAS)
+    pack_was_here(store)
+    return store

@@ -197,7 +197,7 @@ def test_two_places_at_once_are_refused(store: Store) -> None:
         ({"passes": 0}, "of passes, 1 or more"),
         ({"prefetch": -1}, "prefetch"),
         ({"mask_loss": True, "widen": False}, "widen=False"),
-        ({"seed": 1 << 63}, "64 bits"),
+        ({"seed": 1 << 64}, "64 bits"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(store: Store, options: dict[str, Any], message: str) -> None:

@@ -228,7 +228,7 @@ class Tracer:
             what = "the sequence ends before it" if total is not None and samples.stop > total else "it is not here yet"
             raise InputError(
                 f"sample {samples.stop - 1} of {self._info.name} is not in {self._store}: {what}; give a smaller "
-                "number, or wait for its era and blocks (`tokenmill eras` shows how far these are)"
+                f"number, or wait for its era and blocks; the store has {self._samples.eras.eras} eras"
             )
         located = join(order.samples_of(items) for order, items in self._samples.items_in_any_order(numbers))
         for sample, number, (partition, block, view) in zip(samples, numbers.tolist(), places_of(located), strict=True):

@@ -15,6 +15,7 @@ from tokenmill.samples.places import EraPlace, EraPlaces
 from tokenmill.samples.position import SequenceId
 from tokenmill.samples.sequence import EraOrder, Numbers, Samples, join
 from tokenmill.store import OnDamage, PartitionReader, Pieces, StreamInfo, open_eras
+from tokenmill.store.damage import comparing
 from tokenmill.store.layout import partition_directory
 
 
@@ -175,6 +176,31 @@ class TrainableSamples:
         place = self.places.place(sample)
         return self.eras.eras if place is None else place.era
 
+    def torn(self, era: int) -> DamagedError | None:
+        """Return the error for what stands, as no whole commit, where an era or its blocks are missing; None: nothing.
+
+        A writer that is at work is done with it in a moment.
+        """
+        if era >= self.eras.eras:
+            return self.eras.torn()
+        with self.lock:
+            short = (n for n, part in enumerate(self.eras.era(era).ranges) if self.reader(n).blocks < part.stop)
+            return next((found for n in short if (found := self.reader(n).torn()) is not None), None)
+
+    def lost(self, era: int) -> DamagedError | None:
+        """Return the same where the end marker proves that all of it was written once: then it is damaged.
+
+        Unless it is being copied.
+        """
+        torn = self.torn(era)
+        if torn is None or not self.eras.is_complete():
+            return None
+        return DamagedError(
+            f"era {era} of {self.stream} in {self._store}: {torn.what}",
+            "The end of the stream is marked, so all of it was written once, and is damaged. "
+            f"{torn.advice}; {comparing(self._store, self.stream)}",
+        )
+
     def order(self, era: Era, passed: int) -> EraOrder:
         """Return the order of an era's samples in a pass."""
         sequence = self._sequence
@@ -238,7 +264,7 @@ class TrainableSamples:
             if not agrees:
                 raise DifferenceError(
                     f"era {era.number} of {self._info.name} names other blocks than {self._store} holds in "
-                    f"partition {partition} before block {part.stop}: check the store with `tokenmill verify`, and "
-                    "rebuild it from the token topic"
+                    f"partition {partition} before block {part.stop}: {comparing(self._store, self._info.name)}; make "
+                    "the store again, or read another one"
                 )
         return True

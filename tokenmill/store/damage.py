@@ -33,6 +33,18 @@ def is_packed(store: Path, stream: str) -> bool:
     return any(stream.startswith(f"{topic}.") and stream.endswith(suffix) for topic, suffix in parts)
 
 
+def comparing(store: Path, stream: str) -> str:
+    """Return what compares a stream with what it was made of."""
+    if is_packed(store, stream):
+        return "the same `tokenmill pack` command with --verify compares the store with its files"
+    return "`tokenmill verify` compares the store with its topics"
+
+
+def ending(store: Path, stream: str) -> str:
+    """Return the command that marks the end of a stream."""
+    return "`tokenmill pack … --end`" if is_packed(store, stream) else "`tokenmill close`"
+
+
 def too_short(path: Path, size: int, wanted: int) -> str:
     """Return what is wrong with a file of ``size`` bytes, 0 where there is none, of which ``wanted`` were committed."""
     return f"it has {size} bytes, but {wanted} were committed" if size or path.exists() else MISSING

@@ -35,6 +35,14 @@ class Donor(Protocol):
         """Yield what there is of the blocks ``[first, end)``, in any order; a block may come several times."""
 
 
+class NoDonor:
+    """Nothing but the files themselves."""
+
+    def give(self, first: int, end: int) -> Iterator[Given]:  # noqa: ARG002 - as every donor
+        """Yield no block."""
+        return iter(())
+
+
 class StoreDonor:
     """Another store of the stream, or a copy of one, damaged itself or not; its segments may have another length."""
 

@@ -1,7 +1,9 @@
 """Reading the eras of a store, while they grow: by number and by block, in constant memory."""
 
 from bisect import bisect_right
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from zlib_ng.zlib_ng import crc32
 
@@ -12,6 +14,9 @@ from tokenmill.store.era_rows import COMMIT_ROWS, END, ROW_BYTES, EraRow, EraSca
 from tokenmill.store.file_part import FileAhead, read_part
 from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE
 from tokenmill.store.stream import StreamInfo
+
+_LONGEST_LINE: Final = 1 << 20
+"""Of an era of 10,000 partitions."""
 
 
 class EraReader:
@@ -168,6 +173,20 @@ class EraReader:
         elif found.damage is None and first > self.eras:
             return EraScan(0, f"the row of era {first} is damaged ({rows - first - 1} stand behind it)")
         return found
+
+    def torn(self) -> DamagedError | None:
+        """Return the error for what stands behind the last valid row, once no writer is at it; None: nothing does."""
+        if self.ahead or _size(self._index) <= self.eras * ROW_BYTES:
+            return None
+        return eras_damaged(self._index, f"what stands behind its {self.eras} valid rows is none")
+
+    def is_complete(self) -> bool:
+        """Return whether the end marker is the last era, or the last line: then all that it ends was written once."""
+        size = _size(self._lines)
+        last = read_part(self._lines, max(size - _LONGEST_LINE, 0), size).removesuffix(b"\n").rpartition(b"\n")[2]
+        with suppress(ValueError):
+            return self.ended or Era.unpack(last).end
+        return False
 
     @property
     def lines_missing(self) -> DamagedError:

@@ -54,6 +54,10 @@ class PartitionSegments:
         """Damage to the commit log of the growing segment that was not refused."""
         return self._tail.damage if self._tail is not None else None
 
+    def torn(self) -> DamagedError | None:
+        """Return the error for what stands behind the last commit, once no writer is at it; None: nothing does."""
+        return self._tail.torn() if self._tail is not None else None
+
     def follow(self) -> None:
         """Go on to the last block that is committed now.
 

@@ -75,6 +75,8 @@ class PartitionReader:
         )
         self.locate = self._segments.locate
         """Returns the segment of a block, and the block's number in it."""
+        self.torn = self._segments.torn
+        """Returns the error for what stands behind the last commit, once no writer is at it; None: nothing does."""
         self.refresh()
 
     @property

@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenmill.errors import DamagedError, DifferenceError
 from tokenmill.store.donor import Donor, Given
 from tokenmill.store.durable import sync_directory
-from tokenmill.store.examination import Damage, examine
+from tokenmill.store.examination import Damage, examine, named_blocks
 from tokenmill.store.layout import START_FILE, SegmentPaths, segment_firsts
 from tokenmill.store.lock import PartitionLock
 from tokenmill.store.rebuilding import build, finish, link_aside, put_aside
@@ -96,8 +96,12 @@ class _Repair:
         previous, following = (self._hashes(paths.first + step) for step in (-size, size))
         before = self.start.chain if paths.first == self.start.block else previous[1] if previous else None
         after = following[0] if following else None
-        last = paths.first == max(first for first in firsts if not first % size)
-        return salvage(paths, self.info, self.partition, chain_before=before, chain_after_=after, last=last)
+        last = paths.first >= max((first for first in firsts if not first % size), default=0)
+        named = named_blocks(self.directory, self.info, self.partition)
+        count = min(named.stop - paths.first, size) if last else 0
+        if 0 < count == named.stop - paths.first:
+            after = after or named.after
+        return salvage(paths, self.info, self.partition, (before, after), last=last, named=count)
 
     def _hashes(self, first: int) -> tuple[bytes, bytes] | None:
         """Return the hashes at the ends of an undamaged sealed segment; None of any other."""
@@ -157,8 +161,9 @@ def _fitting(offers: Sequence[Given], found: Salvage, chain: bytes | None, local
 
 def _difference(number: int) -> DifferenceError:
     return DifferenceError(
-        f"the source of block {number} holds another history of the chain than this store: `tokenmill verify` "
-        "finds the first block that differs; repair from a store that agrees (--from), or begin a new store"
+        f"the source of block {number} holds another history of the chain than this store: `tokenmill verify`, or "
+        "`tokenmill pack … --verify`, finds the first block that differs; repair from a store that agrees (--from), or "
+        "begin a new store"
     )
 
 

@@ -40,27 +40,32 @@ def salvage(
     paths: SegmentPaths,
     info: StreamInfo,
     partition: int,
+    hashes: tuple[bytes | None, bytes | None],
     *,
-    chain_before: bytes | None,
-    chain_after_: bytes | None,
     last: bool,
+    named: int,
 ) -> Salvage:
     """Look through the files of a damaged segment.
 
-    ``chain_before`` and ``chain_after_`` are the hashes at its ends, according to its undamaged neighbours.
+    ``hashes`` are those at its ends, according to its undamaged neighbours; of the ``last`` one, that after the blocks
+    that are ``named``, according to the eras.
     """
+    chain_before, chain_after_ = hashes
     rows, sealed_before = _rows(paths, info, partition)
     chain_before = chain_before or sealed_before
     own = {given.number: given for given in _own(paths, info, rows, chain_before)}
     if _is_foreign(paths.first, rows, own, chain_before):
         rows, own = rows[:0], {}
     full = not last or paths.manifest.exists() or paths.index.exists()
-    if not len(rows) and full and chain_before is not None and chain_after_ is not None:
-        own = _unproven(paths, info, chain_before, chain_after_)
+    blocks = info.segment_blocks if full else max(len(rows), _claimed(paths, info), named)
+    if not full and blocks != named:
+        chain_after_ = None
+    if len(rows) < blocks and chain_before is not None and chain_after_ is not None:
+        own |= _unproven(paths, info, rows, (chain_before, chain_after_), blocks)
     if len(rows) == info.segment_blocks:
         chain_after_ = chain_after_ or chain_after(rows, -1)
     return Salvage(
-        blocks=info.segment_blocks if full else max(len(rows), _claimed(paths, info)),
+        blocks=blocks,
         rows=rows,
         own=own,
         chain_before=chain_before,
@@ -108,12 +113,15 @@ def _is_foreign(first: int, rows: Rows, own: dict[int, Given], chain_before: byt
     return next_hash(chain_before, given.tokens, given.entry) != chain_after(rows, 0)
 
 
-def _unproven(paths: SegmentPaths, info: StreamInfo, before: bytes, after: bytes) -> dict[int, Given]:
-    """Return all blocks of a full segment without rows, if they lead from one hash to the other; else none."""
+def _unproven(
+    paths: SegmentPaths, info: StreamInfo, rows: Rows, hashes: tuple[bytes, bytes], blocks: int
+) -> dict[int, Given]:
+    """Return the blocks of a segment that have no rows, if they lead to the hash after all of them; else none."""
+    before, after = hashes
     tokens, table = _data(paths)
     found: dict[int, Given] = {}
-    chain, at = before, 0
-    for local in range(info.segment_blocks):
+    chain, at = (chain_after(rows, -1), int(rows["docs_end"][-1])) if len(rows) else (before, 0)
+    for local in range(len(rows), blocks):
         block = tokens[local * info.block_bytes : (local + 1) * info.block_bytes]
         try:
             size = entry_size(table, at)

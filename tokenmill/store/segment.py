@@ -246,6 +246,14 @@ class Segment:
         what = f"the entry of block {self.paths.first + number}, at byte {at}, is not what was committed"
         return damaged(self.paths.documents, what)
 
+    def torn(self) -> DamagedError | None:
+        """Return the error for what stands behind the last whole record of the commit log, once no writer is at it."""
+        size = self.paths.commits.stat().st_size if self.manifest is None and self.paths.commits.exists() else 0
+        if size <= self._log_bytes:
+            return None
+        what = f"what stands at byte {self._log_bytes}, behind the records of {self.blocks} blocks, is no record"
+        return damaged(self.paths.commits, what)
+
     def _look_at_files(self) -> None:
         """See whether the segment is sealed, unless its commit log is still the file that was read before.
 
