@@ -32,7 +32,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-setup: $(VENV)/.installed ## the virtual environment, without torch
+setup: $(VENV)/.installed $(VENV)/.kernels ## the virtual environment, without torch
 
 # Written under another name and linked into place: an existing .env is never changed, and a new one never half written.
 env: ## .env for docker compose: the defaults of .env.example, and a random password for Grafana
@@ -178,6 +178,10 @@ $(VENV)/.test-data: $(VENV)/.locked tests/vocabularies/requirements.txt
 # Machine code and bytecode, made once: the processes of the tests would make it several times at once. What cannot be
 # made says so, and is tried again by the next run.
 KERNELS := $(VENV)/.locked $(wildcard tokenmill/stages/curation/*.py)
+
+$(VENV)/.kernels: $(KERNELS) | $(VENV)/.installed
+	@echo "Compiling the filters for this machine (half a minute, once) ..."
+	@if $(BIN)/python -m tests.warm_up kernels; then touch $@; fi
 
 $(VENV)/.warm: $(KERNELS) | $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data
 	@echo "Compiling for the tests (half a minute, after changes of kernels) ..."

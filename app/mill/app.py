@@ -4,6 +4,7 @@ Each (raw partition, split) is a chain. A worker keeps nothing on disk: where a 
 its token partition. Add as many workers as the raw topics have partitions.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -63,10 +64,11 @@ class Mill(StreamWorker[RawPartition]):
 
     async def _prepare(self) -> None:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
-        plans = [
-            plan_topic(self._settings, raw_topic, await settled_recipe(self._settings, raw_topic))
-            for raw_topic in self._settings.raw_topics
-        ]
+        plans = []
+        for raw_topic in self._settings.raw_topics:
+            recipe = await settled_recipe(self._settings, raw_topic)
+            # In a thread: a tokenizer may be fetched, or filters compiled, for minutes, and a supervisor must hear us.
+            plans.append(await asyncio.to_thread(plan_topic, self._settings, raw_topic, recipe))
         for plan in plans:
             engine = plan.stages.engine
             ENGINE.labels(plan.raw_topic, engine.kind).set(1)

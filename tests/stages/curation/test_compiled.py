@@ -69,6 +69,16 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_what_takes_a_minute_is_said_and_what_is_kept_is_not(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So that nobody takes a first start, or a first try, for one that hangs."""
+    _compile({"language"})
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "compiled for this machine" in caplog.text
+    caplog.clear()
+    _compile({"language"})
+    assert not caplog.records
+
+
 def test_one_compiles_while_others_wait_for_its_code(kept: Path) -> None:
     """A lock of a file is not between processes alone, but between those that opened it."""
     with ThreadPoolExecutor(1) as pool:

@@ -5,6 +5,7 @@ interpreter's lock.
 """
 
 import fcntl
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 import numba
 
+log = logging.getLogger(__name__)
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
@@ -66,6 +68,8 @@ def compiling_once(names: Collection[str]) -> Iterator[None]:
     Workers of a host start together, and each would compile the same code for a minute. Once it is kept, nobody waits.
     """
     folder = kernel_folder()
+    if not are_kept(names):
+        log.warning("filters are compiled for this machine (or another process does that): about a minute, once")
     if folder is None or are_kept(names):
         yield
         return
