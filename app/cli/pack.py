@@ -211,6 +211,7 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
             for line in Retention(stream.totals).left_out_lines():
                 show(f"{name}: {line}")
         show(pack_line(summary, str(settings.store)))
+        show(f"a document ends with {summary.end}")
         waiting = sum(stream.open_tokens for stream in summary.streams.values())
         if waiting:
             say(f"{count(waiting, 'token')} wait in open blocks; to fill these with padding: the same command, --flush")

@@ -85,6 +85,8 @@ def lines(report: TokenizerReport) -> Iterator[str]:
     yield f"special tokens, text where they stand in a text: {_tokens(about.special)}"
     if about.added:
         yield f"added tokens, found in texts: {_tokens(about.added)}"
+    yield f"a document ends with: {report.end}"
+    yield f"rows are padded with: {report.padding}"
     yield f"engine: {report.engine}" + (f" ({report.refused})" if report.refused else "")
     for engine, speed in report.speeds.items():
         yield f"speed of {engine}: {size(speed)}/s on one core"

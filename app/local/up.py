@@ -12,6 +12,7 @@ from tokenmill.errors import BrokerError
 from tokenmill.processes import allow_more_files
 
 from ..kafka.topics import ensure_topics
+from ..mill.recipes import plan_topic
 from ..settings import Loaded, Settings
 from ..settings.explain import DEFAULT_ORIGIN
 from ..supervisor import Event, Supervisor, run_until_signalled
@@ -75,6 +76,8 @@ async def _serve(broker: Broker, state: LocalState, settings: Settings, view: Li
     await ensure_topics(settings, partitions=partitions)
     supervisor = Supervisor(settings, log_directory=state.logs, on_event=lambda event: _show_event(view, event))
     title = f"{', '.join(settings.raw_topics)} at {settings.bootstrap_servers}"
+    plan = await asyncio.to_thread(plan_topic, settings, settings.raw_topics[0])
+    view.say(f"a document ends with {plan.end}, unless its streams were settled with another token")
     _explain(state, settings, view)
     with view:
         async with (

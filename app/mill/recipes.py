@@ -17,7 +17,10 @@ from tokenmill.recipe import Recipe
 from tokenmill.recipe_stages import complete
 from tokenmill.records import SourceRecord
 from tokenmill.stages.decoding import FramedDecoder
+from tokenmill.stages.document_frame import NONE
 from tokenmill.stages.engines import TokenizerFile, load_tokenizer
+from tokenmill.stages.engines.description import Description
+from tokenmill.stages.engines.vocabulary import end_of
 from tokenmill.stages.steps.pipeline import read_pipeline
 
 from ..kafka.control_topic import Settled
@@ -47,13 +50,15 @@ class RawTopicPlan:
     recipes: Mapping[Stream, Recipe]
     lists: Mapping[str, bytes]
     """Those that its steps name, by SHA-256."""
+    end: str
+    """What ends a document, and why, for people."""
 
 
 def plan_topic(settings: Settings, raw_topic: str, settled: Recipe | None = None) -> RawTopicPlan:
     """Load the tokenizer and return the plan for one raw topic.
 
     The rules of its decoder and steps are those of the recipe that one of its streams was ``settled`` with, or the
-    newest.
+    newest; and so are the tokens that end a document and pad, where no setting names them.
 
     Raises:
         SettingsError: a setting is missing or cannot be used.
@@ -65,19 +70,28 @@ def plan_topic(settings: Settings, raw_topic: str, settled: Recipe | None = None
     schemas = schemas_of(settings, own.decode)
     pipeline = read_pipeline(own.steps)
     draft = draft_recipe(own, streams[0], pipeline)
+    held = settled if settled is not None and settled.tokenizer_sha256 == tokenizer.sha256 else None
+    guesses = held is not None and own.end_of_document is None and own.template == NONE
     first, stages = complete(
         draft if settled is None else replace(draft, steps=settled.steps),
         tokenizer,
-        own.end_of_document,
+        held.after if held is not None and guesses else own.end_of_document,
         settings.engine,
         schemas,
         begin_of_document=own.begin_of_document,
-        padding=own.padding,
+        padding=held.padding_id if held is not None and guesses and own.padding is None else own.padding,
         template=own.template,
         lists=pipeline.lists,
     )
+    after = {name: one for name, one in Description.of(tokenizer).special.items() if one in first.after}
+    if own.end_of_document is not None or own.template != NONE:
+        why = "as the settings say"
+    else:
+        why = "as its streams were settled" if guesses else end_of(tokenizer, stages.engine).why
     recipes = {stream: replace(first, split=stream.split) for stream in streams}
-    return RawTopicPlan(raw_topic, tokenizer, stages, recipes, pipeline.lists)
+    names = ", ".join(f"{name} (id {one})" for name, one in after.items()) or f"id {', '.join(map(str, first.after))}"
+    end = f"{names}, {why}" if first.after else "no token"
+    return RawTopicPlan(raw_topic, tokenizer, stages, recipes, pipeline.lists, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ class TopicSettings(BaseModel):
     end_of_document: Token = Field(
         default=None,
         description="Token, or its id, that ends each document; tokenizer: what its own post-processor puts there; "
-        "none. Not set: known names are tried, as <|endoftext|>.",
+        "none. Not set: the one that its files name, else the special token of a usual name, as <|endoftext|>.",
     )
     begin_of_document: Token = Field(
         default=None,

@@ -23,7 +23,7 @@ from tokenmill.stages.engines.description import Description
 from tokenmill.stages.engines.differences import TextDifference, find_differences
 from tokenmill.stages.engines.hugging_face import HuggingFace
 from tokenmill.stages.engines.spelling import Spelled
-from tokenmill.stages.engines.vocabulary import dtype_for
+from tokenmill.stages.engines.vocabulary import ChosenToken, dtype_for, end_of, padding_of
 
 SAMPLE_BYTES: Final = 16 * 1024 * 1024
 """Text that is looked at: enough for a speed, and for a fast engine's cache to be as full as it gets."""
@@ -54,6 +54,9 @@ class TokenizerReport:
     tried: int
     """Texts on which both engines were tried; 0 where there are no two."""
     differences: Sequence[TextDifference]
+    end: str
+    """What ends a document if no setting says so, and why; or why that has to be set."""
+    padding: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON types."""
@@ -94,7 +97,17 @@ def report_on(
         speeds=speeds,
         tried=tried,
         differences=differences,
+        end=_shown(end_of, tokenizer, choice.engine),
+        padding=_shown(padding_of, tokenizer, choice.engine),
     )
+
+
+def _shown(find: Callable[[TokenizerFile, Engine], ChosenToken | None], file: TokenizerFile, engine: Engine) -> str:
+    try:
+        found = find(file, engine)
+    except SettingsError as error:
+        return str(error)
+    return "none" if found is None else f"id {found.id}, {found.why}"
 
 
 def _sample(documents: Iterable[str]) -> list[str]:

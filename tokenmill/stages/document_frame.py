@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from tokenmill.errors import SettingsError
 from tokenmill.stages.engines import Engine, TokenizerFile
-from tokenmill.stages.engines.vocabulary import token_id_of, usual_end, usual_padding
+from tokenmill.stages.engines.vocabulary import end_of, padding_of, token_id_of
 
 if TYPE_CHECKING:
     from tokenmill.stages.engines.template import Template
@@ -52,12 +52,13 @@ def document_frame(
     if template == TOKENIZER:
         begin, end = _own_sides(tokenizer, begin, end)
     before = _side(tokenizer, engine, "begin_of_document", NONE if begin is None else begin)
-    after = _side(tokenizer, engine, "end_of_document", usual_end(engine) if end is None else end)
+    after = _side(tokenizer, engine, "end_of_document", end_of(tokenizer, engine).id if end is None else end)
     if not pads:
         return DocumentFrame(before, after, None)
     number = None if padding is None else token_id_of(engine, "padding", padding)
     if number is None and (own_padding or not after):
-        number = usual_padding(tokenizer, engine)
+        found = padding_of(tokenizer, engine)
+        number = None if found is None else found.id
     if number is None and not after:
         raise SettingsError(
             "no token ends a document, and the tokenizer has none to pad with: set padding to the name or id of one; "

@@ -29,7 +29,7 @@ from tokenmill.stages.engines import (
     open_engine,
 )
 from tokenmill.stages.engines.gigatoken import SINGLY_CHARACTERS
-from tokenmill.stages.engines.vocabulary import usual_end
+from tokenmill.stages.engines.vocabulary import end_of
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def test_dtype_and_end_of_document(name: str) -> None:
     engine = _engine(name, KINDS[name].auto)
     assert dtype_for(engine.vocabulary_size) == np.dtype(KINDS[name].dtype)
     assert engine.vocabulary_size == 1 + max(_library(name).get_vocab(with_added_tokens=True).values())
-    assert usual_end(engine) == engine.token_id(KINDS[name].end)
+    assert end_of(_file(name), engine).id == engine.token_id(KINDS[name].end)
 
 
 @pytest.mark.parametrize(("name", "text"), [_of("whisper", "\U000326cc\ub7a2"), _of("qwen 2.5 style", "\u1df6\u20eb")])

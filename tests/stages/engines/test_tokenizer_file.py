@@ -33,6 +33,19 @@ def test_a_file_and_its_folder_are_the_same_tokenizer(words_folder: Path, name: 
     assert open_engine(tokenizer).kind == "tokenizers"
 
 
+def test_the_files_beside_it_say_what_its_tokens_are_for(words_folder: Path) -> None:
+    """They change no hash; one that is no JSON is named."""
+    (words_folder / "tokenizer_config.json").write_text('{"eos_token": "b"}')
+    found = load_tokenizer(str(words_folder))
+    assert (found.sha256, found.beside) == (
+        hashlib.sha256(words()).hexdigest(),
+        {"tokenizer_config.json": {"eos_token": "b"}},
+    )
+    (words_folder / "generation_config.json").write_text("{")
+    with pytest.raises(SettingsError, match=r"generation_config\.json cannot be read .*mend it"):
+        load_tokenizer(str(words_folder))
+
+
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     """Windows editors put one first; of UTF-16, as its shell writes, the message speaks."""
     (tmp_path / "mark.json").write_bytes(b"\xef\xbb\xbf" + words())

@@ -1,5 +1,7 @@
 """Tokens by name, those with a usual meaning, and dtypes."""
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from tests.stages.engines.conftest import words
 from tokenmill.errors import SettingsError
 from tokenmill.stages.engines import Engine, TokenizerFile, dtype_for, open_engine
-from tokenmill.stages.engines.vocabulary import token_id_of, usual_end, usual_padding
+from tokenmill.stages.engines.vocabulary import end_of, padding_of, token_id_of
 
 BYTES = open_engine(TokenizerFile("bytes", None))
 WORDS = open_engine(TokenizerFile("words", words()))
@@ -45,61 +47,95 @@ def test_what_is_no_token_is_refused(engine: Engine, setting: str | int) -> None
         token_id_of(engine, "padding", setting)
 
 
+EOS_AND_TAG = ("u", "</s>", "<eos>", "<bos>", "<pad>")
+AFTER: dict[str, Any] = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<bos>", "type_id": 0}}],
+    "pair": [],
+    "special_tokens": {"<bos>": {"id": "<bos>", "ids": [3], "tokens": ["<bos>"]}},
+}
+
+
+def _file(*special: str, vocabulary: Sequence[str] = EOS_AND_TAG, beside: Any = None, **parts: Any) -> TokenizerFile:
+    """Return a tokenizer with this vocabulary, some of which is special."""
+    model = {"type": "WordLevel", "vocab": {name: i for i, name in enumerate(vocabulary)}, "unk_token": vocabulary[0]}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [
+        plain | {"id": number, "content": name, "special": name in special}
+        for number, name in enumerate(vocabulary)
+        if name.startswith(("<", "["))
+    ]
+    return TokenizerFile("words", words(model=model, added_tokens=added, **parts), beside or {})
+
+
 @pytest.mark.parametrize(
-    ("engine", "expected"),
+    ("file", "expected", "why"),
     [
-        (WORDS, 3),
-        (BYTES, 0),
-        (_word_engine("u", "</s>", "<|endoftext|>"), 2),
-        (_word_engine("u", "[SEP]", "[CLS]"), 1),
-    ],
-)
-def test_the_usual_end_is_found(engine: Engine, expected: int) -> None:
-    """The most telling name first."""
-    assert usual_end(engine) == expected
-
-
-def test_a_vocabulary_without_a_usual_name_needs_the_setting() -> None:
-    """Nothing is guessed that may be a word."""
-    with pytest.raises(SettingsError, match="set end_of_document"):
-        usual_end(_word_engine("[UNK]", "eos", "end"))
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
+        (TokenizerFile("bytes", None), 0, "raw bytes"),
+        (TokenizerFile("words", words()), 3, "usual name"),
+        (_file("<eos>", "<bos>"), 2, "usual name"),
+        (_file("[SEP]", vocabulary=("u", "[SEP]", "[CLS]")), 1, "usual name"),
+        (_file("<eos>", post_processor=AFTER), 3, r"tokenizer.json \(post_processor\)"),
+        (_file("<eos>", beside={"tokenizer_config.json": {"eos_token": {"content": "<bos>"}}}), 3, "tokenizer_config"),
+        (_file("<eos>", beside={"special_tokens_map.json": {"eos_token": "</s>"}}), 1, "special_tokens_map"),
+        (_file("<eos>", beside={"generation_config.json": {"eos_token_id": 3}}), 3, "generation_config"),
         (
-            {
-                "padding": {
-                    "strategy": "BatchLongest",
-                    "direction": "Right",
-                    "pad_to_multiple_of": None,
-                    "pad_id": 2,
-                    "pad_type_id": 0,
-                    "pad_token": "b",
+            _file(
+                beside={
+                    "tokenizer_config.json": {"eos_token": "<eos>"},
+                    "generation_config.json": {"eos_token_id": [3, 2]},
                 }
-            },
+            ),
             2,
-        ),
-        (
-            {
-                "model": {"type": "WordLevel", "vocab": {"u": 0, "[PAD]": 1, "<pad>": 2}, "unk_token": "u"},
-                "added_tokens": [],
-            },
-            2,
+            "tokenizer_config.json, generation_config.json",
         ),
     ],
 )
-def test_the_usual_padding_is_found(changed: dict[str, Any], expected: int) -> None:
-    """What the file itself pads with; else a usual name, the most telling first."""
-    file = TokenizerFile("words", words(**changed))
-    assert usual_padding(file, open_engine(file)) == expected
-    assert usual_padding(TokenizerFile("bytes", None), BYTES) == 0
+def test_the_end_is_what_the_files_say_or_a_special_token(file: TokenizerFile, expected: int, why: str) -> None:
+    """A word of a usual name is no end, as `</s>` is an HTML tag for Gemma; and it is said where the end was found."""
+    found = end_of(file, open_engine(file))
+    assert found.id == expected
+    assert re.search(why, found.why)
 
 
-def test_a_vocabulary_may_have_no_padding() -> None:
-    """Then whoever needs some says so."""
-    assert usual_padding(TokenizerFile("words", words()), WORDS) is None
+@pytest.mark.parametrize(
+    ("file", "choice"),
+    [
+        (_file("</s>", "<eos>"), r"</s> \(1\), <eos> \(2\)"),
+        (_file("<eos>", beside={"generation_config.json": {"eos_token_id": [3, 2]}}), r"<eos> \(2\), 3"),
+        (
+            _file("<eos>", post_processor=AFTER, beside={"tokenizer_config.json": {"eos_token": "<eos>"}}),
+            r"<eos> \(2\), 3",
+        ),
+    ],
+)
+def test_several_ends_are_refused_with_the_choice(file: TokenizerFile, choice: str) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(SettingsError, match=rf"{choice}\. Set end_of_document"):
+        end_of(file, open_engine(file))
+
+
+def test_a_vocabulary_without_a_usual_special_token_needs_the_setting() -> None:
+    """Nothing is guessed that may be a word."""
+    file = _file()
+    with pytest.raises(SettingsError, match="set end_of_document"):
+        end_of(file, open_engine(file))
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        (TokenizerFile("bytes", None), 0),
+        (TokenizerFile("words", words()), None),
+        (_file("<eos>"), None),
+        (_file("<pad>"), 4),
+        (_file("<pad>", beside={"special_tokens_map.json": {"pad_token": "<eos>"}}), 2),
+    ],
+)
+def test_padding_is_found_in_the_same_way(file: TokenizerFile, expected: int | None) -> None:
+    """What a file names; else a special token of a usual name, if there is one."""
+    found = padding_of(file, open_engine(file))
+    assert (found.id if found else None) == expected
 
 
 @pytest.mark.parametrize(

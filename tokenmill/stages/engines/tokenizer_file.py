@@ -3,18 +3,25 @@
 import logging
 import os
 from codecs import BOM_UTF8
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tokenmill.errors import SettingsError
 from tokenmill.stages.engines.other_formats import beside, known_elsewhere, looks_like_file, other_format
 from tokenmill.stages.hub import listening, reason
+from tokenmill.untrusted import read_json_file
 
 RAW_BYTES: Final = "bytes"
 """The name of the tokenizer that needs no file."""
 FILE_NAME: Final = "tokenizer.json"
+BESIDE: Final = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+"""Files that say which of its tokens ends a text, and the like."""
+MOST_BESIDE: Final = 64 << 20
+"""Bytes of one: a configuration may list all added tokens, and have templates of chats."""
 HUB: Final = "hf://"
 """Begins a name that is meant on the hub, whatever is here; ``@`` and a revision may follow it."""
 
@@ -29,6 +36,8 @@ class TokenizerFile:
     """As the setting gave it."""
     content: bytes | None
     """The bytes of the ``tokenizer.json``; None for raw bytes."""
+    beside: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """By name, the files of `BESIDE` that were found beside it, as JSON values; they say what its tokens are for."""
 
     @property
     def sha256(self) -> str:
@@ -57,7 +66,23 @@ def load_tokenizer(name: str) -> TokenizerFile:
         raise SettingsError(f'tokenizer = "{name}": {path} cannot be read ({error}); check its permissions') from error
     if (other := other_format(content)) is not None:
         raise SettingsError(f'tokenizer = "{name}": {path} is no {FILE_NAME}; {other}')
-    return TokenizerFile(name, content)
+    return TokenizerFile(name, content, dict(_beside(name, path)))
+
+
+def _beside(name: str, path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the files beside a ``tokenizer.json`` that describe it, and their values."""
+    for file in BESIDE if path.name == FILE_NAME else ():
+        try:
+            found = read_json_file(path.with_name(file), most=MOST_BESIDE)
+        except FileNotFoundError:
+            continue
+        except (ValueError, OSError) as error:
+            raise SettingsError(
+                f'tokenizer = "{name}": {path.with_name(file)} cannot be read ({error}): mend it, or name a copy of '
+                f"{FILE_NAME} that is alone in its folder"
+            ) from error
+        if isinstance(found, dict):
+            yield file, found
 
 
 def _place(name: str) -> Path:
@@ -112,6 +137,9 @@ def _fetch(name: str, model: str, revision: str | None = None) -> Path:
                 "check the name, its revision, the network and HF_ENDPOINT, log in if the model asks for it, or give "
                 f"the path of a {FILE_NAME}"
             ) from error
+        for file in BESIDE:
+            with suppress(Exception):  # many models have not all of these; a hub that is away has been named
+                hf_hub_download(model, file, revision=path.parent.name, endpoint=os.environ.get("HF_ENDPOINT"))
     if heard:
         log.warning("the hub did not answer at once (%s): tokenizer %s is the one in %s", heard[0], name, path)
     return path

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 
 from tests.app.tools.pack.packing import (
@@ -234,6 +234,21 @@ def test_what_an_earlier_version_began_goes_on_by_its_rule(tmp_path: Path, monke
     other = small_settings(tmp_path / "other", splits={"all": 1})
     pack_into(other, paths, partitions=3)
     assert content(other.store) != content(settings.store)
+
+
+def test_a_stream_keeps_the_end_that_an_earlier_version_guessed(tmp_path: Path) -> None:
+    """A word with a usual name; a new stream gets the special token, and says so."""
+    tokens = [AddedToken("<eos>", special=True), AddedToken("</s>", normalized=False)]
+    tokenizer = Tokenizer(WordLevel({"u": 0, "<eos>": 1, "</s>": 2, "a": 3}, "u"))
+    tokenizer.add_tokens(tokens[1:])
+    tokenizer.add_special_tokens(tokens[:1])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write_jsonl(tmp_path / "a.jsonl", rows(20))
+    paths = [tmp_path / "a.jsonl"]
+    new, old = (small_settings(tmp_path / name, tokenizer=str(tmp_path / "tokenizer.json")) for name in ("new", "old"))
+    assert pack_into(new, paths).end == "<eos> (id 1), the special token with a usual name"
+    pack_into(old.model_copy(update={"end_of_document": "</s>"}), paths, limit=10)
+    assert pack_into(old, paths).end == "id 2, as its streams were settled"
 
 
 def test_changed_sources_are_named(tmp_path: Path) -> None:
