@@ -10,10 +10,14 @@ import os
 import shutil
 import tempfile
 import weakref
+from contextlib import suppress
 from multiprocessing import parent_process
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any, Final
 from uuid import uuid4
+
+from tokenmill.errors import StoreError
 
 State = dict[str, Any]
 """A state of `Batches`."""
@@ -110,8 +114,18 @@ class LoopPlace:
         _write(directory, self.turn, self.state).replace(directory / f"place-{os.getpid()}")
 
     def _directory(self, process: int) -> Path:
-        """Return where a process that loops and its workers meet: nobody guesses the name, and nobody else may read."""
-        return Path(tempfile.gettempdir()) / f"tokenmill-{self._key}-{process}"
+        """Return where a process that loops and its workers meet: nobody guesses the name, and nobody else may read.
+
+        Raises:
+            StoreError: somebody else has made it, who would say where training goes on.
+
+        """
+        directory = Path(tempfile.gettempdir()) / f"tokenmill-{self._key}-{process}"
+        with suppress(FileNotFoundError):
+            status = directory.lstat()
+            if not S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise StoreError(f"{directory} is not this user's alone: remove it, or set TMPDIR to a folder of yours")
+        return directory
 
 
 def note_use(key: str, turn: int, batch: Any) -> None:

@@ -60,6 +60,19 @@ def _require_depth(value: Any) -> None:
     raise ValueError(f"JSON that is nested deeper than {MAX_JSON_DEPTH} levels")
 
 
+def inflated(packed: bytes, *, most: int) -> bytes:
+    """Return what zlib-compressed bytes hold.
+
+    Raises:
+        ValueError: it is more than ``most`` bytes, of which no more are ever in memory, or no such data.
+
+    """
+    try:
+        return b"".join(_pieces(packed, most))
+    except zlib.error as error:
+        raise ValueError(f"it is damaged: {error}") from error
+
+
 def unzipped(packed: bytes, digest: str, *, most: int = MAX_TOKENIZER_BYTES) -> bytes | None:
     """Return what zlib-compressed bytes hold if it has this SHA-256 and at most ``most`` bytes, else None.
 

@@ -139,7 +139,7 @@ def produce_command(
                 work = produce(settings, topic, sources, plan, report)
             else:
                 require_lanes(paths, plan)
-                opened = partial(choice.opened, settings, topic, paths)
+                opened = partial(choice.opened, settings.without_secrets(), topic, paths)
                 task = LaneTask(0, settings, topic, tuple(paths), opened, choice.options(reading), plan)
                 work = asyncio.to_thread(produce_on_dask, dask, task, sources, report)
             work_shown = with_outage_messages(work, settings.bootstrap_servers, report.say)

@@ -14,7 +14,7 @@ from tokenmill.stages.document_frame import TemplateName
 from tokenmill.stages.engines import EngineName, SpecialTokens
 from tokenmill.stages.splits import SplitRule, division
 
-from .connections import ConnectionSettings, RegistrySettings
+from .connections import SECRETS, ConnectionSettings, RegistrySettings
 from .explain import explain
 from .values import (
     Decode,
@@ -373,6 +373,10 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         """Return the settings for brokers at another address, which are spoken to in plain text."""
         plain = ConnectionSettings(bootstrap_servers=bootstrap_servers)
         return self.model_copy(update={name: getattr(plain, name) for name in ConnectionSettings.model_fields})
+
+    def without_secrets(self) -> Self:
+        """Return the settings without the passwords in them; those in files stay named."""
+        return self.model_copy(update=dict.fromkeys(SECRETS))
 
     def environment(self) -> dict[str, str]:
         """Return variables from which a process started with them loads exactly these settings, secrets included.

@@ -2,7 +2,9 @@
 
 import copy
 import multiprocessing
+import os
 import pickle
+import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import gettempdir
@@ -11,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tokenmill.consumers.place import LoopPlace, note_use
+from tokenmill.errors import StoreError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
@@ -69,6 +72,23 @@ def test_workers_that_begin_late_begin_where_the_others_did() -> None:
     assert later.begin() == 30
     for worker in (*workers, later):
         worker.end()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o705])
+def test_a_directory_that_others_could_write_to_is_not_used(mode: int) -> None:
+    """In a shared /tmp somebody else may have made it, and would say where training goes on."""
+    place = LoopPlace({"sample": 0})
+    directory = Path(tempfile.gettempdir()) / f"tokenmill-{place.key}-{os.getpid()}"
+    directory.mkdir()
+    directory.chmod(mode)
+    for use_it in (lambda: use(place, 5), lambda: place.move({"sample": 1}), lambda: place.begin(seed=1)):
+        with pytest.raises(StoreError, match="is not this user's alone"):
+            use_it()
+    directory.rmdir()
+    directory.symlink_to(tempfile.gettempdir())
+    with pytest.raises(StoreError, match="is not this user's alone"):
+        place.begin(seed=1)
+    directory.unlink()
 
 
 def test_a_state_that_is_set_is_where_all_begin() -> None:

@@ -4,14 +4,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.sources.reading import reading_of
-from tokenmill.sources import FolderWalk, Item, find_sources, is_piped, read_items
-from tokenmill.sources.source_changes import look_at_sources
+from tokenmill.sources import FolderWalk, Item, Refused, find_sources, is_piped, read_items
+from tokenmill.sources.source_changes import look_at_source, look_at_sources
 
 COMMAND = str(Path(sys.executable).with_name("tokenmill"))
 
@@ -175,3 +175,64 @@ def test_names_of_any_bytes_are_read_and_shown(tmp_path: Path) -> None:
     assert "\\u202eevil\\x1b[2J.bin: not text" in err
     assert "\\x1b[8mpipe is left out: it is a pipe" in err
     assert all(character == "\n" or character.isprintable() or character == "\ufffd" for character in out + err)
+
+
+def _swap_for_fifo(file: Path, _: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def _swap_for_link(file: Path, outside: Path) -> None:
+    file.unlink()
+    file.symlink_to(outside)
+
+
+def _swap_folder(file: Path, outside: Path) -> None:
+    file.parent.rename(file.parent.with_name("away"))
+    (outside.parent / file.name).write_text(outside.read_text())
+    file.parent.symlink_to(outside.parent)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("swap", [_swap_for_fifo, _swap_for_link, _swap_folder])
+def test_what_is_put_in_the_place_of_a_file_that_was_found_is_not_read(
+    swap: Callable[[Path, Path], None], suffix: str, tmp_path: Path
+) -> None:
+    """A link would send what was never meant to be sent, a pipe would hold the command up for ever."""
+    outside = tmp_path / "outside" / "secret"
+    file = tmp_path / "folder" / "in" / f"a.{suffix}"
+    for path in (outside, file):
+        path.parent.mkdir(parents=True)
+        path.write_text('{"text": "S3cret"}')
+    paths = [str(tmp_path / "folder"), f"{tmp_path}/folder/**/*.{suffix}", f"{tmp_path}/folder/*/*.{suffix}"]
+    sources = [source for path in paths for source in find_sources([path], reading_of())]
+    assert len(sources) == len(paths)
+    swap(file, outside)
+    for source in sources:
+        (refused,) = read_items([source])
+        assert isinstance(refused, Refused)
+        assert "something was put in its place" in refused.why
+        assert look_at_source(source).seen.digest.startswith("error")
+
+
+def test_links_within_a_folder_are_read(tmp_path: Path) -> None:
+    """As before; and those that lead out of it where that is wanted."""
+    (tmp_path / "out.txt").write_text("out")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").write_text("in")
+    (tmp_path / "folder" / "b.txt").symlink_to("a.txt")
+    (tmp_path / "folder" / "c.txt").symlink_to(tmp_path / "out.txt")
+    for follow, expected in ((False, [b"in", b"in"]), (True, [b"in", b"in", b"out"])):
+        sources = find_sources([str(tmp_path / "folder")], reading_of(plain=True), walk=FolderWalk(follow))
+        assert [item.value for item in read_items(sources) if isinstance(item, Item)] == expected
+
+
+@pytest.mark.slow
+def test_a_file_that_is_called_like_an_option_is_a_file(tmp_path: Path) -> None:
+    """As a shell hands it over for a star: behind --, no name is an option."""
+    (tmp_path / "--map=evil:f").write_text("text")
+    (tmp_path / "evil.py").write_text("open('trace', 'w')")
+    command = [COMMAND, "produce", "raw-text", "--dry-run", "--", "--map=evil:f"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "trace").exists()

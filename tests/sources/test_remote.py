@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.app.tools.produce.test_producing import dealt
 from tests.conftest import TopicFactory
 from tests.sources.reading import content_of, found_in, reading_of, values
 from tests.sources.web import Web, serving
@@ -152,4 +153,4 @@ async def test_a_run_goes_on_and_a_changed_object_is_named(broker: Broker, topic
         web.files["a.jsonl"] = JSONL
         rest = await produce(settings, raw, find_sources([address], reading_of()), plan)
     assert (rest.before, rest.documents) == (7000, 13_000)
-    assert await content_of(settings, raw, 2) == [[(None, line) for line in LINES[number::2]] for number in range(2)]
+    assert await content_of(settings, raw, 2) == dealt(LINES, 2)

@@ -1,10 +1,12 @@
 """Sources of documents: a file, or standard input. Each yields its items in chunks, from the end of any chunk on."""
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final
 
 from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, UTF_8, decompressed, encoding_of, recoded, suffixes_of
@@ -157,6 +159,24 @@ class FileSource:
     """Whether what comes after `size` is left out."""
     groups: range | None = None
     """The row groups of a parquet file that are the part; None: all."""
+    root: str = ""
+    """The folder that it was found in, out of which nothing leads that is there when it is opened; empty: none."""
+
+    def open(self) -> FileIO:
+        """Open the file; what was found in a folder may meanwhile be something else.
+
+        Raises:
+            OSError: it cannot be opened; or it was found, and is no regular file, or a link leads out of the folder.
+
+        """
+        if not self.root:
+            return FileIO(self.path)
+        file = FileIO(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        place = Path(f"/proc/self/fd/{file.fileno()}").readlink()
+        if S_ISREG(os.fstat(file.fileno()).st_mode) and place.is_relative_to(self.root):
+            return file
+        file.close()
+        raise OSError(errno.EXDEV, "it is no file of its folder any more: something was put in its place")
 
     def __post_init__(self) -> None:
         if self.size >= 0:
@@ -196,7 +216,7 @@ class FileSource:
         start = max(start, self.begin)
         chunker = Chunker(self.reading.shape, self.name, start)
         try:
-            file = FileIO(self.path)
+            file = self.open()
             with BufferedReader(BoundedFile(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
                 yield from self._chunks(raw, chunker, start)
         except DAMAGE as error:
@@ -204,7 +224,7 @@ class FileSource:
 
     def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
         suffix = suffixes_of(self.path)[1]
-        path = None if suffix else self.path
+        path = None if suffix else f"/proc/self/fd/{raw.fileno()}" if self.root else self.path
         file = File(self.name, decompressed(raw, suffix), path, begin=self.begin, groups=self.groups)
 
         def read_so_far() -> int:

@@ -194,21 +194,26 @@ def _sources(path: str, reading: Reading, split: str | None, walk: FolderWalk) -
         yield DatasetSource(path, split, reading, follow_links=walk.follow_links)
     elif os.path.lexists(path):
         # ./a is a: names become ids
-        yield from _files(walk.folder(path) if Path(path).is_dir() else [str(Path(path))], reading)
+        folder = Path(path).is_dir()
+        root = os.path.realpath(path) if folder and not walk.follow_links else ""
+        yield from _files(walk.folder(path) if folder else [str(Path(path))], reading, root)
     else:
-        files = list(_files(walk.matches(path), reading)) if WILD.search(path) else []
+        files: list[DocumentSource] = []
+        if WILD.search(path):
+            root = "" if walk.follow_links else os.path.realpath(_fixed_part(path)[0])
+            files = list(_files(walk.matches(path), reading, root))
         if not files:
             why = "matches nothing" if WILD.search(path) else "there is no such file or folder"
             raise InputError(f"{path}: {why}; check the path")
         yield from files
 
 
-def _files(files: Iterable[str], reading: Reading) -> Iterator[DocumentSource]:
+def _files(files: Iterable[str], reading: Reading, root: str) -> Iterator[DocumentSource]:
     for file in files:
         if Path(file).suffix.lower() == ZIP:
             yield from zip_sources(file, reading)
         else:
-            yield FileSource(file, reading)
+            yield FileSource(file, reading, root=root)
 
 
 def is_piped(path: str) -> bool:

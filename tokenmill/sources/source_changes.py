@@ -149,6 +149,8 @@ def look_at_source(
     if not isinstance(source, FileSource):
         return SourceLook(KnownSource(source.name, source.size, 0, source.signature().hex()))
     try:
+        if source.root:
+            source.open().close()
         status = Path(source.path).stat()
         if not S_ISREG(status.st_mode):  # a pipe: what is read of it now would be missing later
             return SourceLook(KnownSource(source.name, 0, 0, source.signature().hex()))

@@ -85,8 +85,9 @@ def _table(title: str, columns: tuple[str, ...], rows: Iterable[Mapping[str, Any
 
 
 def _cell(value: Any) -> str:
-    """Return a value as text that no table, link or markup is made of."""
+    """Return a value as text that no table, link or markup is made of, not even of an address, which readers link."""
     if value is None:
         return ""
     text = f"{value:,}" if type(value) is int else value if isinstance(value, str) else canonical_json(value).decode()
-    return "".join(f"\\{c}" if c in "\\`*_{}[]<>|#" else " " if c in "\r\n" else c for c in text)
+    text = "".join(f"\\{c}" if c in "\\`*_{}[]<>|#&~@!" else " " if c in "\r\n" else c for c in text)
+    return text.replace("://", "\\://").replace("www.", "www\\.")

@@ -7,21 +7,24 @@ is begun: a second attempt fences the first one off, and goes on behind what is 
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import xxhash
+from pydantic import SecretStr
 
-from tokenmill.errors import InputError, TokenMillError
+from tokenmill.errors import InputError, SettingsError, TokenMillError
+from tokenmill.redaction import holds_secret
 from tokenmill.sources import file_parts
 from tokenmill.sources.file_parts import DividedFile, FileParts, divided, may_be_divided, parts_of
 from tokenmill.sources.file_sources import FileSource
 from tokenmill.sources.items import DocumentSource, library
 from tokenmill.sources.paths import is_piped
 
-from ...settings import Settings
+from ...settings import SECRETS, Settings
 from .producing import RunPlan, produce
 from .run_notes import RunIdentity
 from .sender import Acknowledged
@@ -52,6 +55,7 @@ class LaneTask:
 
     lane: int
     settings: Settings
+    """Without passwords where it is sent: schedulers and their dashboards may show what passes."""
     topic: str
     paths: tuple[str, ...]
     opened: Callable[[], AbstractContextManager[Opened]]
@@ -61,13 +65,37 @@ class LaneTask:
     plan: RunPlan = field(default_factory=RunPlan)
     parts: Mapping[str, FileParts] = field(default_factory=dict)
     """How large files are divided, by path."""
+    secrets: tuple[str, ...] = ()
+    """The passwords that a worker has to have in its own environment."""
+
+    def bare(self, lane: int) -> "LaneTask":
+        """Return the task of a lane as it is sent, without passwords."""
+        secrets = tuple(name for name in sorted(SECRETS) if getattr(self.settings, name) is not None)
+        return replace(self, lane=lane, settings=self.settings.without_secrets(), secrets=secrets)
 
     def run(self) -> Summary:
         """Send the lane's documents from this process; what was sent before is not sent again. Raises as `produce`."""
+        settings = with_secrets(self.settings, self.secrets)
         with self.opened() as found:
             sources = [source for source in divided(found.sources, self.parts) if lane_of(source) == self.lane]
             identity = RunIdentity.of(self.topic, {**self.options, "lane": [self.lane, LANES, RULE]}, self.paths)
-            return asyncio.run(produce(self.settings, self.topic, sources, replace(self.plan, identity=identity)))
+            return asyncio.run(produce(settings, self.topic, sources, replace(self.plan, identity=identity)))
+
+
+def with_secrets(settings: Settings, names: Sequence[str]) -> Settings:
+    """Return the settings with these passwords, which this process's own environment has.
+
+    Raises:
+        SettingsError: it has none of that name.
+
+    """
+    found = {name: os.environ.get(f"TOKENMILL_{name.upper()}", "") for name in names}
+    for name in (name for name, value in found.items() if not value):
+        raise SettingsError(
+            f"this process has no TOKENMILL_{name.upper()}, and passwords are not sent to it: set it in its environment, "
+            f"or name a file that it has ({name}_file)"
+        )
+    return settings.model_copy(update={name: SecretStr(value) for name, value in found.items()})
 
 
 def lane_of(source: DocumentSource) -> int:
@@ -110,9 +138,7 @@ def produce_on_dask(
             )
         _note_parts(task, sources)
         lanes = sorted({lane_of(source) for source in divided(sources, task.parts)})
-        submitted = {
-            client.submit(LaneTask.run, replace(task, lane=lane), pure=False, retries=RETRIES): lane for lane in lanes
-        }
+        submitted = {client.submit(LaneTask.run, task.bare(lane), pure=False, retries=RETRIES): lane for lane in lanes}
         done: list[int] = []
         try:
             for future in distributed.as_completed(submitted):
@@ -203,6 +229,10 @@ def require_lanes(paths: Sequence[str], plan: RunPlan) -> None:
     """
     if any(map(is_piped, paths)) or plan.identity is None:
         raise InputError("--dask sends what each worker can read, and goes on in it: no pipes, and not --no-resume")
+    if any(map(holds_secret, paths)):
+        raise InputError(
+            "--dask: an address has a password, and would pass through the cluster's scheduler: leave it out"
+        )
     whole = {"--rate": plan.rate, "--limit": plan.limit, "--shuffle-buffer": plan.shuffle}
     given = [name for name, value in whole.items() if value]
     if given:

@@ -24,10 +24,13 @@ from tokenmill.redaction import redacted
 from tokenmill.sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
 from tokenmill.sources.reading_order import READERS
 from tokenmill.sources.source_changes import KnownSource
+from tokenmill.untrusted import inflated, parse_json
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings, produced_topic
 
+MOST_BYTES: Final = 256 << 20
+"""Largest note of sources that is read, decompressed: that of two million files."""
 PART_BYTES: Final = 512 << 10
 """Bytes of one part of a note of sources; half of what the topic takes."""
 IN_TURN: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS}"
@@ -207,7 +210,7 @@ async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
             elif record.key is not None:
                 found.pop(record.key, None)
     runs = {key: decode_start(head, _parts_of(key, found)) for key, head in found.items() if b"/" not in key}
-    return {key.decode(): run for key, run in runs.items() if run is not None}
+    return {key.decode("utf-8", "replace"): run for key, run in runs.items() if run is not None}
 
 
 def _parts_of(run: bytes, found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -233,20 +236,35 @@ def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, byte
 def decode_start(head: bytes, parts: Mapping[bytes, bytes]) -> RunStart | None:
     """Return the note; None if it is none, or incomplete. ``parts``, by key, may hold those of other notes."""
     try:
-        found = orjson.loads(head)
+        found = parse_json(head)
         run = next(iter(parts)).partition(b"/")[0].decode()
         pieces = [parts[_key(run, found["begun"], number)] for number in range(found["parts"])]
-        sources = tuple(KnownSource(*seen) for seen in orjson.loads(zlib.decompress(b"".join(pieces))))
+        sources = tuple(map(_known, parse_json(inflated(b"".join(pieces), most=MOST_BYTES), most=MOST_BYTES)))
         run_end = None
         if found["settled"] is not None:
             numbers, ends, after = found["settled"]
             run_end = RunEnd(dict(enumerate(numbers)), dict(enumerate(ends)), SentBefore(*after))
-        offsets = dict(enumerate(found["offsets"]))
-        if {type(number) for number in (found["begun"], *offsets.values())} != {int}:
-            return None
-        return RunStart(found["begun"], offsets, sources, SentBefore(*found["before"]), found["order"], run_end)
-    except (orjson.JSONDecodeError, zlib.error, KeyError, StopIteration, TypeError, ValueError):
+            _require_numbers(*numbers, *ends, *after)
+        offsets, before = dict(enumerate(found["offsets"])), SentBefore(*found["before"])
+        _require_numbers(found["begun"], *offsets.values(), *before)
+        return RunStart(found["begun"], offsets, sources, before, str(found["order"]), run_end)
+    except (KeyError, StopIteration, TypeError, ValueError):
         return None
+
+
+def _known(seen: list[Any]) -> KnownSource:
+    known = KnownSource(*seen)
+    _require_numbers(known.size, known.modified, known.lines, known.entry, known.byte)
+    texts: tuple[object, ...] = (known.name, known.digest)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(seen)
+    return known
+
+
+def _require_numbers(*values: object) -> None:
+    """Check what anybody may have written: nobody who uses it expects anything else."""
+    if not all(isinstance(value, int) for value in values):
+        raise TypeError(values)
 
 
 def _plain(seen: KnownSource) -> list[Any]:

@@ -14,6 +14,7 @@ from tests.service import in_own_loop
 from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.describe import add_broker_facts, card, croissant, store_facts
+from tokenmill.app.tools.describe.card import _cell
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.store import PartitionReader, open_partition
@@ -99,6 +100,10 @@ def test_a_card_shows_texts_as_they_are(store: MilledStore) -> None:
     facts = store_facts(store.path, STREAM, with_sha256=False)
     facts.unknown["produced"] = "a|b\n# [link](x) <b>"
     assert r"| a\|b \# \[link\](x) \<b\> |" in card(facts)
+    # Nor an address, which hubs make a link of; nor an entity, a mention, or an image.
+    assert _cell("https://evil.example www.evil.example me@evil.example &lt; ~~x~~ ![i](y)") == (
+        r"https\://evil.example www\.evil.example me\@evil.example \&lt; \~\~x\~\~ \!\[i\](y)"
+    )
 
 
 def test_croissant_names_every_sealed_file(store: MilledStore) -> None:

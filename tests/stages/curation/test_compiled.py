@@ -1,5 +1,6 @@
 """Where the machine code of kernels is kept."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,6 +53,27 @@ def test_code_that_an_image_brings_is_copied(monkeypatch: pytest.MonkeyPatch, tm
     assert own is not None
     assert own.is_relative_to(tmp_path / "home")
     assert (own / "code").read_text() == "machine code"
+
+
+@pytest.mark.parametrize("harm", ["folder", "file", "link", "owner"])
+def test_code_that_somebody_else_could_have_put_there_is_not_run(
+    harm: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a folder for all; and an image's is not copied then."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared"))
+    folder = kernel_folder.__wrapped__()
+    assert folder is not None
+    (folder / "code").write_text("machine code")
+    assert kernel_folder.__wrapped__() == folder
+    if harm == "link":
+        (folder / "link").symlink_to(folder / "code")
+    elif harm == "owner":
+        if os.geteuid():
+            pytest.skip("only root gives files away")
+        os.chown(folder / "code", 12345, -1)
+    else:
+        (folder if harm == "folder" else folder / "code").chmod(0o777)
+    assert kernel_folder.__wrapped__() is None
 
 
 def test_without_any_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from shutil import copytree
+from stat import S_ISLNK, S_IWGRP, S_IWOTH
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
@@ -55,7 +56,7 @@ def kernel_folder() -> Path | None:
     if _writable(brought):
         return brought
     own = Path("~/.cache/tokenmill").expanduser() / name
-    if brought.is_dir() and not own.exists():
+    if brought.is_dir() and not own.exists() and _is_ours(brought):
         with suppress(OSError):  # then they are compiled again
             copytree(brought, own)
     return _writable(own)
@@ -92,10 +93,31 @@ def _mark(folder: Path, name: str) -> Path:
 
 
 def _writable(folder: Path) -> Path | None:
-    """Make the folder and return it, if files can be written into it."""
+    """Make the folder and return it, if files can be written into it, and nobody else has put any there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o755)
         TemporaryFile(dir=folder).close()
     except OSError:
         return None
-    return folder
+    return folder if _is_ours(folder) else None
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether nobody else may have put anything in a folder, nor may change it: it is code that is run.
+
+    A folder for all, as NUMBA_CACHE_DIR may name one, does not promise that. Who owns our sources could as well change
+    these; the own group may write, for it is the user's alone where new files are made so.
+    """
+    known = {os.geteuid(), 0, Path(__file__).parent.stat().st_uid}
+    try:
+        places = [(place, place.lstat()) for place in (folder, *folder.rglob("*"))]
+    except OSError:
+        return False
+    for place, status in places:
+        others = S_IWOTH if status.st_gid in {os.getegid(), 0} else S_IWOTH | S_IWGRP
+        if status.st_uid not in known or S_ISLNK(status.st_mode) or status.st_mode & others:
+            log.warning("%s is not used: another user could have changed %s, which is code", folder, place)
+            return False
+    return True

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +22,12 @@ from tests.conftest import TopicFactory
 from tests.service import in_own_loop
 from tests.sources.files import write_csv, write_jsonl
 from tests.sources.reading import content_of, found_in, reading_of, values
+from tokenmill.app.cli.reading_options import OpenedSources
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.settings import Settings
+from tokenmill.app.settings import Settings, load_settings
+from tokenmill.app.tools.produce import RunIdentity, RunPlan
+from tokenmill.app.tools.produce.dask_lanes import LaneTask, require_lanes, with_secrets
+from tokenmill.errors import InputError, SettingsError
 from tokenmill.sources import find_sources
 from tokenmill.sources.file_parts import parts_of
 
@@ -186,3 +192,31 @@ def _wait_for(condition: object) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_no_task_holds_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler, and whoever looks at it, sees what passes; a worker has its own, or says what it lacks."""
+    login = {"sasl_mechanism": "PLAIN", "sasl_username": "me", "sasl_password": "S3cret"}
+    registry = {"schema_registry_username": "me", "schema_registry_password": "S3cret"}
+    settings = load_settings(
+        {"security_protocol": "SASL_SSL", "schema_registry_url": "http://registry", **login, **registry}
+    )
+    opened = partial(open_nothing, settings.without_secrets())
+    sent = pickle.dumps(LaneTask(0, settings, "raw", (), opened, {}).bare(7))
+
+    assert b"S3cret" not in sent
+    task = pickle.loads(sent)  # noqa: S301 - just made
+    assert task.lane == 7
+    with pytest.raises(SettingsError, match="this process has no TOKENMILL_S"):
+        task.run()
+    for name in ("SASL_PASSWORD", "SCHEMA_REGISTRY_PASSWORD"):
+        monkeypatch.setenv(f"TOKENMILL_{name}", "S3cret")
+    assert with_secrets(task.settings, task.secrets) == settings
+    with pytest.raises(InputError, match="an address has a password"):
+        require_lanes(["postgresql://me:S3cret@host/name"], RunPlan(identity=RunIdentity("0")))
+
+
+@contextmanager
+def open_nothing(settings: Settings) -> Iterator[OpenedSources]:
+    """Yield no sources."""
+    yield OpenedSources(reading_of(settings), [])

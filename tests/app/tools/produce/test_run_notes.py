@@ -1,10 +1,12 @@
 """What makes two calls the same run."""
 
 import os
+import tracemalloc
 import zlib
 from contextlib import closing
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.topics import ensure_produced
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, produced_topic
-from tokenmill.app.tools.produce import RunIdentity
+from tokenmill.app.tools.produce import RunIdentity, run_notes
 from tokenmill.app.tools.produce.run_notes import RunNotes, RunStart, deciding_options, produced_runs
 from tokenmill.sources.mapping import Mapping
 from tokenmill.sources.source_changes import KnownSource
@@ -44,6 +46,33 @@ def test_ordinary_runs_are_known_again_by_later_versions() -> None:
     identity = RunIdentity.of("raw", {"plain": True, "where": [["language", "Python"]]}, ["/in/a.txt", "hf://a/b"])
 
     assert identity.run == "ccef24a8991aeead"
+
+
+BOMB = zlib.compress(b" " * (64 << 20))
+START = RunStart(5, {0: 1}, (KnownSource("a", 3, 4, "d"),))
+
+
+def decoded(sources: bytes, **head: object) -> RunStart | None:
+    """Return what becomes of a note with these bytes as its sources, and this in its head."""
+    written, parts = run_notes.encode_start("r", START)
+    return run_notes.decode_start(orjson.dumps(orjson.loads(written) | head), dict.fromkeys(parts, sources))
+
+
+def test_a_note_that_anybody_wrote_is_read_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much it would be decompressed; nor does what is of another kind end who reads it."""
+    monkeypatch.setattr(run_notes, "MOST_BYTES", 1 << 20)
+    good = zlib.compress(b'[["a", 3, 4, "d"]]')
+    assert decoded(good) == START
+    tracemalloc.start()
+    assert decoded(BOMB) is None
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+    for sources in (b'[["a", "3", 4, "d"]]', b'[[1, 3, 4, "d"]]', b"[7]", b"{}", b"[[]]", b"[" * 9999, b"null"):
+        assert decoded(zlib.compress(sources)) in (None, START._replace(sources=()))
+    for head in ({"begun": "x"}, {"begun": None}, {"offsets": ["x"]}, {"before": ["x"]}, {"settled": [["x"], [], []]}):
+        assert decoded(good, **head) is None
+    for odd in (b"7", b"[]", b"nonsense", b"\xff", b"[" * 9999):
+        assert run_notes.decode_start(odd, {b"r/5/0": good}) is None
 
 
 def test_options_make_another_run_where_they_are_given_alone() -> None:
