@@ -137,9 +137,10 @@ def _fetch(name: str, model: str, revision: str | None = None) -> Path:
                 "check the name, its revision, the network and HF_ENDPOINT, log in if the model asks for it, or give "
                 f"the path of a {FILE_NAME}"
             ) from error
+    if heard:
+        log.warning("the hub did not answer at once (%s): tokenizer %s is the one in %s", heard[0], name, path)
+    with listening():
         for file in BESIDE:
             with suppress(Exception):  # many models have not all of these; a hub that is away has been named
                 hf_hub_download(model, file, revision=path.parent.name, endpoint=os.environ.get("HF_ENDPOINT"))
-    if heard:
-        log.warning("the hub did not answer at once (%s): tokenizer %s is the one in %s", heard[0], name, path)
     return path
