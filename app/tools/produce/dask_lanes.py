@@ -92,7 +92,7 @@ def with_secrets(settings: Settings, names: Sequence[str]) -> Settings:
     found = {name: os.environ.get(f"TOKENMILL_{name.upper()}", "") for name in names}
     for name in (name for name, value in found.items() if not value):
         raise SettingsError(
-            f"this process has no TOKENMILL_{name.upper()}, and passwords are not sent to it: set it in its environment, "
+            f"this process has no TOKENMILL_{name.upper()}, and passwords are not sent to it: set it there, "
             f"or name a file that it has ({name}_file)"
         )
     return settings.model_copy(update={name: SecretStr(value) for name, value in found.items()})
