@@ -1,5 +1,8 @@
 """ftfy."""
 
+import time
+from unicodedata import normalize
+
 import ftfy
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from tests.stages.steps.curated import changed, opened
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 from tokenmill.stages.steps.fix_unicode import FIX_FAILED, FixUnicode
+from tokenmill.stages.steps.normalize import with_sorted_marks
 
 STEP = FixUnicode()
 
@@ -52,3 +56,12 @@ def test_a_text_over_which_ftfy_raises_is_refused_alone(monkeypatch: pytest.Monk
     with pytest.raises(RecordError, match="its own words") as caught:
         STEP(Document("é"))
     assert caught.value.reason == FIX_FAILED
+
+
+def test_normalizing_marks_takes_no_square_of_time() -> None:
+    """What ftfy looks at together is long enough for that."""
+    text = "\u0f73" * 100_000
+    began = time.process_time()
+    fixed = FixUnicode(normalization="NFD")(Document(text))
+    assert fixed == Document(normalize("NFD", with_sorted_marks("NFD", text)))
+    assert time.process_time() - began < 10

@@ -12,6 +12,7 @@ from tokenmill.errors import RecordError
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.native_calls import shown_error
 from tokenmill.stages.steps.description import describe_step
+from tokenmill.stages.steps.normalize import with_sorted_marks
 from tokenmill.stages.steps.protocol import Answer, each_alone
 
 FIX_FAILED: Final = "fix_unicode_failed"
@@ -86,8 +87,11 @@ class FixUnicode:
 
         if _MAY_CHANGE.search(document.text) is None:
             return document
+        text = document.text
         try:
-            text = ftfy.fix_text(document.text, self._config)
+            if self.normalization != "none":
+                text = with_sorted_marks(self.normalization, text)
+            text = ftfy.fix_text(text, self._config)
         except MemoryError:
             raise  # says nothing about the text: the worker ends, and another one tries again
         except Exception as error:

@@ -41,6 +41,8 @@ class UrlStep:
     missing: Literal["keep", "filter"] = "keep"
     """What becomes of a document without an address. Reason ``no_url``."""
     _domains: frozenset[str] = field(init=False, repr=False, compare=False)
+    _most_labels: int = field(init=False, repr=False, compare=False)
+    """Of a listed domain: of a longer host, only the end is looked up."""
     _urls: frozenset[str] = field(init=False, repr=False, compare=False)
     _hard: frozenset[str] = field(init=False, repr=False, compare=False)
     _soft: frozenset[str] = field(init=False, repr=False, compare=False)
@@ -60,6 +62,9 @@ class UrlStep:
         }
         for name, entries in found.items():
             object.__setattr__(self, name, entries - {""})
+        object.__setattr__(
+            self, "_most_labels", max((domain.count(".") + 1 for domain in found["_domains"]), default=0)
+        )
         object.__setattr__(self, "_part_sizes", tuple(sorted({len(part) for part in self._parts})))
 
     @property
@@ -106,7 +111,7 @@ class UrlStep:
 
     def _domain_of(self, url: str) -> str | None:
         labels = _host(url).split(".")
-        ends = (".".join(labels[first:]) for first in range(len(labels)))
+        ends = (".".join(labels[first:]) for first in range(max(0, len(labels) - self._most_labels), len(labels)))
         return next((end for end in ends if end in self._domains), None) if self._domains else None
 
     def _part_of(self, letters: str) -> str | None:
