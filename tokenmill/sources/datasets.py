@@ -186,6 +186,8 @@ class DatasetSource:
             for row in rows.skip(start.entry):
                 number += 1
                 yield number, 0, dict(row) if isinstance(row, dict) else Bad("no row")
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
             place = f" to its end (behind row {number:,})" if number else ""
             yield number + 1 if number else 0, 0, Bad(f"cannot be read{place}: {_one_line(error)}", broken=True)

@@ -63,6 +63,8 @@ def made_of(function: Function, row: Row) -> Made:
     try:
         with _CALLED:
             return _answer(function(_fields(row)))
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - somebody's own code: whatever it raises is about this row
         return _raised(error)
 
@@ -74,6 +76,8 @@ def made_of_list(function: Function, packed: Sequence[bytes]) -> list[Made]:
     for place, one in enumerate(packed):
         try:
             rows[place] = _fields(_unpacked(one))
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - no object, or no JSON
             made[place] = _raised(error)
     if not rows:
@@ -81,6 +85,8 @@ def made_of_list(function: Function, packed: Sequence[bytes]) -> list[Made]:
     try:
         with _CALLED:
             answers = function([*rows.values()])
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - somebody's own code
         if len(packed) == 1:
             return [_raised(error)]
@@ -145,6 +151,8 @@ def _packed(made: list[Made]) -> bytes:
     """Return the answers pickled; one that cannot be is refused alone."""
     try:
         return pickle.dumps(made)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - objects of any kind may be in a row, and are asked how they are pickled
         return pickle.dumps([_fit(one) for one in made])
 
@@ -152,6 +160,8 @@ def _packed(made: list[Made]) -> bytes:
 def _fit(made: Made) -> Made:
     try:
         pickle.dumps(made)
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - the same
         return Wrong(f"what it returned cannot leave its process: {type(error).__name__}: {error}")
     return made

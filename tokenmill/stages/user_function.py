@@ -126,6 +126,8 @@ def _imported(said: str, path: str) -> Any:
         if path.partition(":")[2]:
             raise SettingsError(_not_imported(said, error)) from error
         raise SettingsError(f"{said} is no import path: {error}") from error
+    except MemoryError:
+        raise
     except Exception as error:
         raise SettingsError(_not_imported(said, error)) from error
 

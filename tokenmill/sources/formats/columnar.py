@@ -66,6 +66,8 @@ def _row(one: Any) -> dict[str, Any] | Bad:
             (row[name],) = column.to_pylist()
         except UnicodeDecodeError as error:
             return Bad(f"not UTF-8: {error.reason} at byte {error.start} of {name!r}")
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this value, and the next row may be well
             return Bad(f"{name!r} cannot be read: {error}")
     return row
@@ -88,6 +90,8 @@ def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
             for row in rows_of(sound(batch.select(columns)).slice(skip)):
                 number += 1
                 yield number, 0, row
+    except MemoryError:  # Arrow's, too
+        raise
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         yield number + 1, 0, Bad(f"no Arrow data, or damaged: {error}", broken=True)
 
@@ -119,6 +123,8 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
                     number += 1
                     yield number, 0, row
                 file.share = number / opened.metadata.num_rows
+    except MemoryError:  # Arrow's, too
+        raise
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         yield number + 1, 0, Bad(f"no parquet, or damaged: {error}", broken=True)
 

@@ -115,6 +115,8 @@ class Gigatoken:
         try:
             with _LIBRARY:
                 return gigatoken.Tokenizer.from_json(json.dumps(self._file))
+        except MemoryError:
+            raise
         except Exception as error:  # the library's own types vary with the cause
             raise SettingsError(f"gigatoken cannot do this tokenizer: {str(error).partition(chr(10))[0]}") from error
 

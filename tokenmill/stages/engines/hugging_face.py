@@ -48,6 +48,8 @@ class HuggingFace:
         try:
             with _LIBRARY:
                 unknown = self._tokenizer.encode(_UNKNOWN, add_special_tokens=False).ids
+        except MemoryError:
+            raise
         except Exception as error:
             raise SettingsError(
                 f"the tokenizer fails on text outside its vocabulary ({error}): "
@@ -154,6 +156,8 @@ def _load(content: bytes) -> Tokenizer:
     try:
         with _LIBRARY:
             tokenizer = Tokenizer.from_str(content.decode())
+    except MemoryError:
+        raise
     except Exception as error:
         raise SettingsError(
             f"the tokenizer cannot be loaded by tokenizers {__version__}, which is installed here ({error}): name a "
