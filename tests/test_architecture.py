@@ -122,10 +122,11 @@ def test_no_want_of_memory_becomes_an_outcome() -> None:
 def _catching_all(file: Path) -> Iterator[ast.ExceptHandler]:
     """Yield what catches any error, or want of memory among others, and neither raises it nor lets that one pass."""
     for block in ast.walk(ast.parse(file.read_text())):
-        for number, handler in enumerate(getattr(block, "handlers", ())):
+        handlers: list[ast.ExceptHandler] = getattr(block, "handlers", [])
+        for number, handler in enumerate(handlers):
             names = ast.unparse(handler.type) if handler.type is not None else "BaseException"
             raised = any(isinstance(line, ast.Raise) and line.exc is None for line in ast.walk(handler))
-            passed = any(ast.unparse(one.type or handler) == "MemoryError" for one in block.handlers[:number])
+            passed = any(ast.unparse(one.type or handler) == "MemoryError" for one in handlers[:number])
             wide = re.search(r"\b(Exception|BaseException|MemoryError|ArrowException)\b", names)
             if wide and not raised and not passed:
                 yield handler
