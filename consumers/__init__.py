@@ -37,13 +37,14 @@ from .samplers import BucketSampler, EraSampler, StratifiedSampler
 from .windows import Windows
 
 if TYPE_CHECKING:
-    from .batch import XY, Batch
+    from .batch import XY, Batch, ContextPart
     from .batch_documents import BatchDocuments
     from .batches import Batches
     from .dataset import EraDataset
     from .loading import MixtureDataset, StepDataset
     from .mixture import Mixture
     from .mixture_state import StreamShare
+    from .model_inputs import ModelInputs
     from .padded import PaddedBatch, PaddedBatches
 
 _WITH_TORCH: Final = {
@@ -51,9 +52,11 @@ _WITH_TORCH: Final = {
     "Batch": "batch",
     "Batches": "batches",
     "BatchDocuments": "batch_documents",
+    "ContextPart": "batch",
     "EraDataset": "dataset",
     "Mixture": "mixture",
     "MixtureDataset": "loading",
+    "ModelInputs": "model_inputs",
     "PaddedBatch": "padded",
     "PaddedBatches": "padded",
     "StepDataset": "loading",
@@ -83,12 +86,14 @@ __all__ = [
     "Batches",
     "Behind",
     "BucketSampler",
+    "ContextPart",
     "Documents",
     "EraDataset",
     "EraSampler",
     "Metrics",
     "Mixture",
     "MixtureDataset",
+    "ModelInputs",
     "PaddedBatch",
     "PaddedBatches",
     "Source",

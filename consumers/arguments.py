@@ -23,6 +23,7 @@ _MOST_PREFETCHED: Final = 1024
 _PORTS: Final = range(1 << 16)
 _LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 """A name that Prometheus lets people give: those that begin with two underscores are its own."""
+_LARGEST_WEIGHT: Final = float(np.finfo(np.float32).max)
 _SHOWN: Final = 200
 """Characters of a value that a message repeats."""
 
@@ -164,6 +165,23 @@ def mask_loss_of(mask_loss: Any, widen: Any) -> bool:
     if not flag("widen", widen) and masked:
         raise InputError("mask_loss sets y to -100, which only int64 holds: leave out widen=False, or mask yourself")
     return masked
+
+
+def named_of(as_dict: Any, *, widen: bool, in_order: bool) -> bool:
+    """Return whether batches are dictionaries; raises InputError where they cannot be."""
+    named = flag("as_dict", as_dict)
+    if named and (in_order or not widen):
+        other = "in_order=True, whose loops ask batches where chunks begin" if in_order else "widen=False"
+        raise InputError(f"as_dict is True, for int64 tensors by name: give it without {other}")
+    return named
+
+
+def loss_weight_of(value: Any) -> float:
+    """Return what a loss counts; raises InputError where it is no number, 0 or more."""
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _LARGEST_WEIGHT:
+        raise InputError(f"loss_weight is {shown(value)}: give a number, 0 or more, such as 0.5")
+    return float(value)
 
 
 def seconds(name: str, value: Any) -> float:

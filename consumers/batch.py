@@ -3,21 +3,22 @@
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, Samples, Source, UsedContent
 from tokenmill.store import Pieces
 
+from . import arguments
 from .batch_documents import BatchDocuments, documents_of
+from .chunk import Chunk
 from .gathering import Rows
-from .rows import Chunk
+from .model_inputs import IGNORED, ModelInputs
 from .staging import Sent, Staged
-
-IGNORED: Final = -100
-"""What no loss is computed of: the default ``ignore_index`` of torch's cross entropy."""
 
 
 class XY(NamedTuple):
@@ -25,6 +26,17 @@ class XY(NamedTuple):
 
     x: torch.Tensor
     y: torch.Tensor
+
+
+class ContextPart(NamedTuple):
+    """A part of each row, for one of the processes that share a row."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    position_ids: torch.Tensor
+    """``[rows, columns]``, int64: the place of each token in its row."""
+    columns: torch.Tensor
+    """The same of one row, to take the part of what else a batch has: ``documents.position_ids[:, part.columns]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,7 @@ class _Carried(NamedTuple):
     streams: tuple[str, ...]
     samples: Samples
     state: dict[str, Any]
+    loss_weights: npt.NDArray[np.float32]
     pieces: Pieces | None
     """Of the rows; None: nobody asked for them there."""
 
@@ -155,6 +168,11 @@ class Batch:
         return self._chunk.streams(self._start, self._start + self._chunk.batch_size)
 
     @property
+    def loss_weights(self) -> torch.Tensor:
+        """What the loss of each row counts, the ``loss_weight`` of its stream: float32, ``[rows]``, on the device."""
+        return torch.from_numpy(self._loss_weights()).to(self._x().device)
+
+    @property
     def samples(self) -> Samples:
         """Where each row comes from: partition, block, and which view of it; three arrays, ``[rows]``, int64."""
         if isinstance(self._chunk, _Carried):
@@ -178,12 +196,32 @@ class Batch:
             DamagedError: the document table is damaged.
 
         """
-        if isinstance(self._chunk, _Carried):
-            pieces = self._chunk.pieces or self._made_here("documents=True sends them along").pieces(0)
-        else:
-            pieces = self._chunk.pieces(self._start)
-        x = self._x()
-        return documents_of(pieces, self.samples.views, x.shape[1], x.device)
+        return self._documents()
+
+    def part(self, rank: int, size: int, *, zigzag: bool = False) -> ContextPart:
+        """Return one of ``size`` equal parts of each row, for a process of a context-parallel group.
+
+        With ``zigzag``, of twice as many the one with this number and the one as far from the end: under a causal mask,
+        that is as much work for each rank.
+
+        Raises:
+            InputError: there is no such part, or rows are not divided by them.
+
+        """
+        size = arguments.whole("size", size, 1, "parts")
+        rank = arguments.whole("rank", rank, 0, "parts before this one", size - 1)
+        x, y = self.x, self.y
+        pieces, length = (2 * size if zigzag else size), x.shape[1]
+        if length % pieces:
+            raise InputError(
+                f"size is {size}, and rows have {length} tokens, which are not divided by {pieces}: give another, or "
+                "open Batches with another sequence_length"
+            )
+        numbers = [rank, pieces - 1 - rank] if arguments.flag("zigzag", zigzag) else [rank]
+        cuts = [slice(number * length // pieces, (number + 1) * length // pieces) for number in numbers]
+        columns = torch.cat([torch.arange(cut.start, cut.stop, device=x.device) for cut in cuts])
+        x, y = (torch.cat([tokens[:, cut] for cut in cuts], dim=1) for tokens in (x, y))
+        return ContextPart(x, y, columns.expand(len(x), -1), columns)
 
     def sources(self) -> list[list[Source]]:
         """Return, for each row, the Kafka records that its tokens came from; costs nothing before it is called.
@@ -194,9 +232,39 @@ class Batch:
         """
         return self._made_here("sources are known there alone").sources(self._start, self._x().shape[1])
 
-    def _mask_loss(self) -> None:
-        """Set y to `IGNORED` where x and y are of different documents, or y is padding."""
+    @torch.inference_mode(mode=False)
+    def _as_inputs(self, *, masks: bool, apart: bool) -> ModelInputs:
+        """Return the rows as models take them that shift their labels themselves: x and the last of y, as both.
+
+        With ``masks``, first tokens of documents are no labels; with ``apart``, documents do not see each other.
+        """
+        ids = torch.cat([self._x(), self._y()[:, -1:]], dim=1)
+        documents = self._documents(more=1)
+        there = documents.document_ids >= 0
+        labels = ids.masked_fill(~there, IGNORED)
+        if masks:
+            labels.masked_fill_(documents.position_ids == 0, IGNORED)
+        if apart:
+            made = ModelInputs(input_ids=ids, labels=labels, position_ids=documents.position_ids)
+        else:
+            places = torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1)
+            made = ModelInputs(input_ids=ids, labels=labels, attention_mask=there.long(), position_ids=places)
+        made.step, made.state, made.streams, made.loss_weights = self.step, self.state, self.streams, self.loss_weights
+        return made
+
+    def _documents(self, more: int = 0) -> BatchDocuments:
+        """Return the documents of x, and of ``more`` tokens behind it."""
+        if isinstance(self._chunk, _Carried):
+            pieces = self._chunk.pieces or self._made_here("documents=True sends them along").pieces(0)
+        else:
+            pieces = self._chunk.pieces(self._start)
+        x = self._x()
+        return documents_of(pieces, self.samples.views, x.shape[1], x.device, more=more, sources=self.sources)
+
+    def _masked(self) -> "Batch":
+        """Return this batch with y `IGNORED` where x and y are of different documents, or y is padding."""
         self._y().masked_fill_(~self.documents().loss_mask, IGNORED)
+        return self
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return this batch with x and y on a device, as frameworks ask for it; it is not used by that."""
@@ -224,9 +292,14 @@ class Batch:
         return _carried, (
             tensors,
             self.step,
-            _Carried(self.streams, self.samples, self.state, pieces),
+            _Carried(self.streams, self.samples, self.state, self._loss_weights(), pieces),
             self._others_on_use,
         )
+
+    def _loss_weights(self) -> npt.NDArray[np.float32]:
+        if isinstance(self._chunk, _Carried):
+            return self._chunk.loss_weights
+        return self._chunk.loss_weights(self._start, self._start + self._chunk.batch_size)
 
     def _x(self) -> torch.Tensor:
         """Return x; that is no use. The property has this written out: a call costs a twentieth of a small batch."""

@@ -1,5 +1,6 @@
 """The documents in a batch: from the boundaries that are stored, never from separator ids."""
 
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Numbers
+from tokenmill.samples import Numbers, Source
 from tokenmill.store import Pieces
 from tokenmill.wire.pieces import PADDING
 
@@ -29,11 +30,18 @@ class BatchDocuments:
     A document here is its part in one row: it begins again in each. Padding is a document that counts for no loss.
     """
 
-    def __init__(self, shape: tuple[int, int], stretches: "_Stretches", device: torch.device) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        stretches: "_Stretches",
+        device: torch.device,
+        sources: Callable[[], list[list[Source]]] | None = None,
+    ) -> None:
         """Take the stretches of documents and padding that fill rows of this shape; see `documents_of`, `from_ids`."""
         self._shape = shape
         self._stretches = stretches
         self._device = device
+        self._sources = sources
 
     @classmethod
     def from_ids(cls, document_ids: torch.Tensor) -> "BatchDocuments":
@@ -89,6 +97,23 @@ class BatchDocuments:
         mask = self._spread(~self._stretches.padding).reshape(-1)
         mask[self._bounds[1:][~self._stretches.goes_on] - 1] = False
         return self._to_device(mask.reshape(self._shape))
+
+    @cached_property
+    def fields(self) -> list[dict[int, Mapping[str, Any]]]:
+        """Of each row, by numbers as in `document_ids`: the fields of the documents' records that the stream carries.
+
+        Raises:
+            InputError, StoreError, DamagedError: as in ``Batch.sources``, which has ids and offsets, too.
+
+        """
+        if self._sources is None:
+            raise InputError("what was made of document_ids knows no fields: ask batch.documents() or batch.sources()")
+        length = self._shape[1]
+        numbers = self._spread(self._numbers)
+        return [
+            {int(row[source.start]): source.fields for source in sources if source.start < length}
+            for row, sources in zip(numbers, self._sources(), strict=True)
+        ]
 
     def attention_mask(self) -> torch.Tensor:
         """Return ``[batch, 1, sequence_length, sequence_length]``, bool: whether a token (row) may see another.
@@ -202,13 +227,22 @@ def _places(count: int) -> Numbers:
     return np.arange(count)
 
 
-def documents_of(pieces: Pieces, views: Numbers, length: int, device: torch.device) -> BatchDocuments:
-    """Return the documents of rows, each a view of a block with these pieces."""
+def documents_of(
+    pieces: Pieces,
+    views: Numbers,
+    length: int,
+    device: torch.device,
+    *,
+    sources: Callable[[], list[list[Source]]],
+    more: int = 0,
+) -> BatchDocuments:
+    """Return the documents of rows, each a view of a block with these pieces, and so many tokens more."""
     counts = pieces.counts
     rows = np.arange(len(counts)).repeat(counts)
     starts = pieces.rows["start"].astype(np.int64)
     if views.any():
         starts -= (views * length)[rows]
+    length += more
     stops = np.empty_like(starts)
     stops[:-1] = starts[1:]
     stops[counts.cumsum() - 1] = length + 1  # where the block goes on, the row does not
@@ -216,4 +250,4 @@ def documents_of(pieces: Pieces, views: Numbers, length: int, device: torch.devi
     rows, starts, stops = rows[kept], np.maximum(starts[kept], 0), stops[kept]
     padding = pieces.rows["position"][kept] == PADDING
     found = _Stretches(rows * length + starts, rows, padding, stops > length)
-    return BatchDocuments((len(counts), length), found, device)
+    return BatchDocuments((len(counts), length), found, device, sources)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,8 @@ from tokenmill.store.damage import ending
 from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
-from .batch import Leg
+from .batch import Batch, Leg
+from .chunk import RowOptions
 from .keywords import naming_unknown
 from .metrics import Behind, Head
 from .phases import Found, Phases, Stagings
@@ -73,6 +75,8 @@ class Batches(StepLoop):
         prefetch: int = 2,
         mask_loss: bool = False,
         documents: bool = False,
+        as_dict: bool = False,
+        loss_weight: float = 1.0,
         widen: bool = True,
         worker: tuple[int, int] = (0, 1),
         check: bool = True,
@@ -106,6 +110,10 @@ class Batches(StepLoop):
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
             mask_loss: set y to -100, which cross entropy ignores, where x and y are of other documents or y is padding.
             documents: send the documents of each batch along to other processes, for ``batch.documents()`` there.
+            as_dict: give dictionaries, for ``model(**batch)`` of Transformers: ``input_ids`` and ``labels``, which such
+                models shift, so both are x and the last of y; ``attention_mask`` and ``position_ids``. With
+                ``documents``, positions begin in each document, and there is no mask: models then keep them apart.
+            loss_weight: what the loss of this stream's rows is to count in a `Mixture`, as ``batch.loss_weights``.
             widen: False leaves x and y in the dtype on disk, as overlapping views of one tensor; see ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
             check: hold what is read against the blocks' CRCs, and refuse damage, for a tenth to a third more time.
@@ -135,6 +143,9 @@ class Batches(StepLoop):
         masks = arguments.mask_loss_of(mask_loss, widen)
         skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
         check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
+        named = arguments.named_of(as_dict, widen=widen, in_order=asked.in_order)
+        finish = partial(Batch._as_inputs, masks=masks, apart=sends) if named else Batch._masked if masks else None
+        rows = RowOptions(sends, arguments.loss_weight_of(loss_weight))
         store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
         stop = arguments.callable_of("stop", stop)
         target = device_of(device)
@@ -151,14 +162,15 @@ class Batches(StepLoop):
             self._trainable = TrainableSamples(
                 self._store, info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
-        ahead = open_read_ahead(read_ahead, self._trainable, documents=masks)
-        self._reader = RowReader(self._trainable, phases.first, length, ahead, skip=skips, sends_documents=sends)
-        options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(phases.lengths))
+        ahead = open_read_ahead(read_ahead, self._trainable, documents=masks or named)
+        self._reader = RowReader(self._trainable, phases.first, length, ahead, skip=skips, options=rows)
+        given = (mask_loss, widen, check, on_damage, sends, named)
+        options = (str(target), prefetch, *given, str(batch_size), str(phases.lengths))
         prefetch = prefetch if target.type == "cuda" else 0
         slots = prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
         stagings = Stagings(phases, info.dtype, target, widen=widen, slots=slots)
         row_bytes = (length + 1) * info.dtype.itemsize
-        delivery = Delivery(phases, stagings, store_wait, stop, prefetch, row_bytes, masks=masks, skips=skips)
+        delivery = Delivery(phases, stagings, store_wait, stop, prefetch, row_bytes, finish, skips)
         self._opened = OpenBatches(
             *(info, sequence, phases.first, options, self._trainable, self._reader, head, reachable, delivery),
             keeps_last=not drop_last,

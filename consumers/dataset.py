@@ -1,6 +1,7 @@
 """Samples by index: a map-style dataset over eras that are all there."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -14,10 +15,11 @@ from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
 from .batch_documents import BatchDocuments, documents_of
+from .chunk import Chunk
 from .frozen import freeze_eras, open_trainable
 from .keywords import naming_unknown
 from .reachable import ReachableStream
-from .rows import Chunk, RowReader
+from .rows import RowReader
 
 
 class DocumentSample(NamedTuple):
@@ -122,7 +124,8 @@ class EraDataset(Dataset[Sample]):
         return self._documents_of(self._chunk(indices))
 
     def _documents_of(self, chunk: Chunk) -> BatchDocuments:
-        return documents_of(chunk.pieces(0), chunk.samples().views, self._length, torch.device("cpu"))
+        sources = partial(chunk.sources, 0, self._length)
+        return documents_of(chunk.pieces(0), chunk.samples().views, self._length, torch.device("cpu"), sources=sources)
 
     def _chunk(self, indices: Sequence[int]) -> Chunk:
         wanted = arguments.places_in_row("indices", indices)

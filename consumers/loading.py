@@ -20,6 +20,7 @@ from .batches import Batches
 from .data_rank import DataRank
 from .mixture import Mixture
 from .mixture_arguments import told
+from .model_inputs import ModelInputs
 from .place import LoopPlace, State, note_use
 from .step_loop import StepLoop
 
@@ -246,7 +247,7 @@ def _refuse_collating(batches: Any, **_: Any) -> NoReturn:
     )
 
 
-default_collate_fn_map[Batch] = _refuse_collating
+default_collate_fn_map[Batch] = default_collate_fn_map[ModelInputs] = _refuse_collating
 
 
 def _is_default(value: Any) -> bool:

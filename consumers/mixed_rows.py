@@ -11,10 +11,11 @@ import numpy.typing as npt
 from tokenmill.samples import Course, Numbers, Ranks, Samples, Source, TrainableSamples
 from tokenmill.store import MapWatch, Pieces, join_pieces
 
+from .chunk import Chunk, Items
 from .era_table import LocatedRows
 from .gathering import Gathering
 from .metrics import Head
-from .rows import Chunk, Items, RowReader
+from .rows import RowReader
 
 _FIRST_SAMPLES: Final = 256
 """What is looked up first, so that the first batch comes soon; then four times as much each time."""
@@ -72,7 +73,9 @@ class MixedChunk(Chunk):
         """Take the rows of each stream: its name, what it is read by, which rows these are, and their items."""
         trainable = rows[0][1].trainable
         kept, crcs = found.kept, found.crcs
-        super().__init__([], gathering, steps=steps, batch_size=batch_size, trainable=trainable, kept=kept, crcs=crcs)
+        options = rows[0][1].reader.options
+        sizes = {"steps": steps, "batch_size": batch_size}
+        super().__init__([], gathering, **sizes, trainable=trainable, kept=kept, crcs=crcs, options=options)
         self._rows = rows
         self._names: npt.NDArray[np.int64] | None = None
 
@@ -94,6 +97,11 @@ class MixedChunk(Chunk):
     def streams(self, first: int, stop: int) -> tuple[str, ...]:
         """Return the name of the stream of each sample in ``[first, stop)`` that is there."""
         return tuple(self._rows[index][0] for index in self._parts_of(first, stop).tolist())
+
+    def loss_weights(self, first: int, stop: int) -> npt.NDArray[np.float32]:
+        """Return what the loss of each of these rows counts."""
+        weights = np.array([part.reader.options.loss_weight for _, part, _, _ in self._rows], np.float32)
+        return weights[self._parts_of(first, stop)]
 
     def sources(self, start: int, length: int) -> list[list[Source]]:
         """Return, for each row of a batch, the records that its tokens came from; raises as `Chunk.sources`."""

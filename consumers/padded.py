@@ -14,10 +14,10 @@ from tokenmill.samples import Numbers
 from tokenmill.store.views import Tokens
 
 from . import arguments
-from .batch import IGNORED
 from .data_rank import DataRank
 from .documents import Documents
 from .keywords import naming_unknown
+from .model_inputs import IGNORED, ModelInputs
 from .samplers import DocumentSampler, EraSampler
 from .staging import begin_ahead, device_of
 
@@ -34,35 +34,11 @@ Piece = tuple[int, int, Tokens]
 """Row, first column, and what is to be there."""
 
 
-class PaddedBatch(dict[str, torch.Tensor]):
-    """``input_ids``, ``attention_mask`` and ``labels`` of one rank in one step; a dictionary, so ``model(**batch)``.
+class PaddedBatch(ModelInputs):
+    """``input_ids``, ``attention_mask`` and ``labels`` of whole documents."""
 
-    It can be pickled, pinned and sent to a device, and keeps what else it knows.
-    """
-
-    step: int
-    """The number of the step."""
     indices: Numbers
     """The numbers of the documents, in the order of the rows."""
-    state: dict[str, Any]
-    """The state once all steps up to this one, and no later one, were trained on; the same on every rank."""
-
-    def __repr__(self) -> str:
-        ids = self["input_ids"]
-        return f"PaddedBatch(step={getattr(self, 'step', None)}, input_ids {list(ids.shape)} on {ids.device})"
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "PaddedBatch":
-        """Return this batch with its tensors on a device."""
-        return self._with({name: one.to(device, non_blocking=non_blocking) for name, one in self.items()})
-
-    def pin_memory(self) -> "PaddedBatch":
-        """Return this batch with its tensors in pinned memory."""
-        return self._with({name: one.pin_memory() for name, one in self.items()})
-
-    def _with(self, tensors: Mapping[str, torch.Tensor]) -> "PaddedBatch":
-        made = PaddedBatch(tensors)
-        made.__dict__ |= self.__dict__
-        return made
 
 
 class PaddedBatches:

@@ -19,9 +19,9 @@ from tokenmill.samples import Position, Ranks
 from .arguments import ranks_of, shown, whole
 from .batch import Batch
 from .beside import Beside
+from .chunk import Chunk, DamagedRowError
 from .data_rank import DataRank
 from .gathering import Rows
-from .rows import Chunk, DamagedRowError
 from .staging import Staging, open_staging
 
 

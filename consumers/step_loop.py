@@ -38,8 +38,8 @@ class Delivery:
     """Batches that are on their way to a device ahead of the one that is delivered; 0: none."""
     row_bytes: int
     """Of a sample, as it is stored."""
-    masks: bool
-    """Whether y is masked."""
+    finish: Callable[[Batch], Any] | None
+    """Returns what the loop is given for a batch; None: the batch."""
     skips: bool
     """Whether damaged blocks are left out."""
 
@@ -121,7 +121,7 @@ class StepLoop(ABC):
         turn, before, skips = self._turn, self._position.step - 1, delivery.skips
         stop, staging, store_wait = self._stop, delivery.stagings.of(self._phases.at(0)), delivery.store_wait
         source = begin_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
-        waits, clock, end, carries, masks = True, perf_counter, End.END, staging.carries, delivery.masks
+        waits, clock, end, carries, finish = True, perf_counter, End.END, staging.carries, delivery.finish
         asked = clock()
         while stop is None or not stop():
             try:  # a context would cost a tenth of a small batch
@@ -143,12 +143,12 @@ class StepLoop(ABC):
                 store_wait.end()
             if carries:
                 staging.deliver(made._sent)
-            if masks:
-                made._mask_loss()
             chunk: Any = made._chunk
+            missing = chunk.batch_size - len(made) // chunk.split if skips else 0
+            if finish is not None:
+                made = finish(made)
             self._sampled += chunk.batch_size
-            if skips:
-                self._missing += chunk.batch_size - len(made) // chunk.split
+            self._missing += missing
             self._made = made.step - before
             self._delivered += 1
             given = clock()

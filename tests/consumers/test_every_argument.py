@@ -143,6 +143,12 @@ BATCHES: Final[Mapping[str, Values]] = {
     "read_ahead": wholes(0, 0, 1),
     "mask_loss": FLAG,
     "documents": FLAG,
+    "as_dict": FLAG,
+    "loss_weight": Values(
+        (1, 0.5, 0, np.float32(2), np.int64(3)),
+        (None, "1", b"1", True, -1, -0.5, math.nan, math.inf, [1.0], 1j, Decimal(1), 10**400, {}),
+        (1e39, 1e300),
+    ),
     "widen": FLAG,
     "worker": Values(
         ((0, 1), [0, 2], (np.int64(0), np.uint8(2))),
@@ -489,6 +495,9 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
         ),
         "PaddedBatches.load_state_dict.state_dict": (lambda v: scene.pad().load_state_dict(v), STATE, "state"),
         "PaddedBatches.loader.num_workers": (lambda v: scene.pad().loader(num_workers=v), wholes(0, 0, 1), ""),
+        "Batch.part.rank": (lambda v: scene.read().part(v, 2), wholes(0, 0, 1), ""),  # type: ignore[union-attr]
+        "Batch.part.size": (lambda v: scene.read().part(0, v), wholes(1, 1, 4), ""),  # type: ignore[union-attr]
+        "Batch.part.zigzag": (lambda v: scene.read().part(0, 2, zigzag=v), FLAG, ""),  # type: ignore[union-attr]
         "BatchDocuments.from_ids.document_ids": (
             BatchDocuments.from_ids,
             Values((torch.zeros(2, 4, dtype=torch.int64),), (*NO_WHOLES, [[0]], torch.zeros(2, 4))),
@@ -580,6 +589,7 @@ KEYS: Final = [
     *("Windows.indices.partition", "Windows.rows.partition", "Windows.rows.indices"),
     *("Windows.at.partition", "Windows.at.indices", "Windows.__getitem__.place"),
     *("BatchDocuments.padded_cu_seqlens.documents", "Metrics.since.earlier"),
+    *("Batch.part.rank", "Batch.part.size", "Batch.part.zigzag"),
     *("BatchesCollector.batches", "BatchesCollector.labels"),
     *("serve_metrics.port", "serve_metrics.host", "serve_metrics.registry"),
 ]
@@ -588,7 +598,7 @@ KEYS: Final = [
 def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) -> None:
     """One that is added later has its values here; what only carries results is made by nobody."""
     results = {"Batch", "BatchDocuments", "Behind", "Metrics", "PaddedBatch", "Source", "StoredDocument", "StreamShare"}
-    results |= {"XY"}
+    results |= {"XY", "ContextPart", "ModelInputs"}
     things = {name: getattr(public, name) for name in public.__all__}
     things |= {name: getattr(prometheus, name) for name in ("BatchesCollector", "serve_metrics")}
     found = set()
@@ -607,7 +617,8 @@ def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) 
     found -= {"StepDataset.options", "MixtureDataset.options"}
     found |= {f"{kind}.load_state_dict.state_dict" for kind in SAMPLERS}  # inherited
     found |= {"BatchDocuments.from_ids.document_ids"}  # of the class
-    found -= {"PaddedBatch.to.device", "PaddedBatch.to.non_blocking", "PaddedBatches.loader.options"}  # torch's own
+    found -= {"ModelInputs.to.device", "ModelInputs.to.non_blocking", "PaddedBatches.loader.options"}  # torch's own
+    found -= {"ModelInputs.__getitem__.name"}  # as any dictionary
     found -= {"PaddedBatches.__getitem__.index"}  # refuses whatever it is given
     assert found == set(rows) == set(KEYS)
 

@@ -24,6 +24,11 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ROOT / ".venv" / "peers" / "loops"
 
 
+def test_models_of_transformers_take_dictionaries(tmp_path: Path) -> None:
+    """Without a collate function: with the loss of x and y, and each document as if it were alone, if that is asked."""
+    assert train("with_models", era_store(tmp_path).path) == 0
+
+
 def train(loop: str, *arguments: object) -> int:
     """Run one process of a loop; return how it ended."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {

@@ -8,7 +8,6 @@ from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from tests.peers.loops.data import SAVE_EVERY, STEPS, Run
-from tokenmill.consumers import Batch
 
 
 class Model(torch.nn.Module):
@@ -18,14 +17,16 @@ class Model(torch.nn.Module):
         super().__init__()
         self.inner = inner
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the loss."""
-        return {"loss": self.inner(input_ids, labels)}
-
-
-def as_inputs(batch: Batch) -> dict[str, torch.Tensor]:
-    """Return the model's arguments."""
-    return {"input_ids": batch.x, "labels": batch.y}
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        """Return the loss, with the labels shifted here."""
+        assert attention_mask.shape == position_ids.shape == labels.shape
+        return {"loss": self.inner(input_ids[:, :-1], input_ids[:, 1:])}
 
 
 class TokenTrainer(Trainer):
@@ -42,7 +43,7 @@ def main() -> None:
     """Train; ``more`` says how many batches make a step."""
     run = Run.from_arguments()
     accumulated = int(run.more)
-    model, dataset = Model(run.model()), run.dataset()
+    model, dataset = Model(run.model()), run.dataset(as_dict=True)
     arguments = TrainingArguments(
         output_dir=str(run.directory),
         max_steps=STEPS // accumulated,
@@ -58,7 +59,7 @@ def main() -> None:
         steps = TrainerState.load_from_json(f"{saved}/trainer_state.json").global_step
         dataset.resume(dataset.state_after(steps * accumulated - 1))
     trainer = TokenTrainer(model=model, args=arguments)
-    trainer.loader = run.loader(dataset, collate_fn=as_inputs)
+    trainer.loader = run.loader(dataset)
     trainer.train(resume_from_checkpoint=saved)
     torch.save(model.state_dict(), run.end)
 
