@@ -160,6 +160,20 @@ async def settle(
         return Settled(stream, genesis_found, control)
 
 
+async def earlier_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
+    """Return the recipe of the first stream of a raw topic, by name, that has a genesis; None where none has.
+
+    Raises:
+        TopicError: a control topic is missing.
+
+    """
+    for stream in sorted(stream for stream in settings.streams() if stream.raw_topic == raw_topic):
+        genesis = (await read_control_topic(settings, stream.control_topic)).genesis
+        if genesis is not None:
+            return genesis.recipe
+    return None
+
+
 def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
     """Check that the stream was settled with this recipe.
 

@@ -15,7 +15,7 @@ from faust.types import TP, StreamT
 
 from tokenmill.errors import BrokerError
 
-from ..kafka.control_topic import Settled, settle
+from ..kafka.control_topic import Settled, earlier_recipe, settle
 from ..kafka.retry import ask_repeatedly
 from ..kafka.security import refused_time
 from ..kafka.topics import retention_seconds
@@ -61,7 +61,8 @@ class Mill(StreamWorker[RawPartition]):
 
     async def _prepare(self) -> None:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
-        plans = [plan_topic(self._settings, raw_topic) for raw_topic in self._settings.raw_topics]
+        settings = self._settings
+        plans = [plan_topic(settings, topic, await earlier_recipe(settings, topic)) for topic in settings.raw_topics]
         for plan in plans:
             engine = plan.stages.engine
             ENGINE.labels(plan.raw_topic, engine.kind).set(1)

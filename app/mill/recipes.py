@@ -49,8 +49,10 @@ class RawTopicPlan:
     """Those that its steps name, by SHA-256."""
 
 
-def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
+def plan_topic(settings: Settings, raw_topic: str, earlier: Recipe | None = None) -> RawTopicPlan:
     """Load the tokenizer and return the plan for one raw topic.
+
+    ``earlier`` is the recipe of one of its streams that was settled before, whose rules all of them keep.
 
     Raises:
         SettingsError: a setting is missing or cannot be used.
@@ -62,7 +64,7 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
     schemas = schemas_of(settings, own.decode)
     pipeline = read_pipeline(own.steps)
     first, stages = complete(
-        draft_recipe(own, streams[0], pipeline),
+        replace(draft_recipe(own, streams[0], pipeline), steps=earlier.steps if earlier is not None else ()),
         tokenizer,
         own.end_of_document,
         settings.engine,
