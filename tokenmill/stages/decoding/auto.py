@@ -8,29 +8,25 @@ import orjson
 
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
-from tokenmill.stages.decoding.appearance import (
-    MAGIC,
-    check_characters,
-    check_encoding,
-    check_no_json,
-    like_json,
-    registry_framing,
-)
+from tokenmill.stages.decoding.appearance import MAGIC, check_characters, like_json, registry_framing
 from tokenmill.stages.decoding.json_objects import JsonDecoder
 from tokenmill.stages.decoding.plain_text import TextDecoder
 from tokenmill.stages.decoding.protocol import Decoded, one_by_one
 from tokenmill.stages.document_columns import DocumentColumns
 
 _NOTHING: Final[dict[str, Any]] = {}
+_ODD: Final = frozenset(b"{[\t\n\v\f\r \xef")
+"""First bytes of what can begin like JSON, white space and the byte order mark included. Only values with one of these
+are examined."""
 
 
 @dataclass(frozen=True, slots=True)
 class AutoDecoder:
     """Takes what begins like a JSON object or array as mode ``json`` does, and other UTF-8 as plain text.
 
-    Nothing that may be somebody's data becomes text by mistake: what is JSON and no document, what begins like a value
-    of a schema registry, what is full of control characters, and what is encoded in letters is refused, with the
-    setting that would read it (`tokenmill.stages.decoding.appearance`).
+    Nothing that may be somebody's data becomes text by mistake: what begins like JSON and is no document, what begins
+    like a value of a schema registry, and what is full of control characters is refused, with the setting that would
+    read it (`tokenmill.stages.decoding.appearance`).
     """
 
     objects: JsonDecoder
@@ -42,17 +38,13 @@ class AutoDecoder:
 
     def __call__(self, value: bytes) -> Document:
         """Return the document; see `tokenmill.stages.decoding.reasons` for what is refused."""
-        judged = not self.objects.rules.scalars_are_text
-        if like_json(value, unseen=judged):
+        first = value[0] if value else None
+        if first in _ODD and like_json(value):
             return self._object(value)
-        if value[:1] == MAGIC:
+        if first == MAGIC:
             raise registry_framing(value)
-        if judged:
-            check_no_json(value)
         document = self.plain(value)
         check_characters(value)
-        if judged:
-            check_encoding(value)
         return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:
@@ -68,10 +60,9 @@ class AutoDecoder:
         add_text, add_id, loads = texts.append, ids.append, orjson.loads
         text_field, id_field = fields.text_fields[0], fields.id_field
         most_text, most_id = fields.limits.surely_short_text, fields.limits.surely_short_id
-        longest = self.objects.rules.most_values  # of shorter ones the values need not be counted
         for index, value in enumerate(values):
             try:
-                parsed = loads(value) if value[:1] == b"{" and len(value) <= longest else _NOTHING
+                parsed = loads(value) if value[:1] == b"{" else _NOTHING
             except orjson.JSONDecodeError:
                 parsed = _NOTHING
             text, name = parsed.get(text_field), parsed.get(id_field)
