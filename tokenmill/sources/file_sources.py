@@ -20,8 +20,9 @@ CHUNK_BYTES: Final = 1 << 20
 with another size."""
 CHUNK_ENTRIES: Final = 4096
 """Entries in a chunk, wanted or not, so that the progress of a file is seen even if a condition hardly ever holds."""
-CHUNK_RULE: Final = 2
-"""Version of the rule by which chunks end: a run continues only with its own. In 1, refusals had no size."""
+CHUNK_RULE: Final = 3
+"""Version of the rule by which chunks end: a run continues only with its own. In 1, refusals had no size; in 2, a file
+ended at its first broken value or row."""
 STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
 STDIN_NUMBER: Final = 0

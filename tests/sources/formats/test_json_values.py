@@ -2,6 +2,8 @@
 
 import io
 import json
+from collections.abc import Callable
+from itertools import count, product
 from typing import Any
 
 import orjson
@@ -75,50 +77,148 @@ def test_a_value_that_is_too_long_is_passed_over(block: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "why", "values"),
     [
-        (b'[{"a": 1}, {"b": ', "cut off"),
-        (b'[{"a": 1}, "b', "cut off"),
-        (b'{"a": 1} {"b"', "cut off"),
-        (b"plain text", "no JSON array"),
-        (b'[{"a": 1}] {"b": 2}', "follows the end"),
-        (b'{"a": 1}}', "never opened"),
+        (b'[{"a": 1}, {"b": ', "cut off", 1),
+        (b'[{"a": 1}, "b', "cut off", 1),
+        (b'[{"a": 1}, 2', "cut off", 1),
+        (b'[{"a": 1},', "cut off", 1),
+        (b'{"a": 1} {"b"', "cut off", 1),
+        (b"plain text", "no JSON object begins here; if this is no JSON, say what it is: --format", 0),
     ],
 )
-def test_what_is_no_json_ends_the_file_with_a_reason(data: bytes, why: str) -> None:
+def test_a_file_that_is_cut_off_or_no_json_is_broken(data: bytes, why: str, values: int) -> None:
     """What came before is read."""
     *before, last = read(data)
 
     assert isinstance(last, Bad)
     assert last.broken
     assert why in last.why
-    assert before == [b'{"a": 1}'] * data.count(b'"a"')
+    assert before == [b'{"a": 1}'] * values
 
 
-@pytest.mark.parametrize("bracket", [b"[", b'{"a":', b'[{"a":'])
-def test_endless_brackets_are_given_up_early(bracket: bytes) -> None:
-    """Deeper than any parser of ours reads: a gigabyte of them costs no more than its beginning."""
+BROKEN_VALUES = {
+    "a string that is cut off": b'{"id": 3, "text": "Docum',
+    "a string with a backslash at its end": b'{"id": 3, "text": "Docum\\',
+    "an object that is cut off": b'{"id": 3, "text": "x"',
+    "a value that is cut off": b'{"id": 3, "text":',
+    "an array that is cut off": b'{"id": 3, "list": [',
+    "the wrong bracket": b'{"id": 3]',
+    "a bracket too many": b'{"id": 3}}',
+    "brackets too many": b'{"id": 3}]]}',
+    "no JSON": b"Error: timed out",
+    "a quote in it": b'Error: "timed out',
+    "text before an object": b'INFO {"id": 3}',
+    "text behind an object": b'{"id": 3} and more',
+    "too deep": b'{"a": ' + b"[" * (2 * json_values.MAX_NESTING),
+}
+MAKERS: dict[str, Callable[[list[bytes]], bytes]] = {
+    "lines": lambda values: b"".join(value + b"\n" for value in values),
+    "lines of Windows": lambda values: b"".join(value + b"\r\n" for value in values),
+    "lines with commas": b",\n".join,
+    "array": lambda values: b"[" + b",\n".join(values) + b"]",
+    "array in lines": lambda values: b"[\n" + b",\n".join(values) + b"\n]\n",
+    "array with indents": lambda values: b"[\n    " + b",\n    ".join(values) + b"\n]\n",
+    "array with a space": lambda values: b"[" + b",\n ".join(values) + b"]",
+    "sequence": lambda values: b"".join(b"\x1e" + value + b"\n" for value in values),
+}
 
-    class Counted(io.RawIOBase):
-        given = 0
 
-        def readable(self) -> bool:
-            return True
+@pytest.mark.parametrize("maker", [*MAKERS])
+def test_a_value_that_is_none_takes_no_other_with_it(maker: str) -> None:
+    """Whatever its fault: the objects on the lines before and behind it are read, and it is told with its bytes."""
+    good = [b'{"id": %d, "text": "{[\\"", "more": [{"a": {}}]}' % number for number in range(3)]
+    for broken, where, block in product(BROKEN_VALUES.values(), range(4), [1 << 20, 5]):
+        found = read(MAKERS[maker]([*good[:where], broken, *good[where:]]), block=block)
 
-        def readinto(self, buffer: Any) -> int:
-            piece = (bracket * (1 + len(buffer) // len(bracket)))[: len(buffer)]
-            buffer[:] = piece
-            self.given += len(piece)
-            return len(piece)
+        assert [value for value in found if isinstance(value, bytes) and b'"more"' in value] == good
+        told = b"".join(_bytes_of(content) for content in found if content not in good)
+        assert told.translate(None, b" ,]\r\n").startswith(broken.translate(None, b" ,]\r\n"))
 
-    raw = Counted()
-    found = list(read_json(File("a", io.BufferedReader(raw)), Needs(1 << 30), Place()))
 
-    ((_, _, bad),) = found
+def test_what_is_within_a_broken_value_is_no_value() -> None:
+    """Of an object on several lines, what is indented deeper is a part."""
+    broken = b'{\n "id": 1,\n "turns": [\n  {\n   "text": "cut\n  },\n  {"text": "b"}\n ]\n}\n'
+    good = b'{\n "id": 2,\n "turns": [\n  {"text": "b"}\n ]\n}'
+
+    (bad, value) = read(broken + good)
+
+    assert value == good
     assert isinstance(bad, Bad)
-    assert bad.broken
-    assert "nested deeper than 1,024 brackets" in bad.why
-    assert raw.given <= 2 * json_values.BLOCK
+    assert bad.data == broken.strip()
+
+
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        [b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b"\n", b" ", b"x", b'"a"', b"1", b'{"a": 1}', b'\n{"a": 1}']
+    )
+)
+
+
+@given(fragments=FRAGMENTS, block=st.integers(1, 9), limit=st.sampled_from([6, 1000]))
+def test_what_is_sent_and_what_is_refused_are_all_of_any_file(fragments: list[bytes], block: int, limit: int) -> None:
+    """In order, wherever blocks end; only what stands between values is left out."""
+    whole = b"".join(fragments)
+
+    found = read(whole, block=block, limit=limit)
+
+    assert found == read(whole, limit=limit)
+    if limit > len(whole):
+        assert _bare(b"".join(map(_bytes_of, found))) == _bare(whole)
+
+
+def _bytes_of(content: Content) -> bytes:
+    """Return a value, or what was refused."""
+    assert isinstance(content, bytes | Bad)
+    return content.data if isinstance(content, Bad) else content
+
+
+def _bare(data: bytes) -> bytes:
+    """Return the data without what stands between values, and without the brackets of an array around them."""
+    return data.translate(None, b" \n,[]")
+
+
+@given(
+    documents=st.lists(st.dictionaries(texts, json_documents), min_size=1, max_size=5),
+    maker=st.sampled_from([*MAKERS]),
+    data=st.data(),
+)
+def test_damage_on_a_line_loses_no_other(documents: list[Any], maker: str, data: st.DataObject) -> None:
+    """Whatever is cut out of a line, and put into it."""
+    lines = [json.dumps(document).encode() for document in documents]
+    which = data.draw(st.integers(0, len(lines) - 1))
+    begin = data.draw(st.integers(0, len(lines[which])))
+    end = data.draw(st.integers(begin, len(lines[which])))
+    put = data.draw(st.sampled_from([b"", b'"', b"{", b"}", b"]", b"\\", b"x", b'\n"', b"\0\xff"]))
+    damaged = lines[which][:begin] + put + lines[which][end:]
+
+    found = read(MAKERS[maker]([*lines[:which], damaged, *lines[which + 1 :]]))
+
+    there = [value for value in found if isinstance(value, bytes)]
+    assert [value for value in there if value in lines[:which]][:which] == lines[:which]
+    assert there[len(there) - len(lines[which + 1 :]) :] == lines[which + 1 :]
+
+
+@pytest.mark.parametrize("bracket", [b"[", b'{"a":', b'[{"a":', b'{"a":[\n', b'{"a":[{},\n'])
+def test_endless_brackets_cost_time_and_memory_for_their_bytes_alone(
+    bracket: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deeper than any parser of ours reads, on one line or many."""
+    steps = count()
+    own = json_values._Scan._next
+
+    def counted(scan: json_values._Scan, *, ended: bool) -> bytes | Bad | None:
+        next(steps)
+        return own(scan, ended=ended)
+
+    monkeypatch.setattr(json_values._Scan, "_next", counted)
+    whole = bracket * 40_000 + b'\n{"a": 1}\n'
+
+    found = read(whole, limit=1 << 16, block=1 << 16)
+
+    assert b'{"a": 1}' in found[-2:]
+    assert any(isinstance(content, Bad) and "nested deeper than 1,024 brackets" in content.why for content in found)
+    assert next(steps) < 2 * len(whole)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.stages.decoding.opened import answer, opened
 from tests.strategies import json_bytes, json_fragments, json_objects, texts
 from tokenmill.documents import Document
+from tokenmill.errors import RecordError
 
 
 def _refused_constant(name: str) -> Any:
@@ -76,6 +77,23 @@ def test_an_object_is_the_document_that_its_fields_say(value: dict[str, Any]) ->
         assert result == Document(found[0], name if is_id else None)
     else:
         assert result == ("wrong_type" if {"text", "content"} & set(value) else "missing_text")
+
+
+@pytest.mark.parametrize(
+    ("value", "detail"),
+    [
+        ('{"é": "x", "n": NaN}', "NaN at byte 17 is no JSON value: let the producer write null, or a string"),
+        ('{"n": [-Infinity]}', "-Infinity at byte 7 is no JSON value: let the producer write null, or a string"),
+        ('{"n": None}', "None at byte 6 is no JSON value: let the producer write null, or a string"),
+        ('{"é": "x", "n": 1,}', "no JSON from byte 18 on: "),
+        ('{"text": "a', "no JSON from byte 11 on: "),
+    ],
+)
+def test_a_refusal_says_where_json_ends(value: str, detail: str) -> None:
+    """By the byte, and what is there."""
+    with pytest.raises(RecordError) as told:
+        opened("json")(value.encode())
+    assert told.value.detail.startswith(detail)
 
 
 @pytest.mark.parametrize(

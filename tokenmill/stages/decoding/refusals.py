@@ -29,6 +29,10 @@ _MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 """A value without a match has no half pair, so its escapes need not be examined one by one."""
 
 
+_NO_VALUE: Final = re.compile(rb"-?(?:nan|inf(?:inity)?|none|undefined)\b", re.IGNORECASE)
+"""What programs write for a number that is none, or for nothing."""
+
+
 def refusal(value: bytes) -> RecordError:
     """Return the error for a ``value`` (no byte order mark) that the parser refused."""
     try:
@@ -40,7 +44,22 @@ def refusal(value: bytes) -> RecordError:
         return RecordError(TOO_DEEP, f"nested {depth} deep, over {MAX_DEPTH}")
     if repaired(value) is not None:
         return half_pair()
-    return RecordError(MALFORMED_JSON, "no JSON value by RFC 8259, or a number too large for a double")
+    return RecordError(MALFORMED_JSON, _where_it_ends(value))
+
+
+def _where_it_ends(value: bytes) -> str:
+    """Return up to which byte text may be JSON, and why not further: in the parser's words, which nothing counts."""
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        at = len(value.decode()[: error.pos].encode())
+        word = _NO_VALUE.match(value, max(0, at - (value[at - 1 : at] == b"-")))
+        if word is not None:
+            return (
+                f"{word[0].decode()} at byte {word.start()} is no JSON value: let the producer write null, or a string"
+            )
+        return f"no JSON from byte {at} on: {error.msg}"
+    return "no JSON"
 
 
 def half_pair() -> RecordError:
