@@ -306,4 +306,6 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     printed, said = tmp_path / "printed", tmp_path / "said"
     with Script(EXAMPLE, arguments, printed, said) as script:
         assert script.wait() == 1
-    assert said.read_text().startswith("train_gpt.py: sequence_length is 5, but blocks have 17 tokens")
+    assert said.read_text().startswith(
+        "train_gpt.py: sequence_length is 5, but blocks of raw-text.train have 17 tokens"
+    )

@@ -42,7 +42,7 @@ def test_the_files_beside_it_say_what_its_tokens_are_for(words_folder: Path) -> 
         {"tokenizer_config.json": {"eos_token": "b"}},
     )
     (words_folder / "generation_config.json").write_text("{")
-    with pytest.raises(SettingsError, match=r"generation_config\.json cannot be read .*mend it"):
+    with pytest.raises(SettingsError, match=r"generation_config\.json cannot be read .*correct it"):
         load_tokenizer(str(words_folder))
 
 

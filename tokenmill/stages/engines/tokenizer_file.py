@@ -78,7 +78,7 @@ def _beside(name: str, path: Path) -> Iterator[tuple[str, Any]]:
             continue
         except (ValueError, OSError) as error:
             raise SettingsError(
-                f'tokenizer = "{name}": {path.with_name(file)} cannot be read ({error}): mend it, or name a copy of '
+                f'tokenizer = "{name}": {path.with_name(file)} cannot be read ({error}): correct it, or name a copy of '
                 f"{FILE_NAME} that is alone in its folder"
             ) from error
         if isinstance(found, dict):

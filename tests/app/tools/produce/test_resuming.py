@@ -10,7 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import NewPartitions, RecordsToDelete
 
-from tests.app.tools.produce.test_producing import jsonl
+from tests.app.tools.produce.test_producing import dealt, jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
 from tests.sources.reading import content_of, reading_of
@@ -51,7 +51,7 @@ async def test_a_run_goes_on_behind_what_was_sent(settings: Settings, topic: Top
     """After a limit, the next call sends the others; then there is nothing left; and all again only on purpose."""
     raw = topic(3)
     lines = jsonl(tmp_path / "a.jsonl", 5000)
-    expected = [[(None, line) for line in lines[number::3]] for number in range(3)]
+    expected = dealt(lines, 3)
 
     first = await run(settings, raw, tmp_path / "a.jsonl", limit=1234)
     second = await run(settings, raw, tmp_path / "a.jsonl")
@@ -132,7 +132,8 @@ async def test_what_is_new_is_sent_on_request(settings: Settings, topic: TopicFa
     assert [(one.before, one.documents) for one in (first, second, third)] == [(2, 4), (6, 1), (7, 0)]
     assert [change.kind for change in second.left_out] == ["changed", "renamed", "gone"]
     texts = [[json.loads(value or b"")["text"] for _, value in part] for part in await content_of(settings, raw, 2)]
-    assert texts == [["a1", "c1", "a2", "a3, which nobody has ended"], ["b1", "d1", "e1"]]
+    in_order = [b"a1", b"b1", b"c1", b"d1", b"a2", b"e1", b"a3, which nobody has ended"]
+    assert texts == [[value.decode() for _, value in part] for part in dealt(in_order, 2)]
 
 
 async def test_no_consumer_group_is_made(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ async def test_a_run_keeps_its_partitions(settings: Settings, topic: TopicFactor
 
     await run(settings, raw, tmp_path)
 
-    assert await content_of(settings, raw, 3) == [*([(None, line) for line in lines[n::2]] for n in (0, 1)), []]
+    assert await content_of(settings, raw, 3) == [*dealt(lines, 2), []]
 
 
 async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicF
     with pytest.raises(InputError, match="has taken over"):
         await first
     assert second.before > 0
-    assert await content_of(settings, raw, 2) == [[(None, line) for line in lines[number::2]] for number in (0, 1)]
+    assert await content_of(settings, raw, 2) == dealt(lines, 2)
 
 
 async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
