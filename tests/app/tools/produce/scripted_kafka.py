@@ -18,6 +18,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import ProducerFenced
 
+from tokenmill.app.kafka.topic_needs import Existing
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
 
 RAW = "raw"
@@ -168,6 +169,9 @@ class ScriptedKafka:
         async def ensured(_: Settings, topic: str) -> None:
             assert topic == RAW
 
+        async def described(_: Settings, __: list[str]) -> dict[str, Existing]:
+            return {}  # as to a login that may not see what is configured
+
         @asynccontextmanager
         async def producer(_: Settings, **options: Any) -> AsyncIterator[Producer]:
             client = Producer(self, options.get("transactional_id"))
@@ -181,6 +185,7 @@ class ScriptedKafka:
             assert options == {"isolation_level": "read_uncommitted"}, "what another run has open would hide the end"
             yield Consumer(self)
 
+        monkeypatch.setattr(f"{package}.summary.described", described)
         for module in ("producing", "sender"):
             monkeypatch.setattr(f"{package}.{module}.producer", producer)
         for module in ("run_position", "run_notes"):
