@@ -161,5 +161,6 @@ async def looks(*, backing_off: bool) -> int:
 @pytest.mark.slow
 async def test_metadata_is_not_asked_for_again_at_once_for_ever() -> None:
     """Alone, aiokafka asks as fast as it can; backing off, it asks a few times at once, then after pauses."""
-    assert await looks(backing_off=False) > 1000
-    assert QUICK_LOOKS <= await looks(backing_off=True) <= QUICK_LOOKS + SECONDS / METADATA_PAUSE + 1
+    most = QUICK_LOOKS + SECONDS / METADATA_PAUSE + 1
+    assert await looks(backing_off=False) > 2 * most  # thousands, on a quiet machine
+    assert QUICK_LOOKS <= await looks(backing_off=True) <= most
