@@ -111,6 +111,14 @@ def has_half_pair(value: bytes) -> bool:
     return True
 
 
+def is_scalar(value: bytes) -> bool:
+    """Tell whether a value is JSON, and neither an object nor an array; or a number that is none."""
+    try:
+        return value in (b"NaN", b"Infinity", b"-Infinity") or not isinstance(strict_json(value), dict | list)
+    except ValueError:
+        return False
+
+
 def like_json(value: bytes) -> bool:
     """Tell whether a value begins like a JSON object or array."""
     rest = re.sub(rb"\A(?:[\t-\r ]|\xef\xbb\xbf)*", b"", value).decode("latin-1")
@@ -193,6 +201,11 @@ class PlainRules:
             return self.json(value)
         if value[:1] == b"\0":
             raise Refused("schema_registry_framing" if len(value) >= 5 else "control_characters")
+        scalar = re.sub(rb"\A(?:[\t\n\r ]|\xef\xbb\xbf)*", b"", value).rstrip(b"\t\n\r ")
+        if has_half_pair(scalar) and scalar[:1] == b'"':
+            raise Refused("invalid_unicode")
+        if is_scalar(scalar) or re.match(rb'"[\t\n\r ]*(\[[\t\n\r ]*)*\{[\t\n\r ]*(\\"|\})', scalar):
+            raise Refused("not_an_object")
         document = self.text(value)
         odd = [byte for byte in value[:256] if byte < 32 and byte not in (9, 10, 12, 13)]
         if 0 in value or (value and len(odd) / min(256, len(value)) >= 0.25):
@@ -207,6 +220,8 @@ class PlainRules:
         for byte in STRING.sub(b"", value):
             depth += (byte in b"[{") - (byte in b"]}")
             deepest = max(deepest, depth)
+        if sum(STRING.sub(b"", value).count(byte) for byte in (b",", b"[", b"{")) > 1_000_000 < len(value):
+            raise Refused("too_many_values")
         if deepest > 1024:
             raise Refused("too_deep")
         if has_half_pair(value):

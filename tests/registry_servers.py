@@ -114,6 +114,8 @@ class SmallRegistry:
             if number not in self.schemas:
                 return 404, {"error_code": 40403, "message": "Schema not found"}
             return 200, self.schemas[number]
+        if found := re.fullmatch(r"/schemas/ids/(\d+)/subjects", path):
+            return 200, [name for name, numbers in self.subjects.items() if int(found[1]) in numbers]
         if found := re.fullmatch(r"/subjects/([^/]+)/versions/(\d+)", path):
             subject, version = unquote(found[1]), int(found[2])
             if len(self.subjects.get(subject, [])) < version:

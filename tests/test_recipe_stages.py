@@ -15,7 +15,7 @@ from tokenmill.milling.outcomes import Kind
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import plain_differences
 from tokenmill.recipe_stages import RAW_BYTES_SHA256, complete, open_stages, reopen_stages
-from tokenmill.stages.decoding.reasons import RULES
+from tokenmill.stages.decoding.rules import RULES
 from tokenmill.stages.engines import TokenizerFile, probe
 from tokenmill.stages.steps.pipeline import read_pipeline
 from tokenmill.stages.training_tokenizer import train_tokenizer
@@ -31,7 +31,7 @@ def test_a_draft_is_completed_from_its_stages() -> None:
     assert replace(recipe, probe="") == replace(RECIPE, probe="", steps=recipe.steps)
     assert recipe.tokenizer_sha256 == RAW_BYTES_SHA256
     assert recipe.probe == probe(stages.engine)
-    assert recipe.steps == ({"name": "decode", "rules": RULES}, {"name": "not_empty"})
+    assert recipe.steps == ({"name": "decode", "rules": RULES.number}, {"name": "not_empty"})
 
 
 def test_a_tokenizer_file_decides_dtype_and_ids() -> None:

@@ -12,6 +12,7 @@ from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 from tokenmill.stages.curation.choosing import faster_steps
 from tokenmill.stages.decoding import Decoder, SchemaSource, open_decoder
+from tokenmill.stages.decoding.rules import RULES
 from tokenmill.stages.document_frame import NONE, TemplateName, Wanted, document_frame
 from tokenmill.stages.engines import (
     AUTO,
@@ -78,7 +79,7 @@ def open_stages(
 
 
 def decoder_of(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:
-    """Return the decoder of the recipe's raw topic; ``schemas`` is as for `open_stages`.
+    """Return the decoder of the recipe's raw topic, by the rules that its ``steps`` name; ``schemas`` as `open_stages`.
 
     Raises:
         SettingsError: it needs a schema registry, and there is none; or a library that is not installed.
@@ -93,6 +94,7 @@ def decoder_of(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:
         max_id_bytes=recipe.max_id_bytes,
         max_fields_bytes=recipe.max_fields_bytes,
         schemas=schemas,
+        rules=next((said["rules"] for said in recipe.decoder if "rules" in said), RULES.number),
     )
 
 

@@ -28,6 +28,10 @@ OK: Final = 200
 ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
 MOST_REFERENCES: Final = 1000
 """Of one schema, those of its references included; a registry that names more is broken."""
+DEEPEST_REFERENCES: Final = 100
+"""References of references; registries check less than this."""
+MOST_SUBJECTS: Final = 3
+"""Subjects that a message names."""
 FIRST_PAUSE: Final = 0.5
 """Seconds before the second try; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
@@ -67,6 +71,7 @@ class SchemaRegistry:
 
         Raises:
             RegistryError: the registry does not answer, refuses, or has no such schema; says what to do.
+            ValueError: its references lead back to themselves, or too deep.
 
         """
         if number not in self._known:
@@ -75,9 +80,20 @@ class SchemaRegistry:
             log.info("schema fetched", id=number, kind=self._known[number].kind, registry=self.url)
         return self._known[number]
 
+    def subjects(self, number: int) -> str:
+        """Return the names of the subjects that have the schema, for people; nothing where that cannot be told now."""
+        try:
+            response = self._get(f"schemas/ids/{number}/subjects")
+            names = response.json() if response.status_code == OK else None
+        except (self._httpx.HTTPError, self._httpx.InvalidURL, ValueError):
+            return ""
+        return ", ".join(map(str, names[:MOST_SUBJECTS])) if isinstance(names, list) else ""
+
     def _with_references(
-        self, answer: Mapping[str, Any], what: str, fetched: dict[str, RegisteredSchema]
+        self, answer: Mapping[str, Any], what: str, fetched: dict[str, RegisteredSchema], within: tuple[str, ...] = ()
     ) -> RegisteredSchema:
+        if len(within) > DEEPEST_REFERENCES:
+            raise ValueError(f"its references are nested deeper than {DEEPEST_REFERENCES}")
         references = []
         for reference in answer.get("references") or ():
             try:
@@ -85,24 +101,29 @@ class SchemaRegistry:
             except (TypeError, KeyError, ValueError):
                 raise self._no_answer(what, "it is not what registries answer") from None
             path = f"subjects/{quote(subject, safe='')}/versions/{version}?deleted=true"
+            if path in within:
+                raise ValueError(f"version {version} of {subject} refers to itself")
             if path not in fetched:
                 if len(fetched) >= MOST_REFERENCES:
                     raise self._no_answer(what, f"it refers to over {MOST_REFERENCES} others")
                 referred = f"version {version} of {subject}, to which {what} refers,"
-                fetched[path] = self._with_references(self._ask(path, referred), referred, fetched)
+                fetched[path] = self._with_references(self._ask(path, referred), referred, fetched, (*within, path))
             references.append((name, fetched[path]))
         return RegisteredSchema(str(answer.get("schemaType") or "AVRO"), answer["schema"], tuple(references))
 
+    def _get(self, path: str) -> Any:
+        return self._httpx.get(  # a connection each time: the next schema may come in a month
+            f"{self.url}/{path}",
+            auth=self._login,
+            headers={"Accept": ACCEPTED},
+            timeout=ANSWER_SECONDS,
+            verify=self._ssl_context,
+            follow_redirects=False,  # a login is for this host alone
+        )
+
     def _ask(self, path: str, what: str) -> Mapping[str, Any]:
         try:
-            response = self._httpx.get(  # a connection each time: the next schema may come in a month
-                f"{self.url}/{path}",
-                auth=self._login,
-                headers={"Accept": ACCEPTED},
-                timeout=ANSWER_SECONDS,
-                verify=self._ssl_context,
-                follow_redirects=False,  # a login is for this host alone
-            )
+            response = self._get(path)
         except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
             raise RegistryError(
                 f"the schema registry {self.url} does not answer ({str(error) or type(error).__name__}): look "
@@ -165,6 +186,10 @@ class WaitingRegistry:
                         raise
                     log.warning("waiting for the schema registry", reason=str(error), seconds_left=round(left))
                     time.sleep(min(backoff.next(), left))
+
+    def subjects(self, number: int) -> str:
+        """Return what the registry says of the schema's subjects."""
+        return self._registry.subjects(number)
 
 
 def schemas_of(settings: Settings, decode: str) -> SchemaRegistry | None:

@@ -25,7 +25,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.documents import Document
 from tokenmill.errors import RegistryError, SettingsError
 from tokenmill.stages.decoding import RegisteredSchema
-from tokenmill.stages.decoding.protobuf_values import compiled
+from tokenmill.stages.decoding.protobuf_files import compiled
 
 TEXT = json.dumps({"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]})
 PAGE: dict[str, Any] = {"id": "x", "label": "good", "seen": 1, "score": 0.5, "raw": b"", "links": [], "more": {}}

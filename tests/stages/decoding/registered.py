@@ -67,6 +67,10 @@ class Registry:
             raise RegistryError(f"schema {number} is not there", definite=True)
         return self.schemas[number]
 
+    def subjects(self, number: int) -> str:
+        """Return the subject of each schema that is there."""
+        return f"pages-{number}" if number in self.schemas else ""
+
 
 class _Every:
     """A registry that has one schema under each id."""
@@ -78,6 +82,10 @@ class _Every:
         """Return it."""
         assert number >= 0
         return self._schema
+
+    def subjects(self, number: int) -> str:
+        """Return a subject."""
+        return f"pages-{number}"
 
 
 def avro(schema: Any, *references: tuple[str, RegisteredSchema]) -> RegisteredSchema:

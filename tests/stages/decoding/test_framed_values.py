@@ -1,16 +1,23 @@
 """Frames, and what is asked of a registry."""
 
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from tests.stages.decoding.opened import answer, opened
-from tests.stages.decoding.registered import AVRO, Registry, avro, framed, written
+from tests.stages.decoding.registered import AVRO, EVERY_ID, Registry, avro, framed, written
+from tests.stages.engines.panicking import HARMFUL, panicking
 from tests.strategies import nasty_bytes
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError, RegistryError, SettingsError
 from tokenmill.stages.decoding import FORMATS, REASONS, FramedDecoder, RegisteredSchema
 from tokenmill.stages.decoding.framed_values import schema_number
+from tokenmill.stages.decoding.rules import RULES, DecodingRules
 
 TEXT = {"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]}
 
@@ -78,20 +85,140 @@ def test_schema_that_is_not_there_is_no_answer() -> None:
     [
         ("avro", RegisteredSchema("AVRO", "{")),
         ("avro", avro({"type": "record", "name": "A", "fields": [{"name": "b", "type": "B"}]})),
-        ("avro", avro({"type": "array", "items": "null"})),
+        ("avro", RegisteredSchema("AVRO", "[" * 5000)),
+        ("avro", RegisteredSchema("AVRO", '{"type": "array", "items": ' * 5000 + '"int"' + "}" * 5000)),
+        ("avro", RegisteredSchema("AVRO", '{"type": "array", "items": ' * 200 + '"int"' + "}" * 200)),
+        ("avro", RegisteredSchema("AVRO", f'{{"type": "string", "doc": "{"a" * RULES.most_schema_characters}"}}')),
+        ("avro", avro({"type": "record", "name": "A", "fields": [{"type": "string"}]})),
+        ("avro", avro({"type": "fixed", "name": "A", "size": -1})),
+        ("avro", avro([["null"]])),
+        ("avro", avro({"name": "A"})),
+        ("avro", avro(7)),
         ("protobuf", RegisteredSchema("PROTOBUF", "message")),
+        ("protobuf", RegisteredSchema("PROTOBUF", "message A { optional string \ud800 = 1; }")),
+        ("protobuf", RegisteredSchema("PROTOBUF", "message A {" + "optional group B = 1 {" * 6000)),
         ("protobuf", RegisteredSchema("PROTOBUF", 'syntax = "proto3"; import "away.proto";')),
-        ("protobuf", RegisteredSchema("PROTOBUF", "", (("../outside.proto", RegisteredSchema("PROTOBUF", "")),))),
         ("json_schema", RegisteredSchema("JSON", "[")),
         ("json_schema", RegisteredSchema("JSON", '{"type": "nothing"}')),
         ("json_schema", RegisteredSchema("JSON", '{"$ref": "http://127.0.0.1/away.json"}')),
+        ("json_schema", RegisteredSchema("JSON", '{"not": ' * 5000 + "{}" + "}" * 5000)),
+        ("json_schema", RegisteredSchema("JSON", '{"allOf": [{"$ref": "#"}]}')),
+        ("json_schema", RegisteredSchema("JSON", '{"$recursiveRef": "#"}')),
     ],
 )
-def test_schema_that_cannot_be_used_waits_for_a_person(mode: str, schema: RegisteredSchema) -> None:
-    """A later version of a library may know how; the message names the schema, and the way out."""
-    with pytest.raises(RegistryError, match=r"schema 7 cannot be used.*tokenmill skip") as raised:
-        framed_decoder(Registry({7: schema}), mode).learn(7)
-    assert raised.value.definite
+def test_values_of_a_schema_that_cannot_be_used_are_refused_and_their_neighbours_are_not(
+    mode: str, schema: RegisteredSchema
+) -> None:
+    """The dead letter names the schema and its subject."""
+    good = EVERY_ID[mode].schema(1)
+    decoder = framed_decoder(Registry({1: good, 7: schema}), mode)
+    decoder.learn(7)
+    with pytest.raises(RecordError, match=r"schema 7 of pages-7 cannot be used: ") as raised:
+        decoder(framed(b"", 7))
+    assert raised.value.reason == "unusable_schema"
+    assert raised.value.detail.isascii()
+    assert decoder(GOOD[mode]).text == "a"
+
+
+GOOD = {
+    "avro": framed(b"\2\2a\2x\0\0" + bytes(8) + b"\0\0\0"),
+    "protobuf": framed(b"\2\2\x12\x01a"),
+    "json_schema": framed(b'{"text": "a"}'),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "/", "a//b", "./a", "../a", "a/..", "a\0", "\ud800", "a" * 256, "/".join(["a" * 200] * 6)),
+        *("tokenmill-registered-schema.proto", "b/c", "b/c/d/e"),
+    ],
+)
+def test_any_name_of_a_reference_belongs_to_its_schema_alone(name: str) -> None:
+    """Names that no file can have; a file and a folder at once; the schema's own."""
+    empty = RegisteredSchema("PROTOBUF", 'syntax = "proto3";')
+    schema = RegisteredSchema("PROTOBUF", "message A {}", ((name, empty), ("b/c/d", empty)))
+    decoder = framed_decoder(Registry({7: schema}), "protobuf")
+    decoder.learn(7)
+    assert answer(decoder, framed(b"\0", 7)) == "unusable_schema"
+
+
+@pytest.mark.parametrize("mode", sorted(FORMATS))
+def test_schemas_that_refer_to_each_other_often_are_learned_once(mode: str) -> None:
+    """Each of thirty refers to the next one twice: to follow each reference would take a thousand million steps."""
+    kind = EVERY_ID[mode].schema(1).kind
+    schema = RegisteredSchema(kind, {"AVRO": '"string"', "JSON": "true", "PROTOBUF": ""}[kind])
+    for level in range(30):
+        schema = RegisteredSchema(kind, schema.text, ((f"a{level}", schema), (f"b{level}", schema)))
+    assert len(schema.needed()) == 60
+    framed_decoder(Registry({7: schema}), mode).learn(7)
+
+
+class Format:
+    """A format whose library does something else."""
+
+    kind = "AVRO"
+    is_json = False
+
+    def __init__(self, learns: Callable[[], Any], reads: Callable[[], Any] = str) -> None:
+        """Call these."""
+        self.learns, self.reads = learns, reads
+
+    def reader(self, schema: RegisteredSchema, rules: DecodingRules) -> Callable[[bytes], Any]:
+        """Return what calls ``reads``."""
+        assert schema.kind == self.kind
+        assert rules is RULES
+        self.learns()
+        return lambda _: self.reads()
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    """Return a function that raises it."""
+
+    def function() -> Any:
+        raise error
+
+    return function
+
+
+def decoder_with(found: Format) -> FramedDecoder:
+    """Return a decoder whose values are read so."""
+    decoder = framed_decoder(Registry({1: avro("string")}))
+    return FramedDecoder(decoder.fields, found, decoder.source)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("odd"), AttributeError(), RecursionError(), AssertionError()])
+def test_whatever_a_library_raises_belongs_to_the_schema_or_to_the_record(error: Exception) -> None:
+    """Nobody knows all that libraries raise."""
+    assert answer(decoder_with(Format(raising(error))), framed(b"")) == "unusable_schema"
+    reason = "too_deep" if isinstance(error, RecursionError) else "schema_mismatch"
+    assert answer(decoder_with(Format(str, raising(error))), framed(b"")) == reason
+
+
+def test_a_panic_of_native_code_belongs_to_the_schema_or_to_the_record() -> None:
+    """It passes every ``except Exception`` otherwise."""
+
+    def panic() -> None:
+        Tokenizer.from_str(panicking().decode()).encode(HARMFUL)
+
+    assert answer(decoder_with(Format(panic)), framed(b"")) == "unusable_schema"
+    assert answer(decoder_with(Format(str, panic)), framed(b"")) == "schema_mismatch"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), subprocess.TimeoutExpired("protoc", 60)])
+def test_what_a_machine_cannot_do_now_is_no_answer(error: Exception) -> None:
+    """It is tried again, and is no word about the schema."""
+    with pytest.raises(RegistryError, match="schema 1 cannot be prepared on this machine now") as raised:
+        decoder_with(Format(raising(error))).learn(1)
+    assert not raised.value.definite
+
+
+def test_lack_of_memory_is_no_answer() -> None:
+    """The same record is a document on a larger machine."""
+    with pytest.raises(MemoryError):
+        decoder_with(Format(raising(MemoryError()))).learn(1)
+    with pytest.raises(MemoryError):
+        decoder_with(Format(str, raising(MemoryError()))).many([framed(b"")])
 
 
 @pytest.mark.parametrize("mode", sorted(FORMATS))

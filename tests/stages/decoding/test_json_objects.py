@@ -1,8 +1,11 @@
 """Mode ``json``: what it takes, and the reason for each thing that it does not."""
 
 import json
+import resource
+import time
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,6 +14,7 @@ from tests.stages.decoding.opened import answer, opened
 from tests.strategies import json_bytes, json_fragments, json_objects, texts
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
+from tokenmill.stages.decoding.rules import RULES
 
 
 def _refused_constant(name: str) -> Any:
@@ -248,3 +252,66 @@ def test_a_document_is_the_same_wherever_its_fields_lie(rest: dict[str, Any], pa
         decoder = opened(mode, text_fields=(path,), id_field="a.id")
         assert answer(decoder, data) == Document(text)
         assert decoder.many([data, data]).documents.texts == [text, text]
+
+
+MANY = RULES.most_values
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b'{"text": "a", "x": [' + b"1," * (MANY - 4) + b"1]}", Document("a")),
+        (b'{"text": "a", "x": [' + b"1," * (MANY - 2) + b"1]}", "too_many_values"),
+        (b'{"text": "a", "x": [' + b"[]," * (MANY // 2) + b"1]}", "too_many_values"),
+        (b'{"text": "a", "x": [' + b"{}," * (MANY // 2) + b"1]}", "too_many_values"),
+        (b'{"text": "' + b",[{" * (MANY // 3) + b'x"}', "too_large"),
+        (b'{"text": "a", "x": "' + b'\\",[{' * MANY + b'"}', Document("a")),
+        (b"[" * (MANY + 1), "too_many_values"),
+        (b"," * (MANY + 1), "too_many_values"),
+        (b"," * MANY, "malformed_json"),
+        (b"\xff" + b"," * (MANY + 1), "too_many_values"),
+        (b'{"text": "a"}' + b" " * MANY, Document("a")),
+    ],
+)
+@pytest.mark.parametrize("mode", ["json", "auto"])
+def test_values_are_counted_before_they_are_parsed(mode: str, value: bytes, expected: Document | str) -> None:
+    """A byte of JSON can ask for a hundred of memory; what is in strings asks for nothing."""
+    if mode == "json" or value[:1] == b"{":
+        assert answer(opened(mode, max_text_bytes=100), value) == expected
+        documents, refused = opened(mode, max_text_bytes=100).many([value])
+        assert [*documents.texts, *(error.reason for _, error in refused)] == [getattr(expected, "text", expected)]
+    if expected == "too_many_values" and value.endswith(b"}"):
+        assert answer(opened(mode, rules=2), value) == Document("a")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"text": "' + b"\\n" * 2_000_000 + b'\\ud800"}',
+        b'{"text": "' + b"\\ud800" * 500_000 + b'"}',
+        b'{"text": "' + b"\\" * 4_000_001,
+        b'{"' + b"k" * 300_000 + b'": {' + b",".join(b'"%d": {"a": {}}' % n for n in range(100_000)) + b"}}",
+        b'{"text": "a", "id": 18446744073709551616, "x": [' + b"1," * 900_000 + b"1]}",
+        b'{"text": "a", "id": 1' + b"0" * 300 + b"}",
+        b'{"a":' + b'""' * 2_000_000,
+    ],
+    ids=range(7),
+)
+def test_a_refusal_takes_no_longer_than_reading_the_value(value: bytes) -> None:
+    """Whatever it is refused for, time and memory follow the value's length, and not its square."""
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.process_time()
+    assert isinstance(answer(opened("json"), value), str)
+    assert time.process_time() - begun < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 300_000
+
+
+def test_lack_of_memory_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser says so with an error like those for invalid JSON."""
+
+    def loads(_: bytes) -> None:
+        raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
+
+    monkeypatch.setattr("tokenmill.stages.decoding.refusals.orjson.loads", loads)
+    with pytest.raises(MemoryError):
+        opened("json")(b'{"text": "a"}')

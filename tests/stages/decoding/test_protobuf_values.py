@@ -4,7 +4,7 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf import descriptor_pb2, json_format, message_factory, struct_pb2
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,9 @@ from tests.stages.decoding.opened import answer, opened
 from tests.stages.decoding.registered import PROTO, Registry, framed
 from tokenmill.documents import Document
 from tokenmill.stages.decoding import RegisteredSchema
-from tokenmill.stages.decoding.protobuf_values import MOST_NUMBERS, ProtobufFormat, compiled, plain
+from tokenmill.stages.decoding.protobuf_files import compiled
+from tokenmill.stages.decoding.protobuf_values import MOST_NUMBERS, ProtobufFormat
+from tokenmill.stages.decoding.rules import RULES
 
 SCHEMA = RegisteredSchema("PROTOBUF", PROTO)
 FILE = compiled(SCHEMA)
@@ -39,7 +41,8 @@ def test_message_becomes_plain_values() -> None:
     page = message(
         text="a", counts={"x": 1}, label=7, raw=b"\xff", parts=[{"text": "b", "id": -1}], seen={"seconds": 4}
     )
-    assert plain(page) == {
+    read = ProtobufFormat().reader(SCHEMA, RULES)
+    assert read(PAGE + page.SerializeToString()) == {
         "counts": {"x": 1},
         "text": "a",
         "id": 0,
@@ -112,8 +115,122 @@ def test_imports_are_resolved_as_far_as_they_go() -> None:
         'syntax = "proto3"; import "middle.proto"; message Outer { Middle middle = 1; string text = 2; }',
         (("middle.proto", middle),),
     )
-    read = ProtobufFormat().reader(outer)
+    read = ProtobufFormat().reader(outer, RULES)
     assert read(b"\0\x0a\x06\x0a\x04\x0a\x02hi\x12\x01x") == {"middle": {"inner": {"text": "hi"}}, "text": "x"}
+
+
+NAMES = (
+    "HasField",
+    "DESCRIPTOR",
+    "ListFields",
+    "FromString",
+    "MergeFromString",
+    "__class__",
+    "__init__",
+    "Clear",
+    "self",
+)
+
+
+def test_fields_may_have_any_name() -> None:
+    """Also those of what the library gives each message."""
+    fields = "".join(f"string {name} = {number};" for number, name in enumerate(NAMES, 1))
+    schema = RegisteredSchema("PROTOBUF", f'syntax = "proto3"; message T {{ {fields} }}')
+    payload = b"".join(bytes([number << 3 | 2, 1, 64 + number]) for number in range(1, len(NAMES) + 1))
+    values = {name: chr(64 + number) for number, name in enumerate(NAMES, 1)}
+    assert ProtobufFormat().reader(schema, RULES)(b"\0" + payload) == values
+    types = "".join(f"message {name} {{}} enum E{number} {{ {name}_ = 0; }}" for number, name in enumerate(NAMES))
+    schema = RegisteredSchema(
+        "PROTOBUF", f'syntax = "proto3"; message T {{ {types} oneof ByteSize {{ string text = 1; }} }}'
+    )
+    assert ProtobufFormat().reader(schema, RULES)(b"\0\x0a\1a") == {"text": "a"}
+
+
+def test_any_json_in_a_message_is_plain() -> None:
+    """Google's Struct: whoever carries a part of it gets that part, and an object in it is refused."""
+    schema = RegisteredSchema(
+        "PROTOBUF",
+        'syntax = "proto3"; import "google/protobuf/struct.proto"; message T { google.protobuf.Struct s = 1; }',
+    )
+    struct = struct_pb2.Struct()
+    struct.update({"text": "a", "n": 1.5, "b": True, "z": None, "o": {"text": "b", "l": [1, {"x": None}]}, "l": [{}]})
+    payload = b"\0" + field(1, struct.SerializeToString())
+    assert ProtobufFormat().reader(schema, RULES)(payload) == {"s": json_format.MessageToDict(struct)}
+    names = ("s.n", "s.b", "s.z", "s.o.text")
+    decoder = opened("protobuf", schemas=Registry({1: schema}), text_fields=("s.text",), metadata_fields=names)
+    assert decoder(framed(payload)).fields == {"s.n": 1.5, "s.b": True, "s.z": None, "s.o.text": "b"}
+    for name in ("s.o", "s.l", "s"):
+        carried = opened("protobuf", schemas=Registry({1: schema}), text_fields=("s.text",), metadata_fields=(name,))
+        assert answer(carried, framed(payload)) == "wrong_type"
+
+
+def field(number: int, data: bytes) -> bytes:
+    """Return a field of some bytes."""
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def varint(number: int) -> bytes:
+    """Return a number as Protobuf writes it."""
+    head = bytes([number & 0x7F | 0x80]) if number > 0x7F else bytes([number])
+    return head + varint(number >> 7) if number > 0x7F else head
+
+
+BOMB = """
+syntax = "proto2";
+message T {
+  repeated T t = 1;
+  repeated int32 packed = 2 [packed = true];
+  repeated double doubles = 3 [packed = true];
+  repeated group G = 4 { optional string a = 1; optional string b = 2; }
+  map<int32, string> m = 5;
+  optional string text = 6;
+  repeated string strings = 7;
+  optional Wide wide = 8;
+  extensions 100 to 200;
+}
+message Wide { WIDE }
+extend T { repeated T more = 100; }
+""".replace("WIDE", "".join(f"optional int32 f{number} = {number};" for number in range(1, 1001)))
+EMPTY = b"\x0a\0"
+MANY = RULES.most_values
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        (EMPTY * (MANY // 10), "too_many_values"),
+        (EMPTY * 1000, "missing_text"),
+        (field(1, field(1, EMPTY * (MANY // 10))), "too_many_values"),
+        (field(1, EMPTY * (MANY // 10)), "too_many_values"),
+        (field(2, b"\1" * MANY), "too_many_values"),
+        (field(2, b"\x80\1" * (MANY // 2)), "missing_text"),
+        (field(2, b"\xff" * MANY), "schema_mismatch"),
+        (field(3, bytes(8 * MANY)), "too_many_values"),
+        (field(3, bytes(7 * MANY)), "missing_text"),
+        (b"\x23\x24" * (MANY // 3), "too_many_values"),
+        (b"\x2a\0" * (MANY // 3), "too_many_values"),
+        (b"\x42\0" * 1000, "too_many_values"),
+        (b"\x3a\0" * MANY, "too_many_values"),
+        (field(100, b"") * (MANY // 10), "too_many_values"),
+        (field(99, b"") * (MANY - 10), "missing_text"),
+        (field(99, b"") * MANY, "too_many_values"),
+        (field(6, b"a" * (2 * MANY)), "too_large"),
+        (b"\x23" * MANY, "too_many_values"),
+        (b"\x24" * MANY, "schema_mismatch"),
+    ],
+)
+def test_values_are_counted_before_the_library_makes_room_for_them(payload: bytes, expected: str) -> None:
+    """Empty messages, packed numbers, groups, maps, wide messages, extensions, unknown fields."""
+    decoder = opened("protobuf", schemas=Registry({1: RegisteredSchema("PROTOBUF", BOMB)}))
+    assert answer(decoder, framed(b"\0" + payload)) == expected
+
+
+def test_many_values_are_a_document_where_the_recipe_has_earlier_rules() -> None:
+    """What a stream has begun with it keeps."""
+    value = framed(b"\0" + field(6, b"a") + field(2, b"\1" * MANY))
+    schemas = Registry({1: RegisteredSchema("PROTOBUF", BOMB)})
+    assert answer(opened("protobuf", schemas=schemas, text_fields=("text",)), value) == "too_many_values"
+    assert answer(opened("protobuf", schemas=schemas, text_fields=("text",), rules=2), value) == Document("a")
 
 
 def test_endless_nesting_is_refused() -> None:
@@ -144,7 +261,7 @@ def test_files_may_be_compiled_already() -> None:
             (("inner.proto", first),),
         )
         for schema in (outer, RegisteredSchema("PROTOBUF", serialized(outer), outer.references)):
-            assert ProtobufFormat().reader(schema)(b"\0\x0a\x04\x0a\x02hi") == {"i": {"text": "hi"}}
+            assert ProtobufFormat().reader(schema, RULES)(b"\0\x0a\x04\x0a\x02hi") == {"i": {"text": "hi"}}
 
 
 def serialized(schema: RegisteredSchema) -> str:

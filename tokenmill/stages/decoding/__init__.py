@@ -19,6 +19,7 @@ from tokenmill.stages.decoding.json_objects import JsonDecoder, ObjectFields
 from tokenmill.stages.decoding.plain_text import TextDecoder
 from tokenmill.stages.decoding.protocol import Decoder, one_by_one
 from tokenmill.stages.decoding.reasons import REASONS
+from tokenmill.stages.decoding.rules import KNOWN, RULES
 
 __all__ = [
     "FORMATS",
@@ -53,10 +54,12 @@ def open_decoder(
     max_id_bytes: int,
     max_fields_bytes: int,
     schemas: SchemaSource | None = None,
+    rules: int = RULES.number,
 ) -> Decoder:
     """Return the decoder of ``mode`` (one of `MODES`, or ``module:function``).
 
-    The other arguments are explained in `ObjectFields` and `Limits`.
+    The other arguments are explained in `ObjectFields` and `Limits`. ``rules`` is the number that a stream's recipe
+    has; for one that this version does not know, the decoder has the newest, and says so (`Decoder.describe`).
 
     ``schemas`` is asked by the modes in `FORMATS`, by no other.
 
@@ -78,17 +81,18 @@ def open_decoder(
     if not text_fields:
         raise SettingsError(f'text_fields is empty, but decode = "{mode}" needs one: name it, or set decode = "text"')
     fields = ObjectFields(tuple(text_fields), id_field, tuple(metadata_fields), limits)
+    objects = JsonDecoder(fields, KNOWN.get(rules, RULES))
     if mode == "json":
-        return JsonDecoder(fields)
+        return objects
     if mode == "auto":
-        return AutoDecoder(JsonDecoder(fields), TextDecoder(limits))
+        return AutoDecoder(objects, TextDecoder(limits))
     if mode in FORMATS:
-        return _open_framed(mode, fields, schemas)
+        return _open_framed(mode, objects, schemas)
     known = ", ".join(MODES)
     raise SettingsError(f'decode = "{mode}" is unknown: set it to one of {known}, or to a module:function of your own')
 
 
-def _open_framed(mode: str, fields: ObjectFields, schemas: SchemaSource | None) -> FramedDecoder:
+def _open_framed(mode: str, objects: JsonDecoder, schemas: SchemaSource | None) -> FramedDecoder:
     if schemas is None:
         raise SettingsError(f'decode = "{mode}" needs a schema registry: set schema_registry_url')
     module, name = FORMATS[mode]
@@ -99,4 +103,4 @@ def _open_framed(mode: str, fields: ObjectFields, schemas: SchemaSource | None) 
         raise SettingsError(
             f"decode = \"{mode}\" needs {lacking}: install it with pip install '.[registry]'"
         ) from error
-    return FramedDecoder(fields, cast("SchemaFormat", opened()), schemas)
+    return FramedDecoder(objects.fields, cast("SchemaFormat", opened()), schemas, objects.rules)

@@ -4,8 +4,11 @@ import re
 from struct import unpack_from
 from typing import Final
 
+import orjson
+
 from tokenmill.errors import RecordError
-from tokenmill.stages.decoding.reasons import CONTROL_CHARACTERS, SCHEMA_REGISTRY_FRAMING
+from tokenmill.stages.decoding.reasons import CONTROL_CHARACTERS, NOT_AN_OBJECT, SCHEMA_REGISTRY_FRAMING
+from tokenmill.stages.decoding.refusals import half_pair, repaired
 
 MAGIC: Final = 0
 """The first byte that serializers for schema registries write; the schema's id follows, four bytes, big-endian."""
@@ -29,6 +32,14 @@ _LIKE_JSON: Final = re.compile(
 )
 
 
+_SCALAR: Final = re.compile(
+    rb"(?:[\t\n\r ]|\xef\xbb\xbf)*+(?P<scalar>(?:[\"0-9-]|true|false|null|NaN|Infinity).*+)\Z", re.DOTALL
+)
+_NOT_FINITE: Final = frozenset((b"NaN", b"Infinity", b"-Infinity"))
+_OBJECT_IN_STRING: Final = re.compile(rb'"[\t\n\r ]*+(?:\[[\t\n\r ]*+)*+\{[\t\n\r ]*+(?:\\"|\})')
+"""An object that was encoded twice, however much of it is there."""
+
+
 def like_json(value: bytes) -> bool:
     """Return whether a value begins like a JSON object or array, whatever follows.
 
@@ -36,6 +47,27 @@ def like_json(value: bytes) -> bool:
     Markdown link (``[link](x)``), a TOML table or ``[INFO]`` is none; ``[1, `` and ``[]`` are.
     """
     return _LIKE_JSON.match(value) is not None
+
+
+def check_no_scalar(value: bytes) -> None:
+    """Raise `RecordError` for a JSON string, number or word, whole; or an object in a string, however much is there.
+
+    The reason is `NOT_AN_OBJECT`; for a string with half a surrogate pair, `INVALID_UNICODE`.
+    """
+    found = _SCALAR.match(value)
+    if found is None:
+        return
+    scalar = found["scalar"].rstrip(b"\t\n\r ")
+    twice = _OBJECT_IN_STRING.match(scalar) is not None
+    try:
+        if scalar not in _NOT_FINITE and not twice:
+            orjson.loads(scalar)
+    except orjson.JSONDecodeError:
+        if repaired(scalar) is not None:
+            raise half_pair() from None
+        return
+    what = "an object in a JSON string: let the producer encode it once" if twice else "a JSON value, but no object"
+    raise RecordError(NOT_AN_OBJECT, f'{what}; text that looks so needs decode = "text", which takes it as it is')
 
 
 def registry_framing(value: bytes) -> RecordError:

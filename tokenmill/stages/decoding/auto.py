@@ -8,7 +8,13 @@ import orjson
 
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
-from tokenmill.stages.decoding.appearance import MAGIC, check_characters, like_json, registry_framing
+from tokenmill.stages.decoding.appearance import (
+    MAGIC,
+    check_characters,
+    check_no_scalar,
+    like_json,
+    registry_framing,
+)
 from tokenmill.stages.decoding.json_objects import JsonDecoder
 from tokenmill.stages.decoding.plain_text import TextDecoder
 from tokenmill.stages.decoding.protocol import Decoded, one_by_one
@@ -24,9 +30,9 @@ are examined."""
 class AutoDecoder:
     """Takes what begins like a JSON object or array as mode ``json`` does, and other UTF-8 as plain text.
 
-    Nothing that may be somebody's data becomes text by mistake: what begins like JSON and is no document, what begins
-    like a value of a schema registry, and what is full of control characters is refused, with the setting that would
-    read it (`tokenmill.stages.decoding.appearance`).
+    Nothing that may be somebody's data becomes text by mistake: what is JSON, or begins like it, and is no document,
+    what begins like a value of a schema registry, and what is full of control characters is refused, with the setting
+    that would read it (`tokenmill.stages.decoding.appearance`).
     """
 
     objects: JsonDecoder
@@ -43,6 +49,8 @@ class AutoDecoder:
             return self._object(value)
         if first == MAGIC:
             raise registry_framing(value)
+        if not self.objects.rules.scalars_are_text:
+            check_no_scalar(value)
         document = self.plain(value)
         check_characters(value)
         return document
@@ -60,9 +68,10 @@ class AutoDecoder:
         add_text, add_id, loads = texts.append, ids.append, orjson.loads
         text_field, id_field = fields.text_fields[0], fields.id_field
         most_text, most_id = fields.limits.surely_short_text, fields.limits.surely_short_id
+        longest = self.objects.rules.most_values  # of shorter ones the values need not be counted
         for index, value in enumerate(values):
             try:
-                parsed = loads(value) if value[:1] == b"{" else _NOTHING
+                parsed = loads(value) if value[:1] == b"{" and len(value) <= longest else _NOTHING
             except orjson.JSONDecodeError:
                 parsed = _NOTHING
             text, name = parsed.get(text_field), parsed.get(id_field)

@@ -9,18 +9,20 @@ become a mapping of plain values, of which `ObjectFields` takes the text, the id
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
+from subprocess import SubprocessError
 from typing import Any, Final, Protocol, TypeAlias
 
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError, RegistryError
 from tokenmill.stages.decoding.json_objects import ObjectFields, no_text
 from tokenmill.stages.decoding.protocol import Decoded, one_by_one
-from tokenmill.stages.decoding.reasons import NOT_AN_OBJECT, NOT_FRAMED, RULES, SCHEMA_MISMATCH
+from tokenmill.stages.decoding.reasons import NOT_AN_OBJECT, NOT_FRAMED, SCHEMA_MISMATCH, TOO_DEEP, UNUSABLE_SCHEMA
+from tokenmill.stages.decoding.rules import RULES, VALUE_RULES, DecodingRules
+from tokenmill.stages.native_calls import NativeCode, shown_error
 
-VALUE_RULES: Final = 1
-"""Version of the rules for values (docs/kafka_teams.md); a change of any answer raises it."""
 _FRAME: Final = Struct(">bi")
 """Magic byte and id: registries count their schemas in Java's int."""
+_LIBRARIES: Final = NativeCode("a library that reads schemas and their values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,17 @@ class RegisteredSchema:
     def needed(self) -> dict[str, "RegisteredSchema"]:
         """Return all schemas that this one needs, by name, each after those that it needs itself."""
         found: dict[str, RegisteredSchema] = {}
-        for name, schema in self.references:
-            found |= {inner: one for inner, one in schema.needed().items() if inner not in found}
-            found.setdefault(name, schema)
+        _add_needed(self, found, set())
         return found
+
+
+def _add_needed(schema: RegisteredSchema, found: dict[str, RegisteredSchema], seen: set[int]) -> None:
+    """Add what a schema needs; ``seen`` has by identity those whose needs are there, for many may refer to one."""
+    for name, one in schema.references:
+        if id(one) not in seen:
+            seen.add(id(one))
+            _add_needed(one, found, seen)
+        found.setdefault(name, one)
 
 
 class SchemaSource(Protocol):
@@ -50,13 +59,17 @@ class SchemaSource(Protocol):
 
         Raises:
             RegistryError: it cannot be fetched now.
+            ValueError: it refers to others in a way that cannot be followed.
 
         """
 
+    def subjects(self, number: int) -> str:
+        """Return the names of the subjects that have the schema, for people; nothing where that cannot be told now."""
+
 
 Reader: TypeAlias = Callable[[bytes], Any]
-"""Decodes the bytes after a frame by one schema into plain values: `dict`, `list`, `bytes` and scalars. Raises only
-`RecordError`, where they do not fit the schema."""
+"""Decodes the bytes after a frame by one schema into plain values: `dict`, `list`, `bytes` and scalars. Raises
+`RecordError`, or whatever else the bytes make a library raise."""
 
 
 class SchemaFormat(Protocol):
@@ -70,11 +83,12 @@ class SchemaFormat(Protocol):
     def is_json(self) -> bool:
         """Whether values are JSON, of which a parser may have rounded the numbers."""
 
-    def reader(self, schema: RegisteredSchema) -> Reader:
-        """Return the function that reads the values of a schema.
+    def reader(self, schema: RegisteredSchema, rules: DecodingRules) -> Reader:
+        """Return the function that reads the values of a schema within the bounds of the rules.
 
         Raises:
-            ValueError: the schema cannot be used; says why.
+            ValueError: the schema cannot be used; says why. Anything else that a library raises means the same.
+            OSError, SubprocessError: this machine could not do the work, which says nothing about the schema.
 
         """
 
@@ -90,11 +104,12 @@ class FramedDecoder:
     fields: ObjectFields
     format: SchemaFormat
     source: SchemaSource
+    rules: DecodingRules = RULES
     _readers: dict[int, Reader] = field(default_factory=dict)
 
     def describe(self) -> tuple[Mapping[str, Any], ...]:
         """Return the versions of the rules for objects, and of the rules by which values become objects."""
-        return ({"name": "decode", "rules": RULES, "values": VALUE_RULES},)
+        return ({"name": "decode", "rules": self.rules.number, "values": VALUE_RULES[self.rules.number]},)
 
     def __call__(self, value: bytes) -> Document:
         """Return the document; see `tokenmill.stages.decoding.reasons` for what is refused."""
@@ -105,10 +120,11 @@ class FramedDecoder:
             )
         if number not in self._readers:
             self.learn(number)
-        parsed = self._readers[number](value[_FRAME.size :])
+        payload = value[_FRAME.size :]
+        parsed = self._parsed(number, payload)
         if not isinstance(parsed, dict):
             raise RecordError(NOT_AN_OBJECT, f"schema {number} describes no record, but single values or a list")
-        document = self.fields.document(parsed, value[_FRAME.size :] if self.format.is_json else None)
+        document = self.fields.document(parsed, payload if self.format.is_json else None)
         if document is None:
             raise no_text(self.fields, parsed)
         return document
@@ -126,22 +142,61 @@ class FramedDecoder:
     def learn(self, number: int) -> None:
         """Fetch a schema, so that its values can be decoded without a request.
 
+        One that cannot be used is learned as well: its values are refused, and none of their neighbours waits.
+
         Raises:
-            RegistryError: it cannot be fetched now, or cannot be used.
+            RegistryError: it cannot be fetched now, or this machine cannot work on it.
+            MemoryError: there is not enough, which says nothing about the schema.
 
         """
+        try:
+            with _LIBRARIES:
+                self._readers[number] = self._reader(number)
+        except MemoryError:
+            raise
+        except RegistryError:
+            raise
+        except (OSError, SubprocessError) as error:
+            raise RegistryError(
+                f"schema {number} cannot be prepared on this machine now ({shown_error(error)}): look after it"
+            ) from error
+        except Exception as error:  # noqa: BLE001 - whatever a library raises over a schema belongs to it alone
+            why = shown_error(error).removeprefix("ValueError: ")
+            self._readers[number] = self._refusing(number, UNUSABLE_SCHEMA, f"cannot be used: {why}")
+
+    def _reader(self, number: int) -> Reader:
         schema = self.source.schema(number)
         if schema.kind != self.format.kind:
-            self._readers[number] = _of_another_kind(number, schema.kind, self.format.kind)
-            return
+            what = f"is of the kind {schema.kind}, and decode wants {self.format.kind}"
+            return self._refusing(number, SCHEMA_MISMATCH, what)
+        size = len(schema.text) + sum(len(one.text) for one in schema.needed().values())
+        if size > self.rules.most_schema_characters:
+            raise ValueError(f"it has {size:,} characters, over {self.rules.most_schema_characters:,}")
+        return self.format.reader(schema, self.rules)
+
+    def _refusing(self, number: int, reason: str, why: str) -> Reader:
+        """Return a reader that refuses all values of a schema."""
+        subjects = self.source.subjects(number)
+        detail = f"schema {number}{f' of {subjects}' if subjects else ''} {why}"
+
+        def refuse(_: bytes) -> Mapping[str, Any]:
+            raise RecordError(reason, detail)
+
+        return refuse
+
+    def _parsed(self, number: int, payload: bytes) -> Any:
+        """Return what a reader makes of the bytes; of all that it may raise, only lack of memory is no fact of them."""
         try:
-            self._readers[number] = self.format.reader(schema)
-        except ValueError as error:
-            raise RegistryError(
-                f"schema {number} cannot be used: {error}. Its records cannot be decoded by this version: skip them "
-                "(`tokenmill skip`), or give them a topic of their own",
-                definite=True,
-            ) from error
+            with _LIBRARIES:
+                return self._readers[number](payload)
+        except MemoryError:
+            raise
+        except RecordError:
+            raise
+        except RecursionError:
+            raise RecordError(TOO_DEEP, f"values of schema {number} are nested too deep in it") from None
+        except Exception as error:  # whatever a library raises over bytes belongs to this record alone
+            raise mismatch(shown_error(error)) from error
 
 
 def schema_number(value: bytes) -> int | None:
@@ -155,10 +210,3 @@ def schema_number(value: bytes) -> int | None:
 def mismatch(detail: str) -> RecordError:
     """Return the error for bytes that are no value of their schema."""
     return RecordError(SCHEMA_MISMATCH, f"the bytes do not fit their schema: {detail}")
-
-
-def _of_another_kind(number: int, kind: str, wanted: str) -> Reader:
-    def refuse(_: bytes) -> Mapping[str, Any]:
-        raise RecordError(SCHEMA_MISMATCH, f"schema {number} is of the kind {kind}, and decode wants {wanted}")
-
-    return refuse

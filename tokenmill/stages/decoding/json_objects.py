@@ -12,14 +12,16 @@ from tokenmill.documents import INTEGERS, NO_FIELDS, Document, Limits, Scalar
 from tokenmill.errors import RecordError
 from tokenmill.stages.decoding.plain_text import BOM
 from tokenmill.stages.decoding.protocol import Decoded, one_by_one
-from tokenmill.stages.decoding.reasons import INTEGER_OUT_OF_RANGE, NOT_AN_OBJECT, RULES, WRONG_TYPE
-from tokenmill.stages.decoding.refusals import refusal
+from tokenmill.stages.decoding.reasons import INTEGER_OUT_OF_RANGE, NOT_AN_OBJECT, WRONG_TYPE
+from tokenmill.stages.decoding.refusals import parsed_json
+from tokenmill.stages.decoding.rules import RULES, DecodingRules
 from tokenmill.stages.decoding.text_elsewhere import without_text
 from tokenmill.stages.field_paths import find_field
 
-_STRING_OR_NUMBER: Final = re.compile(
-    rb'"(?:[^"\\]++|\\.)*+"|(?P<whole>-?[0-9]++)(?P<more>\.[0-9]++)?(?P<power>[eE][+-]?[0-9]++)?', re.DOTALL
+_STRING_OR_LONG: Final = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+"|(?<![0-9.eE+-])(?P<whole>-?[0-9]{19,}+)(?![0-9.eE])', re.DOTALL
 )
+"""A string, or an integer of so many digits that it may be beyond 64 bits."""
 _FIRST_WIDE: Final = 2.0**63
 """Smaller floats are no integers beyond 64 bits."""
 _ABSENT: Final = object()
@@ -97,14 +99,14 @@ def check_integer(what: str, path: str, value: float, source: bytes | None) -> N
     """
     if source is None or abs(value) < _FIRST_WIDE:
         return
-    if isinstance(find_field(orjson.loads(_STRING_OR_NUMBER.sub(_wide_as_string, source)), path), str):
+    if isinstance(find_field(orjson.loads(_STRING_OR_LONG.sub(_wide_as_string, source)), path), str):
         raise RecordError(
             INTEGER_OUT_OF_RANGE, f"{what} is an integer beyond 64 bits, which JSON parsers round: send it as a string"
         )
 
 
 def _wide_as_string(token: re.Match[bytes]) -> bytes:
-    if token["whole"] is None or token["more"] or token["power"] or int(token["whole"]) in INTEGERS:
+    if token["whole"] is None or int(token["whole"]) in INTEGERS:
         return token[0]
     return b'""'
 
@@ -114,18 +116,16 @@ class JsonDecoder:
     """Takes a JSON object one of whose text fields is a string; anything else is refused, with the reason."""
 
     fields: ObjectFields
+    rules: DecodingRules = RULES
 
     def describe(self) -> tuple[Mapping[str, Any], ...]:
-        """Return the version of the rules."""
-        return ({"name": "decode", "rules": RULES},)
+        """Return the number of the rules."""
+        return ({"name": "decode", "rules": self.rules.number},)
 
     def __call__(self, value: bytes) -> Document:
         """Return the document; see `tokenmill.stages.decoding.reasons` for what is refused."""
         value = value.removeprefix(BOM)
-        try:
-            parsed = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            raise refusal(value) from None
+        parsed = parsed_json(value, self.rules)
         if not isinstance(parsed, dict):
             kind = _JSON_TYPES[type(parsed)]
             each = "; send each of its objects as a record of its own" if kind == "array" else ""

@@ -26,6 +26,12 @@ SCHEMA_MISMATCH: Final = "schema_mismatch"
 """The bytes are no value of the schema whose id they have, or the schema is of another kind than ``decode`` says."""
 INTEGER_OUT_OF_RANGE: Final = "integer_out_of_range"
 """The id, or a carried field, is an integer beyond 64 bits."""
+UNUSABLE_SCHEMA: Final = "unusable_schema"
+"""The schema whose id the bytes have cannot be used: it is invalid, or too large, or has what nobody can bound."""
+TOO_MANY_VALUES: Final = "too_many_values"
+"""The bytes hold more values (items, entries, fields) than the rules allow."""
+TOO_MANY_STEPS: Final = "too_many_steps"
+"""Validating the value by its schema may take more steps than the rules allow."""
 SCHEMA_REGISTRY_FRAMING: Final = "schema_registry_framing"
 """Mode ``auto``: the value begins as serializers of a schema registry begin it, with a zero byte and a schema's id."""
 CONTROL_CHARACTERS: Final = "control_characters"
@@ -44,6 +50,9 @@ REASONS: Final = frozenset(
         NOT_FRAMED,
         SCHEMA_MISMATCH,
         INTEGER_OUT_OF_RANGE,
+        UNUSABLE_SCHEMA,
+        TOO_MANY_VALUES,
+        TOO_MANY_STEPS,
         SCHEMA_REGISTRY_FRAMING,
         CONTROL_CHARACTERS,
         TOO_LARGE,
@@ -54,9 +63,3 @@ REASONS: Final = frozenset(
 
 MAX_DEPTH: Final = 1024
 """The deepest nesting that the parser (orjson) follows: it recurses in C, and this keeps the stack bounded."""
-RULES: Final = 2
-"""Version of the rules of modes ``json`` and ``auto``: part of the fingerprint, raised when any answer changes.
-
-1: ``auto`` took as plain text whatever was UTF-8 and no document; names with dots were keys and nothing else; integers
-beyond 64 bits became floats. 2: as docs/record_to_tokens.md says.
-"""

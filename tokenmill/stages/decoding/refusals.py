@@ -1,11 +1,11 @@
-"""Why the parser refused a value.
+"""What JSON is parsed, and why the rest is not.
 
 The reasons are derived from the bytes, not from the parser's message: they are counted in the totals, and so must not
-change with the parser's version. This runs for refused values only.
+change with the parser's version. All but `parsed_json` runs for refused values only.
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -13,24 +13,57 @@ import orjson
 from tokenmill.errors import RecordError
 from tokenmill.stages.decoding.plain_text import decode_utf8
 from tokenmill.stages.decoding.reasons import INVALID_UNICODE, MALFORMED_JSON, MAX_DEPTH, TOO_DEEP
+from tokenmill.stages.decoding.rules import DecodingRules
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """A JSON string, the last one perhaps unfinished; possessive, so that it takes linear time and no memory."""
 
-_ESCAPE: Final = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a whole pair
-    rb"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})"
-    rb"|.)",  # any other escape: `\\ud800` is a backslash and five letters
+_TO_HALF: Final = re.compile(
+    rb"((?:[^\\]++"
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a whole pair
+    rb"|\\(?!u[dD][89a-fA-F][0-9a-fA-F]{2}).)*+)"  # any other escape: `\\ud800` is a backslash and five letters
+    rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})?+",
     re.DOTALL,
 )
-
-
+"""Everything up to a half pair, and that; or up to the end."""
 _MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 """A value without a match has no half pair, so its escapes need not be examined one by one."""
 
 
 _NO_VALUE: Final = re.compile(rb"-?(?:nan|inf(?:inity)?|none|undefined)\b", re.IGNORECASE)
 """What programs write for a number that is none, or for nothing."""
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_NO_MEMORY: Final = "Not enough memory"
+"""How the parser says so; "failed to allocate memory" is its word for some values that end too early."""
+
+
+def parsed_json(value: bytes, rules: DecodingRules) -> Any:
+    """Return what JSON (no byte order mark) stands for.
+
+    Raises:
+        RecordError: it is no JSON, or holds more values than the rules allow.
+        MemoryError: there is not enough to parse it, which says nothing about the value.
+
+    """
+    if most_values(value, rules.most_values) > rules.most_values:
+        raise rules.too_many_values()
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        if str(error).startswith(_NO_MEMORY):
+            raise MemoryError(str(error)) from None
+        raise refusal(value) from None
+
+
+def most_values(value: bytes, enough: int) -> int:
+    """Return how many values JSON can hold at most, by the characters that stand before each but the first.
+
+    Those in strings are left out where it would be more than ``enough``.
+    """
+    if len(value) <= enough:
+        return len(value)
+    found = sum(map(value.count, (b",", b"[", b"{")))
+    return found if found <= enough else sum(map(_STRING.sub(b"", value).count, (b",", b"[", b"{")))
 
 
 def refusal(value: bytes) -> RecordError:
@@ -39,8 +72,8 @@ def refusal(value: bytes) -> RecordError:
         decode_utf8(value)
     except RecordError as error:
         return error
-    depth = nesting(value)
-    if depth > MAX_DEPTH:
+    depth = value.count(b"[") + value.count(b"{")
+    if depth > MAX_DEPTH and (depth := nesting(value)) > MAX_DEPTH:
         return RecordError(TOO_DEEP, f"nested {depth} deep, over {MAX_DEPTH}")
     if repaired(value) is not None:
         return half_pair()
@@ -71,7 +104,7 @@ def repaired(value: bytes) -> object | None:
     """Return what ``value`` would be with U+FFFD for each half surrogate pair; None if that is not its only fault."""
     if not _MAYBE_HALF.search(value):
         return None
-    with_replacements = _ESCAPE.sub(_without_half, value)
+    with_replacements = _TO_HALF.sub(_without_half, value)
     if with_replacements == value:
         return None
     try:
@@ -83,12 +116,12 @@ def repaired(value: bytes) -> object | None:
 
 def nesting(value: bytes) -> int:
     """Return how deep brackets are nested outside strings, in anything that looks a little like JSON."""
-    brackets = np.frombuffer(_STRING.sub(b"", value), dtype=np.uint8)
+    brackets = np.frombuffer(_STRING.sub(b"", value).translate(None, _NO_BRACKETS), dtype=np.uint8)
     opening = (brackets == ord("[")) | (brackets == ord("{"))
     closing = (brackets == ord("]")) | (brackets == ord("}"))
-    depths = np.cumsum(opening.astype(np.int8) - closing.astype(np.int8), dtype=np.int64)
+    depths = np.cumsum(opening.astype(np.int8) - closing.astype(np.int8), dtype=np.int32)
     return int(depths.max(initial=0))
 
 
-def _without_half(escape: re.Match[bytes]) -> bytes:
-    return rb"\ufffd" if escape["half"] else escape[0]
+def _without_half(found: re.Match[bytes]) -> bytes:
+    return found[1] + rb"\ufffd" if found[2] else found[0]

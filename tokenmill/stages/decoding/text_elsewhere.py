@@ -50,7 +50,12 @@ def _nested(value: Mapping[str, Any], names: set[str]) -> Iterator[str]:
     """Yield paths to strings of these names in objects within the object, the shortest first."""
     level: list[tuple[str, Mapping[str, Any]]] = [("", value)]
     for _ in range(_DEPTH):
-        level = [(f"{at}{key}.", found) for at, row in level for key, found in row.items() if isinstance(found, dict)]
+        level = [
+            (f"{at}{key}.", found)
+            for at, row in level
+            for key, found in row.items()
+            if isinstance(found, dict) and len(at) + len(key) < _SHOWN_CHARACTERS  # longer ones are not shown
+        ]
         for at, row in level:
             for name in sorted(names):
                 if isinstance(row.get(name), str) and (path := _shown(at + name)):
