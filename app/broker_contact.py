@@ -90,6 +90,11 @@ class Contact:
                 return f"{address} ({why or f'no answer in {passed:.0f} s'})"
         return None
 
+    def unreached_from(self, servers: str) -> str | None:
+        """Return such an address, if it can be one that a broker at one of these addresses has named."""
+        asked = {address.strip() for address in servers.split(",")}
+        return None if asked.isdisjoint(self._answered) else self.unreached
+
     def turn(self) -> None:
         """Note that the event loop turns; call this in it every second or oftener.
 
@@ -137,7 +142,7 @@ def moment(seconds: float) -> str:
 def no_answer(servers: str, since: float | None = None, contact: Contact | None = None) -> str:
     """Return in words that no broker answers, or only where we ask first; ``since`` when, if it lasts."""
     lasts = "" if since is None else f" since {moment(since)}"
-    unreached = (contact or CONTACT).unreached
+    unreached = (contact or CONTACT).unreached_from(servers)
     if unreached is None:
         return f"no broker answers at {servers}{lasts}"
     return (
@@ -170,7 +175,7 @@ class OutageLog:
                 log.warning("a broker answers again", servers=self._servers, after_seconds=seconds)
         elif self._since is None or now - self._said >= REPEAT_SECONDS:
             self._said = now
-            unreached = self._contact.unreached and no_answer(self._servers, since, self._contact)
+            unreached = self._contact.unreached_from(self._servers) and no_answer(self._servers, since, self._contact)
             log.warning(
                 "no broker answers", servers=self._servers, since=moment(since),
                 seconds=round(self._contact.quiet), error=unreached or self._contact.trouble or None,

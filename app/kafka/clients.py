@@ -87,8 +87,13 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
     except KafkaError as error:
         if not is_unreached(error):
             raise
-        advice = "" if CONTACT.unreached else "; start one with `tokenmill broker start`, or set bootstrap_servers"
-        raise BrokerError(f"{no_answer(settings.bootstrap_servers)}{advice}") from error
+        servers = settings.bootstrap_servers
+        advice = (
+            ""
+            if CONTACT.unreached_from(servers)
+            else "; start one with `tokenmill broker start`, or set bootstrap_servers"
+        )
+        raise BrokerError(f"{no_answer(servers)}{advice}") from error
 
 
 def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:

@@ -82,6 +82,7 @@ def test_an_address_that_brokers_name_is_unreached_while_none_has_ever_answered_
     assert no_answer("host:1", None, contact) == "no broker answers at host:1"
     contact.answered("host:1")
     assert unreached() == "kafka:9092 (no such name)"
+    assert no_answer("other:1", None, contact) == "no broker answers at other:1"
     hands.turn(REPEAT_SECONDS)  # nobody goes there any more
     assert unreached() is None
     contact.connects("kafka:9092")

@@ -170,10 +170,10 @@ def test_the_tokenizer_is_named_where_it_filters() -> None:
 def test_dead_letters_are_shown_as_they_came() -> None:
     """With why they are no documents; no split that is not tried has any."""
     source = with_steps(make_source(RECIPE), [Whims("whims", 5)])
-    result = tried(source, [b"\xff", b"12345678", b"[]"])
+    result = tried(source, [b"\xff", b"abcdefgh", b"[]"])
     shown = {reason: [(one.place, one.text) for one in found] for reason, found in result.dead_letters.items()}
     assert shown["invalid_utf8"] == [("file:0", "\N{REPLACEMENT CHARACTER}")]
-    assert shown["whim"] == [("file:1", "12345678")]
+    assert shown["whim"] == [("file:1", "abcdefgh")]
     assert all(one.detail for found in result.dead_letters.values() for one in found)
 
 
@@ -204,7 +204,7 @@ def test_kernels_and_plain_steps_give_one_result() -> None:
 def test_each_stage_has_a_speed() -> None:
     """Of the text that came to it; where nothing came there is none."""
     source = with_steps(make_source(RECIPE), [Whims("whims", 5)])
-    speeds = tried(source, [b"123456", b"12345"]).speeds
+    speeds = tried(source, [b"abcdef", b"abcde"]).speeds
     assert list(speeds) == ["decoding", "whims", "tokenizing"]
     assert [speed.text_bytes for speed in speeds.values()] == [11, 11, 8]
     assert all(speed.seconds > 0 for speed in speeds.values())

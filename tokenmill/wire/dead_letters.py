@@ -218,7 +218,8 @@ def cut_letter(
 ) -> WrittenLetter:
     """Return a letter with the headers of `encode_dead_letter` that fits a batch of ``most_bytes``.
 
-    The value is cut before the key. The headers are not: a topic that does not take them takes no letter.
+    A key keeps up to half of the room, and the value the rest. The headers are not cut: a topic that does not take them
+    takes no letter.
     """
     room = (
         most_bytes - BATCH_BYTES - sum(len(name.encode()) + len(content) + LENGTHS_BYTES for name, content in headers)
