@@ -3,6 +3,7 @@
 import json
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -258,12 +259,19 @@ def test_command_waits_for_a_registry_that_comes_back(small: SmallRegistry) -> N
     """And says so meanwhile."""
     number = small.register("a", TEXT)
     small.stop()
-    comes = threading.Timer(0.2, small.start)
-    comes.start()
     with capture_logs() as logs:
+        comes = threading.Thread(target=start_when, args=(small, lambda: bool(logs)), daemon=True)
+        comes.start()
         assert WaitingRegistry(client(small.url), 60).schema(number).text == TEXT
-    comes.join()
-    assert any("does not answer" in line.get("reason", "") for line in logs)
+        comes.join()
+    assert "does not answer" in logs[0]["reason"]
+
+
+def start_when(small: SmallRegistry, said: Callable[[], bool]) -> None:
+    """Start the registry as soon as that is so."""
+    while not said():
+        time.sleep(0.01)
+    small.start()
 
 
 def test_command_ends_where_waiting_does_not_help(small: SmallRegistry) -> None:
