@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.store.chains import (
@@ -129,27 +129,37 @@ def test_only_damaged_blocks_are_asked_for(whole: Store, tmp_path: Path) -> None
     assert contents(store) == contents(whole)
 
 
-@given(data=st.data())
+FILES = [f"{first:012d}.{suffix}" for first in range(0, 20, 4) for suffix in EVERY]
+FILES += [f"{20:012d}.{suffix}" for suffix in ("bin", "docs", "commits")]
+HARMS = st.tuples(st.sampled_from(["flip", "cut", "lose"]), st.integers(0, 1 << 20))
+"""What is done to a file, and where: in its length from its end on again."""
+
+
+@given(harmed=st.dictionaries(st.sampled_from(FILES), HARMS, max_size=6))
+@example({f"{0:012d}.json": ("lose", 0), f"{4:012d}.index": ("flip", 9), f"{4:012d}.json": ("flip", 9)})
 @pytest.mark.slow
 def test_any_damage_to_any_files_is_mended(
-    whole: Store, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    whole: Store, tmp_path_factory: pytest.TempPathFactory, harmed: dict[str, tuple[str, int]]
 ) -> None:
     """Several flips, cuts and losses at once; afterwards the files are what they were, and the writer goes on."""
     store = copy(whole, tmp_path_factory.mktemp("store"))
-    files = sorted(path for path in directory_of(store).iterdir() if path.name != "lock")
-    for path in data.draw(st.lists(st.sampled_from(files), unique=True, max_size=6)):
-        size = path.stat().st_size
-        harm = data.draw(st.integers(-1, 8 * size - 1) | st.tuples(st.integers(0, size - 1)))
-        if isinstance(harm, tuple):
-            path.write_bytes(path.read_bytes()[: harm[0]])
-        elif harm < 0:
-            path.unlink()
+    for path, (harm, place) in ((directory_of(store) / name, harm) for name, harm in harmed.items()):
+        data = path.read_bytes()
+        if harm == "flip":
+            flip(path, place % (8 * len(data)))
+        elif harm == "cut":
+            path.write_bytes(data[: place % len(data)])
         else:
-            flip(path, harm)
+            path.unlink()
     assert not [found.lost for found in repair(store, ChainDonor(CHAIN, INFO)) if found.lost]
     fill(store, INFO, CHAIN, [22])
     assert contents(store) == contents(whole)
     assert repair(store, NOBODY) == []
+
+
+def test_files_are_those_of_the_store(whole: Store) -> None:
+    """So that each is harmed."""
+    assert sorted(FILES) == sorted(path.name for path in directory_of(whole).iterdir() if path.name != "lock")
 
 
 def test_what_nothing_gives_back_is_named_and_the_rest_mended(whole: Store, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tokenmill.store.examination import Damage, examine, named_blocks
 from tokenmill.store.layout import START_FILE, SegmentPaths, segment_firsts
 from tokenmill.store.lock import PartitionLock
 from tokenmill.store.rebuilding import build, finish, link_aside, put_aside
+from tokenmill.store.recovery import read_log
 from tokenmill.store.rows import chain_after
 from tokenmill.store.salvage import Salvage, salvage
 from tokenmill.store.sealed import load_manifest
@@ -103,17 +104,21 @@ class _Repair:
             after = after or named.after
         return salvage(paths, self.info, self.partition, (before, after), last=last, named=count)
 
-    def _hashes(self, first: int) -> tuple[bytes, bytes] | None:
-        """Return the hashes at the ends of an undamaged sealed segment; None of any other."""
+    def _hashes(self, first: int) -> tuple[bytes | None, bytes] | None:
+        """Return the hashes at the ends of an undamaged full segment; None of any other."""
         return None if first in self.damaged else _hashes(self.directory, self.info, self.partition, first)
 
 
-def _hashes(directory: Path, info: StreamInfo, partition: int, first: int) -> tuple[bytes, bytes] | None:
+def _hashes(directory: Path, info: StreamInfo, partition: int, first: int) -> tuple[bytes | None, bytes] | None:
+    """Return the hashes at the ends of a full segment; of one that is not sealed, the log does not say the first."""
+    paths = SegmentPaths(directory, first)
     try:
-        manifest = load_manifest(SegmentPaths(directory, first), info, partition)
+        if manifest := load_manifest(paths, info, partition):
+            return bytes.fromhex(manifest.chain_before), bytes.fromhex(manifest.chain_after)
+        rows = read_log(paths, info)[1].rows
     except DamagedError:
         return None
-    return (bytes.fromhex(manifest.chain_before), bytes.fromhex(manifest.chain_after)) if manifest else None
+    return (None, chain_after(rows, -1)) if len(rows) == info.segment_blocks else None
 
 
 def _gather(first: int, found: Salvage, donor: Donor) -> tuple[list[Given], list[range]]:
@@ -185,13 +190,14 @@ def _settle_start(directory: Path, info: StreamInfo, partition: int) -> Start:
     except DamagedError:
         firsts = segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
         hashes = _hashes(directory, info, partition, firsts[0]) if firsts else None
-        if firsts and firsts[0] and hashes is None:
+        chain = hashes[0] if hashes else None
+        if firsts and firsts[0] and chain is None:
             raise
-    if not firsts or not firsts[0] or hashes is None:
+    if not firsts or not firsts[0] or chain is None:
         put_aside(directory / START_FILE)
         sync_directory(directory)
         return read_start(directory, info, partition)
     link_aside(directory / START_FILE)
-    start = Start(firsts[0], hashes[0])
+    start = Start(firsts[0], chain)
     write_start(directory, start)
     return start
