@@ -14,8 +14,8 @@ TEXT ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-# The lock names every file with its hash; nothing else gets installed.
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+# The lock names every file with its hash; nothing else gets installed. On a terminal pip shows what it fetches.
+INSTALL = $(BIN)/python -m pip install $$(test -t 1 || echo --quiet) --disable-pip-version-check --require-hashes
 COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 # What is beside the project's packages, in a folder of its own, and uses its torch.
@@ -43,7 +43,7 @@ env: ## .env for docker compose: the defaults of .env.example, and a random pass
 		&& ln .env.new .env && rm .env.new \
 		&& echo ".env is written; it holds Grafana's password"; fi
 
-demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flows through Kafka into a training run (TEXT=path, TRAIN=0)
+demo: $(VENV)/.installed $(VENV)/.kernels $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flows through Kafka into a training run (TEXT=path, TRAIN=0)
 	@$(BIN)/tokenmill demo $(if $(TEXT),--text "$(TEXT)") $(if $(filter 0,$(TRAIN)),--no-train)
 
 # The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
@@ -154,7 +154,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.locked: $(VENV)/.created constraints.txt
-	@echo "Installing the dependencies (about a minute, once) ..."
+	@echo "Installing the dependencies (1.5 GB on disk, about a minute, once) ..."
 	@$(INSTALL) --requirement constraints.txt
 	@touch $@
 
@@ -247,6 +247,8 @@ $(VENV)/.train: $(VENV)/.locked constraints-train.txt
 	@if ! grep -qs "from the lock" $@ && $(call HAS_TORCH,$(BIN)/python); then \
 		echo "torch is there already; using that one" | tee $@; \
 	else \
-		echo "Installing torch from the lock (several GB, once; TRAIN=0 does without in the demo) ..."; \
+		echo "Installing torch for CUDA from the lock (7 GB on disk, some minutes, once). Instead, end this with Ctrl-C, and:"; \
+		echo "  no training in the demo:        make demo TRAIN=0"; \
+		echo "  a build for CPUs, 1 GB on disk: $(BIN)/uv pip install --python $(BIN)/python torch --torch-backend cpu"; \
 		$(INSTALL) --requirement constraints-train.txt && echo "torch from the lock" > $@; \
 	fi

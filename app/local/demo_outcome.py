@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +30,10 @@ FIRST_SECONDS: Final = 300.0
 """How long the model may wait for its first data: longer than a busy machine takes to start the service."""
 NICENESS: Final = 10
 """The service comes first: on two cores, training must not slow it down."""
+LEAST_STEPS: Final = 50
+"""Below so many, a difference of losses is noise."""
+COMPARED: Final = 0.2
+"""The share of the steps, first and last, whose mean losses are compared."""
 
 
 def example() -> Path | None:
@@ -54,9 +58,7 @@ class DemoTrainer:
     """Trains while `run` runs; `training` says how it goes."""
 
     def __init__(self, store: Path, stream: str, seconds: float, log: Path) -> None:
-        self.training: TrainingStatus | None = None
-        self.first: TrainingStatus | None = None
-        """Its first report."""
+        self.reports: list[TrainingStatus] = []
         self.ended = asyncio.Event()
         self.code = 0
         self._log = log
@@ -71,6 +73,11 @@ class DemoTrainer:
             "1",
             "--cpu",
         ]
+
+    @property
+    def training(self) -> TrainingStatus | None:
+        """The last report."""
+        return self.reports[-1] if self.reports else None
 
     async def run(self) -> None:
         """Train to the end; when cancelled, end the process first."""
@@ -97,9 +104,33 @@ class DemoTrainer:
             raise TypeError("the process was started without a pipe")
         async for line in process.stdout:
             said = json.loads(line)
-            self.training = TrainingStatus(said["step"], said["loss"], said["tokens_per_second"], said["wait_share"])
-            self.first = self.first or self.training
+            self.reports.append(
+                TrainingStatus(said["step"], said["loss"], said["tokens_per_second"], said["wait_share"])
+            )
         await process.wait()
+
+
+def training_line(reports: Sequence[TrainingStatus]) -> str:
+    """Return in one line what was trained, by the reports in their order; no loss below `LEAST_STEPS`.
+
+    Each report's loss is the mean over the steps since the report before.
+    """
+    last = reports[-1]
+    waited = f"{last.wait_share:.0%} of its time it waited for data"
+    if last.step < LEAST_STEPS:
+        return f"the model made {last.step:,} steps; {waited}"
+    first = _mean_loss(reports, 0, last.step * COMPARED)
+    final = _mean_loss(reports, last.step * (1 - COMPARED), last.step)
+    return f"the model's loss went from {first:.2f} to {final:.2f} in {last.step:,} steps; {waited}"
+
+
+def _mean_loss(reports: Sequence[TrainingStatus], begin: float, end: float) -> float:
+    """Return the mean loss of the steps from ``begin`` to ``end``, by the share of each report that is among them."""
+    befores = (0, *(report.step for report in reports))
+    shares = [
+        max(0.0, min(end, report.step) - max(begin, before)) for before, report in zip(befores, reports, strict=False)
+    ]
+    return sum(share * report.loss for share, report in zip(shares, reports, strict=True)) / sum(shares)
 
 
 T = TypeVar("T")
@@ -124,11 +155,11 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-async def check(settings: Settings, show: Callable[[str], None]) -> VerifyResult:
-    """Verify everything with the reference; ``show`` is called with the progress."""
+async def check(settings: Settings, blocks: int, show: Callable[[str], None]) -> VerifyResult:
+    """Verify everything, every record by the reference; ``show`` is called with the progress."""
 
     def progress(so_far: VerifyProgress) -> None:
-        show(f"verifying, {so_far.blocks:,} blocks so far")
+        show(f"verifying, {so_far.blocks:,} of {blocks:,} blocks")
 
     def work() -> VerifyResult:
         return verify(settings, store=settings.store, reference=True, progress=progress)

@@ -22,8 +22,19 @@ from ..supervisor import Event, Status, Supervisor, WatchLimits, run_until_signa
 from ..tasks import beside
 from ..tools.produce import RunPlan, Summary, flush, produce
 from .broker import Broker
-from .demo_outcome import DemoTrainer, check, go_back, in_background, next_commands, say_funnel, say_result, why_not
+from .demo_outcome import (
+    DemoTrainer,
+    check,
+    go_back,
+    in_background,
+    next_commands,
+    say_funnel,
+    say_result,
+    training_line,
+    why_not,
+)
 from .demo_plan import PARTITIONS, VOCABULARY, DemoPlan, DemoText, demo_settings
+from .jars import download
 from .live_scene import LiveScene
 from .live_view import LiveView, log_to_file, saying_when_cancelled
 from .local_state import LocalState
@@ -140,7 +151,7 @@ def run_demo(plan: DemoPlan, console: Console) -> int:
     view.show(f"TokenMill: text in Kafka becomes token blocks, once each{also}", "bold")
     view.say(f"text: {plan.text.description}, {plan.text.bytes / 1e6:,.1f} MB")
     tokenizer = in_background(lambda: learn(plan.text))
-    view.say(f"starting Apache Kafka in {plan.directory / 'broker'} (the very first start downloads 45 MB)")
+    view.say(f"starting Apache Kafka in {plan.directory / 'broker'}{download()}")
     # Outside of the event loop, so that Ctrl-C does not have to wait for a download.
     with Broker(state.broker) as broker:
         view.say(f"Kafka serves at {broker.bootstrap_servers}")
@@ -195,8 +206,9 @@ class _Demo:
         """Wait for the last block, verify all of them, and show where one came from."""
         self._doing = "filling the last blocks"
         await until_settled(self._supervisor.status)
-        self._view.say(f"{self._supervisor.status().stored:,} blocks are in the store; verifying each")
-        result = await check(self._settings, self._do)
+        blocks = self._supervisor.status().stored
+        self._view.say(f"{blocks:,} blocks are in the store; each is computed again by the reference, and compared")
+        result = await check(self._settings, blocks, self._do)
         say_funnel(self._view, result)
         good = say_result(self._view, self._feeding.killed, result)
         await go_back(self._settings, self._view)
@@ -205,15 +217,10 @@ class _Demo:
     async def _train(self, trainer: DemoTrainer) -> None:
         """Train beside everything else, and say how it went."""
         await trainer.run()
-        if trainer.first is None or trainer.training is None:
+        if not trainer.reports:
             self._view.say(f"the training ended with code {trainer.code}; {self._training_log} says why", "red")
         else:
-            first, last = trainer.first, trainer.training
-            self._view.say(
-                f"the model's loss went from {first.loss:.2f} to {last.loss:.2f} in {last.step:,} steps; "
-                f"{last.wait_share:.0%} of its time it waited for data",
-                "bold cyan",
-            )
+            self._view.say(training_line(trainer.reports), "bold cyan")
 
     async def _train_on(self) -> None:
         """Wait for the training's end."""

@@ -90,6 +90,13 @@ def kafka_jars() -> list[Path]:
     return [cache / jar.file_name for jar in jars]
 
 
+def download() -> str:
+    """Return what to say of a download that the next start needs; nothing where all jars are there."""
+    cache = cache_directory()
+    there = all((cache / jar.file_name).exists() for jar in locked_jars())
+    return "" if there else f"; the first start on this machine downloads 45 MB into {cache}"
+
+
 def _is_intact(path: Path, jar: Jar) -> bool:
     return path.exists() and _sha256(path) == jar.sha256
 

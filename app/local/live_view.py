@@ -173,9 +173,16 @@ def _notes(partitions: tuple[PartitionStatus, ...]) -> Iterator[Text]:
 
 
 REFRESH_SECONDS: Final = 0.25
-"""Often enough to look smooth; it costs two per cent of a core."""
-PLAIN_SECONDS: Final = 2.0
-"""Between two lines where there is no terminal."""
+"""Between two looks: often enough to look smooth."""
+IDLE_SECONDS: Final = 1.0
+"""Between two pictures where nothing but the clock changes: a picture costs 5 ms."""
+PLAIN_SECONDS: Final = 10.0
+"""Between two lines where there is no terminal; a worker that starts or ends has one at once."""
+
+
+def _running(scene: LiveScene) -> tuple[str, ...]:
+    """Return the states of the workers."""
+    return tuple(worker.state for worker in scene.status.workers)
 
 
 def log_to_file(path: Path, level: str) -> None:
@@ -238,15 +245,22 @@ class LiveView:
 
     async def run(self, look: Callable[[], LiveScene]) -> None:
         """Show what ``look`` returns, again and again until cancelled."""
-        self._remember(look())  # before anything is done: a run that is over at the next look has a rate, too
+        shown, at = look(), 0.0
+        self._remember(shown)  # before anything is done: a run that is over at the next look has a rate, too
         while True:
-            await asyncio.sleep(REFRESH_SECONDS if self._live else PLAIN_SECONDS)
+            await asyncio.sleep(REFRESH_SECONDS)
             scene = look()
             now = self._remember(scene)
-            if self._live is None:
-                self.say(plain_line(scene, self._rates))
-            else:
-                self._live.update(tables(scene, self._rates, now - self._began), refresh=True)
+            new = scene != shown if self._live is not None else _running(scene) != _running(shown)
+            if new or now - at >= (IDLE_SECONDS if self._live is not None else PLAIN_SECONDS):
+                self._draw(scene, now)
+                shown, at = scene, now
+
+    def _draw(self, scene: LiveScene, now: float) -> None:
+        if self._live is None:
+            self.say(plain_line(scene, self._rates))
+        else:
+            self._live.update(tables(scene, self._rates, now - self._began), refresh=True)
 
     def _remember(self, scene: LiveScene) -> float:
         """Take what workers have counted by now, for their rates; return that moment."""

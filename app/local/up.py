@@ -18,6 +18,7 @@ from ..settings.explain import DEFAULT_ORIGIN
 from ..supervisor import Event, Supervisor, run_until_signalled
 from ..tasks import beside
 from .broker import Broker
+from .jars import download
 from .live_scene import LiveScene
 from .live_view import LiveView, log_to_file, saying_when_cancelled
 from .local_state import LocalState, program
@@ -65,7 +66,7 @@ def run_up(state: LocalState, settings: Settings, console: Console, *, partition
     log_to_file(state.logs / "supervisor.log", settings.log_level)
     allow_more_files()
     view = LiveView(console)
-    view.say(f"starting Apache Kafka in {state.broker} (the very first start downloads 45 MB)")
+    view.say(f"starting Apache Kafka in {state.broker}{download()}")
     with Broker(state.broker, port=port) as broker:
         settings = settings.at(broker.bootstrap_servers)
         state.save(settings)
@@ -79,6 +80,7 @@ async def _serve(broker: Broker, state: LocalState, settings: Settings, view: Li
     plan = await asyncio.to_thread(plan_topic, settings, settings.raw_topics[0])
     view.say(f"a document ends with {plan.end}, unless its streams were settled with another token")
     _explain(state, settings, view)
+    view.say("starting the workers, which takes some seconds")
     with view:
         async with (
             beside(

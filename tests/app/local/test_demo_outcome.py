@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tokenmill.app.local.demo_outcome import say_result
+from tokenmill.app.local.demo_outcome import say_result, training_line
+from tokenmill.app.local.live_scene import TrainingStatus
 from tokenmill.app.local.live_view import LiveView
 from tokenmill.app.tools.verify import ChainResult, EraResult, VerifyDifference, VerifyResult
 
@@ -65,6 +66,17 @@ def test_the_readme_shows_what_the_demo_says() -> None:
     good, line = told(chain(reference=count, topic=count, store=count), EraResult("s"))
     assert good
     assert headline in line
+
+
+def test_losses_are_means_over_the_first_and_the_last_steps() -> None:
+    """Whatever single reports said, and whether a busy machine made many steps between two of them or one."""
+    steps = [(1, 9.0), (2, 20.0), (10, 8.0), (50, 6.0), (90, 5.0), (99, 4.0), (100, 30.0)]
+    reports = [TrainingStatus(step, loss, 1.0, 0.25) for step, loss in steps]
+    first = (9 + 20 + 8 * 8 + 10 * 6) / 20
+    last = (10 * 5 + 9 * 4 + 30) / 20
+    said = "25% of its time it waited for data"
+    assert training_line(reports) == f"the model's loss went from {first:.2f} to {last:.2f} in 100 steps; {said}"
+    assert training_line(reports[:3]) == f"the model made 10 steps; {said}"
 
 
 def test_nothing_at_all_is_not_good() -> None:
