@@ -1,0 +1,206 @@
+"""What is on Kafka and on disk for one raw topic, by every packing and every step, is what it was when it was recorded.
+
+A change of `test_golden_bytes.json` changes what settled streams become: it needs new rules, or it is a mistake.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.every_step import EXTRAS, every_step, record_of, text_of
+from tests.milled_store import DRAFT, SHAPES
+from tests.mills import PARTITION, RAW, RECIPE, Source, tiny_bpe
+from tests.store.eras import make_eras, with_offsets, write_eras
+from tokenmill.milling.outcomes import Outcome
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.recipe import Recipe
+from tokenmill.recipe_stages import complete, open_stages
+from tokenmill.records import FLUSH_HEADER, Record
+from tokenmill.stages.steps.pipeline import read_pipeline
+from tokenmill.store import PartitionWriter, Store, StreamInfo
+from tokenmill.wire.control_log import skip_record, skip_request_record
+from tokenmill.wire.dead_letters import RecordPlace, cut_letter, encode_dead_letter
+from tokenmill.wire.genesis import GENESIS_KEY, Genesis
+from tokenmill.wire.ignoring import ignore_record
+from tokenmill.wire.message import Message, encode_header
+from tokenmill.wire.tokenizer_parts import list_parts, tokenizer_parts
+
+GOLDEN: Final = Path(__file__).with_suffix(".json")
+ENGINES: Final = {"raw bytes": None, "merges": tiny_bpe}
+PACKINGS: Final = {"concat": {"packing": "concat"}, **SHAPES}
+FEED: Final = 7
+"""Records at a time: fewer than fill a message of `MESSAGE_BYTES`."""
+MESSAGE_BYTES: Final = 1000
+SEGMENT_BLOCKS: Final = 16
+OF_ITS_OWN: Final = {"lock", "store.json"}
+"""Files that tell one store from another: who writes it, and its id."""
+
+
+def raw_topic() -> Iterator[Record]:
+    """Yield records of every kind: the same ones each time."""
+    for n in range(32):
+        text = text_of([n * 37 % 1000 + at for at in range(4 + n % 9)], EXTRAS[n % len(EXTRAS)])
+        url = (*["http://good.example/page"] * 5, "http://bad.example/", "http://good.example/casino", "http://[")[
+            n % 8
+        ]
+        values = (
+            record_of(n, text, url),
+            text.encode(),
+            json.dumps({"id": f"name {n}", "content": text, "label": "ä" * (n % 3)}).encode(),
+            json.dumps({"id": n, "text": text * 2 if n % 11 == 3 else text[:900]}).encode(),
+        )
+        yield Record(3 * n, 1000 + n, None if n % 5 else b"key", values[n % 4], [("header", b"of a record")])
+        if n % 8 == 5:
+            yield Record(3 * n + 1, 1000 + n, b"key", None)
+            yield Record(3 * n + 2, 1000 + n, None, (b"\xff", b"{", b'{"id": 1}', b'{"text": ""}')[n // 8])
+    yield Record(100, 2000, None, None, (FLUSH_HEADER,))
+
+
+def recorded(source: Source, recipe: Recipe, folder: Path) -> dict[str, str]:
+    """Return the hash of each thing that one chain leaves behind."""
+    mill = source.mill(message_bytes=MESSAGE_BYTES)
+    messages: list[Message] = []
+    letters: list[Outcome] = []
+    records = list(raw_topic())
+    for first in range(0, len(records), FEED):
+        milled = mill.feed(records[first : first + FEED])
+        letters += milled.dead_letters
+        messages += milled.messages[recipe.split]
+        carry = mill.chains[recipe.split].carry(records[min(first + FEED, len(records)) - 1].offset + 1)
+        messages += [carry] if carry is not None and first % 3 == 0 else []
+    control = [*genesis_records(recipe), *into_store(recipe, messages, folder)]
+    return {
+        "messages": digest(part for message in messages for part in (encode_header(message), bytes(message.tokens))),
+        "dead letters": digest(part for letter in letters for part in written(letter)),
+        "control": digest(control),
+        "figures": digest([json.dumps(mill.chains[recipe.split].totals.figures.to_dict()).encode()]),
+        **{f"store, {kind}": digest(parts) for kind, parts in files(folder).items()},
+    }
+
+
+def written(outcome: Outcome) -> Iterator[bytes]:
+    """Yield the parts of a dead letter, as the mill writes it; a topic of 1,000 bytes cuts some."""
+    record, place = outcome.record, RecordPlace("raw-text", PARTITION, outcome.record.offset)
+    headers = encode_dead_letter(
+        place,
+        reason=outcome.reason,
+        exception=outcome.exception,
+        detail=outcome.detail,
+        timestamp=record.timestamp,
+        original=record.headers,
+    )
+    letter = cut_letter(record.key, record.value, headers, 1000)
+    yield from (letter.key or b"none", letter.value or b"none")
+    yield from (part for name, value in letter.headers for part in (name.encode(), value))
+
+
+def genesis_records(recipe: Recipe) -> Iterator[bytes]:
+    """Yield keys and values of a control topic; what is compressed, as it was, since libraries differ."""
+    yield from (GENESIS_KEY, genesis_of(recipe).pack())
+    yield from (*skip_record(PARTITION, 3), *skip_request_record(PARTITION, 6), *ignore_record(PARTITION, 9, bytes(16)))
+    for key, value in (*tokenizer_parts(b"a tokenizer"), *list_parts(b"a list")):
+        yield from (key, zlib.decompress(value))
+
+
+def genesis_of(recipe: Recipe) -> Genesis:
+    """Return the genesis of the only stream."""
+    return Genesis(
+        "raw-text.train", recipe, (0,) * (PARTITION + 1), segment_blocks=SEGMENT_BLOCKS, versions={"tokenmill": "0"}
+    )
+
+
+def into_store(recipe: Recipe, messages: Sequence[Message], folder: Path) -> Iterator[bytes]:
+    """Append the blocks, close two eras and the last one, and yield the records of these."""
+    info = StreamInfo.from_genesis(genesis_of(recipe), SEGMENT_BLOCKS)
+    store = Store.open_or_create(folder)
+    store.add_stream(info, None)
+    sent = [message for message in messages if not message.is_carry]
+    blocks = Blocks(
+        0,
+        b"".join(bytes(message.tokens) for message in sent),
+        [bytes(entry) for message in sent for entry in message.entries],
+        [bytes(chain) for message in sent for chain in message.chains],
+    )
+    with PartitionWriter.open(store, info.name, PARTITION) as writer:
+        for number, message in enumerate(sent):
+            part = slice(message.first, message.end)
+            writer.append(
+                Blocks(message.first, message.tokens, blocks.entries[part], blocks.chains[part]), token_offset=number
+            )
+            writer.commit()
+    count = len(blocks.entries)
+    eras = make_eras(info, {PARTITION: blocks}, [{PARTITION: count // 2}, {PARTITION: count}], end=True)
+    write_eras(store, eras, stream=info.name)
+    for era, offset in with_offsets(eras):
+        yield from (era.pack(), str(offset).encode())
+
+
+def files(folder: Path) -> dict[str, list[bytes]]:
+    """Return names and content of all files of a store, by how their names end."""
+    found: dict[str, list[bytes]] = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.name not in OF_ITS_OWN:
+            found.setdefault(file.suffix or file.name, []).extend(
+                (str(file.relative_to(folder)).encode(), file.read_bytes())
+            )
+    return found
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """Return a hash of the parts and of where they begin."""
+    joined = sha256()
+    for part in parts:
+        joined.update(len(part).to_bytes(8, "little") + part)
+    return joined.hexdigest()[:24]
+
+
+def of_packing(name: str, engine: str) -> tuple[Source, Recipe]:
+    """Return the stream that packs so, of all splits."""
+    shape: dict[str, Any] = PACKINGS[name]
+    draft = replace(
+        DRAFT,
+        packing=shape["packing"],
+        packing_parameters=dict(shape.get("parameters", {})),
+        block_tokens=65,
+        max_text_bytes=3000,
+        normalize="NFKC",
+        min_chars=3,
+    )
+    recipe, stages = complete(draft, RAW, None, begin_of_document=shape.get("begin"))
+    chosen = ENGINES[engine]
+    if chosen is not None:
+        stages, recipe = replace(stages, engine=chosen()), replace(recipe, dtype="uint16")
+    return Source(stages, (recipe,)), recipe
+
+
+def check(name: str, found: dict[str, str]) -> None:
+    """Compare with the table."""
+    table = json.loads(GOLDEN.read_text())
+    assert found == table[name]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_every_packing_leaves_what_was_recorded(packing: str, engine: str, tmp_path: Path) -> None:
+    """Messages, dead letters, control records and each file of the store."""
+    source, recipe = of_packing(packing, engine)
+    check(f"{packing}, {engine}", recorded(source, recipe, tmp_path / "store"))
+
+
+def test_every_step_leaves_what_was_recorded(tmp_path: Path) -> None:
+    """With the kernels of the steps that have some."""
+    for library in ("spacy", "numba", "ftfy", "re2", "fasttext"):
+        pytest.importorskip(library)
+    entries, lists = read_pipeline(every_step(tmp_path))
+    fields = ("url", "language")
+    recipe = replace(
+        RECIPE, pipeline=entries, metadata_fields=fields, max_text_bytes=4000, max_fields_bytes=70, block_tokens=64
+    )
+    source = Source(open_stages(recipe, RAW, lists=lists), (recipe,))
+    check("every step", recorded(source, recipe, tmp_path / "store"))
