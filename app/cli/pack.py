@@ -133,9 +133,7 @@ def pack_command(
     topic = raw_topic or settings.raw_topics[0]
     if then_flush:
         require_flush_allowed(settings, topic)
-    if (carried := choice.shape.metadata_fields) is not None:  # the flag is the setting, too: nobody else reads them
-        own = settings.topic.get(topic, {}) | {"metadata_fields": carried}
-        settings = settings.model_copy(update={"topic": {**settings.topic, topic: own}})
+    settings = choice.carried(settings, topic)
     with choice.opened(settings, topic, paths) as (reading, sources):
         plan = PackPlan(
             raw_topic=topic,

@@ -49,10 +49,15 @@ def say_not_read(walk: FolderWalk) -> None:
 
 
 def say_unmet(found: PassedOver) -> None:
-    """Say how many documents did not meet the conditions, and how many of these lack the field."""
+    """Say how many documents did not meet the conditions, how many of these lack the field, and which have no id."""
     if found.unmet:
         without = f", {found.without_field:,} of them without its field" if found.without_field else ""
         say(f"--where left out {count(found.unmet, 'document')}{without}")
+    if found.unnamed:
+        say(
+            f"{count(found.unnamed, 'document')} without an id: the field is not there, or neither a text nor a whole "
+            "number; rows are called after file and row, and --id-field names another field"
+        )
 
 
 def say_changed_sources(summary: Summary) -> None:

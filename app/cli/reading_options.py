@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar, get_args
 
 import typer
@@ -56,6 +56,8 @@ Lines = Annotated[
     bool, typer.Option("--lines", help="Each line of a text is a document: --format lines.", rich_help_panel=HOW_READ)
 ]
 
+_FOR_EXAMPLE: Final = {"delimiter": "';'", "quote": '"\'", or none', "escape": "'\\'"}
+
 
 class OpenedSources(NamedTuple):
     """What is to be read, and how."""
@@ -68,12 +70,10 @@ class OpenedSources(NamedTuple):
 class SourceChoice:
     """What a person said of the files of a command, and of the order of their documents."""
 
-    format_name: Choice
-    delimiter: str | None
-    encoding: str | None
+    reading: Callable[..., Reading]
+    """Makes, of a shape and a mapping, how the files are read."""
     follow_links: bool
     split: str | None
-    extract: bool
     sql: str | None
     shape: ShapeOptions
     mapping: Callable[[], Mapping | None]
@@ -93,11 +93,8 @@ class SourceChoice:
         _refuse_framed(settings, topic)
         mapping = self.mapping()
         try:
-            encoding = None if self.encoding is None else known_encoding(self.encoding)
             shape = shape_for(settings.for_topic(topic), settings.max_record_bytes, self.shape)
-            reading = Reading(
-                shape, self.format_name, mapping, parse_delimiter(self.delimiter), encoding, extract=self.extract
-            )
+            reading = self.reading(shape=shape, mapping=mapping)
             if self.sql is None:
                 sources = found_sources(paths, reading, self.split, follow_links=self.follow_links)
             else:
@@ -106,6 +103,13 @@ class SourceChoice:
         finally:
             if mapping is not None:
                 mapping.close()
+
+    def carried(self, settings: Settings, topic: str) -> Settings:
+        """Return the settings of a command that mills by itself: the flag `--metadata-fields` is the setting, too."""
+        if self.shape.metadata_fields is None:
+            return settings
+        own = settings.topic.get(topic, {}) | {"metadata_fields": self.shape.metadata_fields}
+        return settings.model_copy(update={"topic": {**settings.topic, topic: own}})
 
     def identity(self, topic: str, paths: Sequence[str], reading: Reading) -> RunIdentity | None:
         """Return the identity of a run over the paths; None for a run that cannot be continued.
@@ -150,10 +154,15 @@ def _without_torch() -> Iterator[None]:
         del os.environ[TORCH]
 
 
-def with_reading(command: Callable[Concatenate[Settings, P], R]) -> Callable[..., R]:
-    """Return the command with the options of reading instead of its parameter ``choice``, a `SourceChoice`."""
+def with_reading(command: Callable[Concatenate[Settings, P], R], *without: str) -> Callable[..., R]:
+    """Return the command with the options of reading, but for some, instead of its parameter ``choice``.
+
+    That is a `SourceChoice`.
+    """
     signature = inspect.signature(command, eval_str=True)
-    options = inspect.signature(_source_choice, eval_str=True).parameters
+    options = dict(inspect.signature(_source_choice, eval_str=True).parameters)
+    for name in without:
+        del options[name]
 
     @wraps(command)
     def run(settings: Settings, **arguments: Any) -> R:
@@ -176,6 +185,18 @@ def _source_choice(
         str | None,
         typer.Option(
             metavar="CHARACTER", help="Between the fields of csv and tsv: ';' or '\\t'.", rich_help_panel=HOW_READ
+        ),
+    ] = None,
+    quote: Annotated[
+        str,
+        typer.Option(
+            metavar="CHARACTER", help="Around fields of csv and tsv; none: quotes are text.", rich_help_panel=HOW_READ
+        ),
+    ] = '"',
+    escape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHARACTER", help="Before quotes within fields of csv and tsv: '\\'.", rich_help_panel=HOW_READ
         ),
     ] = None,
     encoding: Annotated[
@@ -215,6 +236,12 @@ def _source_choice(
             metavar="NAMES", help="Fields that go with the text: label,lang. No others do.", rich_help_panel=WHAT_SENT
         ),
     ] = None,
+    nan_as_null: Annotated[
+        bool,
+        typer.Option(
+            "--nan-as-null", help="Leave such fields out that are NaN or infinite.", rich_help_panel=WHAT_SENT
+        ),
+    ] = False,
     where: Annotated[
         list[str] | None,
         typer.Option(
@@ -281,14 +308,21 @@ def _source_choice(
         where=tuple(map(Condition.parse, where or ())),
         key=key,
         plain=plain,
+        nan_as_null=nan_as_null,
+    )
+    reading = partial(
+        Reading,
+        choice="lines" if lines else format_name,
+        delimiter=parse_character("delimiter", delimiter),
+        encoding=None if encoding is None else known_encoding(encoding),
+        extract=extract,
+        quote="" if quote == "none" else parse_character("quote", quote) or "",
+        escape=parse_character("escape", escape),
     )
     return SourceChoice(
-        "lines" if lines else format_name,
-        delimiter,
-        encoding,
+        reading,
         follow_links,
         split,
-        extract,
         sql,
         shape_options,
         lambda: None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout),
@@ -307,16 +341,17 @@ def _refuse_framed(settings: Settings, topic: str) -> None:
         )
 
 
-def parse_delimiter(delimiter: str | None) -> str | None:
-    r"""Return the delimiter; a tab may be written as ``\t``.
+def parse_character(option: str, given: str | None) -> str | None:
+    r"""Return a character that has a meaning in tables; a tab may be written as ``\t``.
 
     Raises:
-        typer.BadParameter: it cannot be between the fields of a table.
+        typer.BadParameter: it cannot have that meaning.
 
     """
-    found = "\t" if delimiter in ("\\t", "tab") else delimiter
-    if found is not None and (len(found) != 1 or found in '"\r\n\0'):
+    found = "\t" if given in ("\\t", "tab") else given
+    if found is not None and (len(found) != 1 or found in "\r\n\0" or (found == '"' and option != "quote")):
         raise typer.BadParameter(
-            f"{delimiter!r} cannot stand between fields: give one character, for example ';'", param_hint="--delimiter"
+            f"{given!r} has no such meaning in a table: give one character, for example {_FOR_EXAMPLE[option]}",
+            param_hint=f"--{option}",
         )
     return found

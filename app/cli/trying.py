@@ -13,9 +13,6 @@ from tokenmill.errors import InputError
 from tokenmill.funnel.pictures import languages_line, length_bars, terminal_bars
 from tokenmill.funnel.trial import TrialResult
 from tokenmill.funnel.tried_documents import TriedDocument
-from tokenmill.sources import Reading, ShapeOptions, shape_for
-from tokenmill.sources.compressed import known_encoding
-from tokenmill.sources.conditions import Condition
 
 from ..mill.recipes import RawTopicPlan
 from ..settings import Settings
@@ -25,10 +22,12 @@ from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
 from .produce_output import say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
-from .reading_options import HOW_READ, FormatName, Lines, Paths, found_sources, parse_delimiter
+from .reading_options import Paths, SourceChoice, with_reading
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""
+UNUSED: Final = ("plain", "shuffle_buffer", "seed", "key")
+"""Options of reading that change nothing of what a recipe makes of documents."""
 EXACT_BELOW: Final = 100
 """MB a second; a faster stage is shown without a decimal."""
 
@@ -42,46 +41,23 @@ def register(app: typer.Typer) -> None:
             "tokenmill try 'pages/*.warc.gz' --steps language,gopher --limit 10000",
             "tokenmill try notes/ --json > funnel.json",
         ),
-    )(with_settings(try_command, "steps", "tokenizer", "decode", "text_fields"))
+    )(with_settings(with_reading(try_command, *UNUSED), "steps", "tokenizer", "decode", "text_fields"))
 
 
 def try_command(
     settings: Settings,
     paths: Paths,
     *,
+    choice: SourceChoice,
     profile: Annotated[
         str | None, typer.Option(metavar="NAME", help="The steps of this profile, in place of the setting steps.")
     ] = None,
     shown: Annotated[
         int, typer.Option("--examples", min=0, max=MOST_EXAMPLES, metavar="N", help="Documents shown of each reason.")
     ] = 5,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many documents.")] = None,
     topic: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The raw topic whose settings are tried. Default: the first of raw_topics."),
-    ] = None,
-    format_name: FormatName = "auto",
-    lines: Lines = False,
-    delimiter: Annotated[
-        str | None,
-        typer.Option(metavar="CHARACTER", help="Between the fields of csv and tsv.", rich_help_panel=HOW_READ),
-    ] = None,
-    encoding: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of csv, tsv and texts.", rich_help_panel=HOW_READ)
-    ] = None,
-    follow_links: Annotated[
-        bool, typer.Option("--follow-links", help="Also links that lead out of a folder.", rich_help_panel=HOW_READ)
-    ] = False,
-    split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Split of a Hugging Face data set.", rich_help_panel=HOW_READ)
-    ] = None,
-    field: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Field with the text. Default: text_fields.", rich_help_panel=HOW_READ),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CONDITION", help="Only documents that meet it: lang=en.", rich_help_panel=HOW_READ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -92,24 +68,15 @@ def try_command(
     evenly, with the numbers that decided. Ctrl-C ends it with the figures so far.
     """
     settings = trial_settings(settings, topic or settings.raw_topics[0], profile)
-    shape = shape_for(
-        settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes, _shape_options(field, where)
-    )
-    code = None if encoding is None else known_encoding(encoding)
-    reading = Reading(shape, "lines" if lines else format_name, None, parse_delimiter(delimiter), code)
-    sources = found_sources(paths, reading, split, follow_links=follow_links)
-    with TrialProgressLine() as report:
+    settings = choice.carried(settings, settings.raw_topics[0])
+    with choice.opened(settings, settings.raw_topics[0], paths) as (_, sources), TrialProgressLine() as report:
         plan, trial = plan_trial(settings, shown)
         _say_choices(plan, report)
-        run = TrialRun(trial, sources, report, limit)
+        run = TrialRun(trial, sources, report, choice.limit)
         _, interrupted = until_interrupted(run.run())
         if interrupted is not None:
             run.rest()
     _finish(paths, run.progress, trial.result(), interrupted, as_json=as_json)
-
-
-def _shape_options(field: Sequence[str] | None, where: Sequence[str] | None) -> ShapeOptions:
-    return ShapeOptions(fields=tuple(field or ()), where=tuple(map(Condition.parse, where or ())))
 
 
 def _say_choices(plan: RawTopicPlan, report: "TrialProgressLine") -> None:

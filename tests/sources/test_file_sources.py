@@ -7,8 +7,9 @@ import lzma
 import os
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,9 +22,11 @@ from tokenmill.app.tools.produce import Summary, dry_run
 from tokenmill.app.tools.produce.summary import EXAMPLES
 from tokenmill.errors import InputError
 from tokenmill.sources import Item, Refused, find_sources
+from tokenmill.sources.conditions import Condition
 from tokenmill.sources.file_sources import CHUNK_BYTES, Chunker, FileSource, read_items
 from tokenmill.sources.formats import Bad, Choice, Entry, Text
 from tokenmill.sources.items import Place
+from tokenmill.sources.mapping import Mapping
 from tokenmill.sources.shape import fit_id
 
 
@@ -52,6 +55,45 @@ def test_each_file_of_a_folder_is_a_document(tmp_path: Path) -> None:
         ("c.txt", "not UTF-8: invalid start byte at byte 0"),
         ("e.txt", "cannot be read: No such file or directory"),
     ]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.tsv", "a.jsonl", "a.json", "a.jsonl.gz", "a.zip"])
+def test_folders_are_columns(name: str, tmp_path: Path) -> None:
+    """As Hive and Spark name them, in any format: for fields that go with the text, for conditions, and for ids.
+
+    What a row has itself goes first. Nothing changes where nobody asks.
+    """
+    folder = tmp_path / "lang=en" / "na%3Dme=a%2Fb%20c" / "none=__HIVE_DEFAULT_PARTITION__"
+    folder.mkdir(parents=True)
+    write = next(write for other, write in WRITERS.items() if other.partition(".")[2] == name.partition(".")[2])
+    write(folder / name, [{"text": "one", "own": "x"}, {"text": "two", "own": "y"}])
+    options: dict[str, Any] = {"metadata_fields": ["lang", "na=me", "none", "own"], "fields": ["text"]}
+
+    found = [json.loads(value) for value in values(found_in(reading_of(**options), tmp_path))]
+
+    assert [{**row, "id": ""} for row in found] == [
+        {"id": "", "text": text, "lang": "en", "na=me": "a/b c", "own": own}
+        for text, own in (("one", "x"), ("two", "y"))
+    ]
+    for condition, number in (("lang=en", 2), ("lang=de", 0), ("none=null", 2), ("own=x", 1)):
+        assert len(values(found_in(reading_of(where=[Condition.parse(condition)]), tmp_path))) == number
+    if "json" in name:
+        assert json.loads(values(found_in(reading_of(), tmp_path))[0]) == {"text": "one", "own": "x"}
+        settings = Settings(metadata_fields=("lang",))
+        assert json.loads(values(found_in(reading_of(settings), tmp_path))[0]) == {"text": "one", "lang": "en"}
+    with closing(Mapping("tests.sources.maps:shout", 1)) as mapping:
+        mapped = found_in(reading_of(mapping=mapping, **options), tmp_path)
+    assert [json.loads(value)["lang"] for value in values(mapped)] == ["en", "en"]
+
+
+def test_a_row_has_its_own_value_rather_than_its_folders(tmp_path: Path) -> None:
+    """And the last part of a path is no folder."""
+    (tmp_path / "lang=en").mkdir()
+    (tmp_path / "lang=en" / "lang=de.jsonl").write_text('{"text":"a","lang":"fr"}\n{"text":"b"}\n')
+
+    found = found_in(reading_of(metadata_fields=["lang"]), tmp_path)
+
+    assert values(found) == [b'{"text":"a","lang":"fr"}', b'{"text":"b","lang":"en"}']
 
 
 def test_lines_can_be_documents_and_texts_can_go_plain(tmp_path: Path) -> None:

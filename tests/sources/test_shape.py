@@ -1,8 +1,11 @@
 """What of a source is sent."""
 
 import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -93,6 +96,126 @@ def test_keys_are_ids_or_fields() -> None:
         "meta.lang": b"de",
         "ok": b"true",
     }
+
+
+ODD: dict[str, tuple[Any, str]] = {
+    "NaN": (float("nan"), "wrong_type: the carried field 'odd' is nan, which JSON has not; as null: --nan-as-null"),
+    "infinite": (np.float16("-inf"), "'odd' is -inf, which JSON has not"),
+    "bytes": (b"\xff", "invalid_utf8: 'odd' is not UTF-8: invalid start byte at byte 0"),
+    "an array": ([1], "wrong_type: the carried field 'odd' is an array or an object"),
+    "an object": ({"a": 1}, "wrong_type: the carried field 'odd' is an array or an object"),
+    "too large": (2**64, "integer_out_of_range: 'odd' is an integer beyond 64 bits"),
+    "beyond any text": (10**5000, "integer_out_of_range: 'odd' is an integer beyond 64 bits"),
+    "half a character": ("\ud800", "invalid_utf8: 'odd' has half a character"),
+    "no text": (Decimal, ""),
+}
+CARRIED: list[tuple[Any, Any]] = [
+    (Decimal("1.50"), "1.50"),
+    (datetime(2026, 3, 1, tzinfo=UTC), "2026-03-01 00:00:00+00:00"),
+    (b"\xc3\xa9", "é"),
+    (np.int64(5), 5),
+    (np.float16(0.5), 0.5),
+    (np.float64(0.5), 0.5),
+    (np.bool_(True), True),
+    (2**64 - 1, 2**64 - 1),
+    (None, None),
+]
+
+
+class Unspeakable:
+    """What no text can be made of, and what cannot be compared."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not this one")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not this one")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("value", "why"), ODD.values(), ids=ODD.keys())
+def test_what_cannot_be_carried_is_refused_with_its_field(value: Any, why: str) -> None:
+    """A row alone, wherever such a value is asked for."""
+    value = Unspeakable() if value is Decimal else value
+    shape = reading_of(metadata_fields=["odd"]).shape
+
+    found = shape.of_row("a:1", {"text": "x", "odd": value}, "a:1")
+
+    assert isinstance(found, Refused)
+    assert (why or "'odd' is of type Unspeakable, which cannot be made text: not this one") in found.why
+    for options in ({"key": "odd"}, {"where": [Condition("odd", "1")]}, {"id_field": "odd"}, {"fields": ["odd"]}):
+        assert isinstance(
+            reading_of(**options).shape.of_row("a:1", {"text": "x", "odd": value}, "n"), Item | Refused | Unmet
+        )
+
+
+@pytest.mark.parametrize(("value", "carried"), CARRIED)
+def test_what_is_carried_is_as_json_has_it(value: Any, carried: Any) -> None:
+    """Numbers of any library as such, and the rest as text."""
+    found = reading_of(metadata_fields=["odd"]).shape.of_row("a:1", {"text": "x", "odd": value}, "n")
+
+    assert isinstance(found, Item)
+    assert json.loads(found.value).get("odd") == carried
+    assert type(json.loads(found.value).get("odd")) is type(carried)
+
+
+def test_numbers_that_are_not_finite_are_null_where_asked() -> None:
+    """In rows, and in JSON that Python wrote; without that, it says how."""
+    shape = reading_of(metadata_fields=["n"], nan_as_null=True).shape
+    found = shape.of_row("a:1", {"text": "x", "n": float("inf")}, "n")
+    assert isinstance(found, Item)
+    assert json.loads(found.value) == {"id": "n", "text": "x"}
+    line = b'{"text":"NaN","n":NaN,"m":[-Infinity]}'
+    found = reading_of(nan_as_null=True).shape.of_json("a:1", line)
+    assert isinstance(found, Item)
+    assert json.loads(found.value) == {"text": "NaN", "n": None, "m": [None]}
+    refused = reading_of().shape.of_json("a:1", line)
+    assert isinstance(refused, Refused)
+    assert refused.why.endswith("; --nan-as-null reads NaN and Infinity")
+    assert refused.data == line
+
+
+IDS_OF_ROWS: list[tuple[Any, Any]] = [
+    ("x", "x"),
+    (7, 7),
+    (101.0, 101),
+    (np.float32(101), 101),
+    (-0.0, 0),
+    (2.0**53, 2**53),
+    (b"x", "x"),
+    (Decimal(101), "101"),
+    (date(2026, 3, 1), "2026-03-01"),
+    *zip(
+        [None, "", 1.5, 2.0**60, float("nan"), float("inf"), Decimal("sNaN"), True, [], {}, b"\xff"],
+        [None] * 11,
+        strict=True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "name"), IDS_OF_ROWS)
+@pytest.mark.parametrize("asked", [True, False])
+def test_ids_are_texts_or_whole_numbers_or_it_is_told(value: Any, name: Any, *, asked: bool) -> None:
+    """Also where a table has made floats of them. A row without one is called after file and row, and counted."""
+    shape = reading_of(fields=["text"], id_field="id" if asked else None).shape
+
+    found = shape.of_row("a:1", {"text": "x", "id": value}, "a:1")
+
+    assert isinstance(found, Item)
+    assert json.loads(found.value) == {"id": "a:1" if name is None else name, "text": "x"}
+    assert found.unnamed == (name is None and (asked or value is not None))
+
+
+def test_objects_that_go_as_they_are_get_ids_where_somebody_asked() -> None:
+    """Floats that pandas wrote become whole numbers; else their bytes are left alone."""
+    line = b'{"id":101.0,"text":"one","more":1}'
+    as_is, asked = reading_of().shape, reading_of(id_field="id").shape
+    assert as_is.of_json("a:1", line) == Item(line, "one")
+    assert asked.of_json("a:1", line) == Item(b'{"id":101,"text":"one"}', "one")
+    for odd in (b'{"text":"one"}', b'{"text":"one","id":null}', b'{"text":"one","id":1.5}'):
+        assert asked.quick(odd) is None
+        assert asked.of_json("a:1", odd) == Item(odd, "one", unnamed=True)
 
 
 IDS = st.none() | st.text(max_size=40) | st.integers(-(2**63), 2**64) | st.floats(allow_nan=False) | st.booleans()

@@ -67,7 +67,7 @@ class ZipMember:
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the member's items."""
-        chunker = Chunker(self.reading.shape, self.name, start)
+        chunker = Chunker(self.reading.shape_of(self.name), self.name, start)
         try:
             if why := _hindrance(self.info):
                 raise BadZipFile(why)

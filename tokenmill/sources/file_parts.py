@@ -17,7 +17,7 @@ from tokenmill.errors import InputError
 from tokenmill.sources.compressed import BUFFER_BYTES, UTF_8, encoding_of, suffixes_of
 from tokenmill.sources.file_sources import TABLES, FileSource, Reading
 from tokenmill.sources.formats.columnar import row_groups
-from tokenmill.sources.formats.text import row_ends
+from tokenmill.sources.formats.tables import row_ends
 from tokenmill.sources.items import DocumentSource, File, ItemChunk, Place
 
 PART_BYTES: Final = 64 << 20

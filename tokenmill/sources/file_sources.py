@@ -2,12 +2,17 @@
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, Final
+from urllib.parse import unquote
+
+import orjson
 
 from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, UTF_8, decompressed, encoding_of, recoded, suffixes_of
 from tokenmill.sources.formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text, kind_of
@@ -28,6 +33,8 @@ STDIN_NAME: Final = "stdin"
 STDIN_NUMBER: Final = 0
 GROWING: Final = ("jsonl", "lines")
 """Kinds of files that may grow at their end: what was there before is read as it was."""
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_FOLDERS: Final = re.compile(r"(?<![^/!])[^/!=]+=[^/!]*(?=[/!])")
 START: Final = Place()
 TABLES: Final = frozenset({"csv", "tsv"})
 RECODED: Final = TABLES | {"text", "lines"}
@@ -51,12 +58,12 @@ class Chunker:
         self.size = 0
         """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
         self.unmet = Unmet()
-        """What met not all conditions within the last chunk; once the entries have ended, within `rest`."""
+        """What is not as was asked for within the last chunk; once the entries have ended, within `rest`."""
 
     def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
         """Yield the items of full chunks; meanwhile `place` is the end of the chunk. The last items are in `rest`."""
         items, numbers, size, count, limit = self._items, self._numbers, 0, 0, self._limit
-        unmet = without_field = 0
+        unmet = without_field = unnamed = 0
         quick = self._shape.quick
         try:
             for number, at, content in entries:
@@ -69,16 +76,20 @@ class Chunker:
                 elif item is not None:
                     items.append(item)
                     numbers.append(0 if type(content) is Text and content.whole else number)
-                    size += len(item.data if isinstance(item, Refused) else item.value)
+                    if isinstance(item, Refused):
+                        size += len(item.data)
+                    else:
+                        size += len(item.value)
+                        unnamed += item.unnamed
                 if size >= limit or count >= CHUNK_ENTRIES:
-                    self.place, self.size, self.unmet = Place(number, at), size, Unmet(unmet, without_field)
+                    self.place, self.size, self.unmet = Place(number, at), size, Unmet(unmet, without_field, unnamed)
                     self._items = []
                     yield items
                     self._numbers = []
                     items, numbers, size, count = self._items, self._numbers, 0, 0
-                    unmet = without_field = 0
+                    unmet = without_field = unnamed = 0
         finally:
-            self.size, self.unmet = size, Unmet(unmet, without_field)
+            self.size, self.unmet = size, Unmet(unmet, without_field, unnamed)
 
     def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> ItemChunk:
         """Return the chunk of these items: those that were yielded last, or the `rest`."""
@@ -129,13 +140,18 @@ class Reading:
     """Of csv, tsv and texts; None: UTF-8, and for csv and tsv what a byte order mark says."""
     extract: bool = False
     """Whether the text of HTML pages in WARC files is extracted."""
+    quote: str = '"'
+    """Around fields of csv and tsv; empty: none is."""
+    escape: str | None = None
+    """Before a quote or a delimiter that is a part of a field of csv and tsv."""
 
     @property
     def needs(self) -> Needs:
         """What formats need to know."""
         texts = tuple(name for name, _ in self.shape.texts)
         columns = None if self.mapping else self.shape.columns
-        return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter, self.extract)
+        limit = self.shape.max_record_bytes
+        return Needs(limit, texts, columns, self.delimiter, self.extract, self.quote, self.escape)
 
     def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a file of a kind, mapped if there is a mapping (`Mapping.of`)."""
@@ -143,7 +159,33 @@ class Reading:
             file.encoding = self.encoding or (encoding_of(file.stream) if kind in TABLES else UTF_8)
             file.stream = recoded(file.stream, file.encoding)
         entries = BY_CHOICE[kind](file, self.needs, start)
-        return entries if self.mapping is None else self.mapping.of(entries, name=file.name, piped=piped)
+        if self.mapping is None:
+            return entries
+        return self.mapping.of(_with_columns(entries, folder_columns(file.name)), name=file.name, piped=piped)
+
+    def shape_of(self, name: str) -> Shape:
+        """Return how the documents of a file of this name are made: its folders may name columns."""
+        return self.shape.within(folder_columns(name))
+
+
+def folder_columns(name: str) -> dict[str, str | None]:
+    """Return the columns that the folders of a file stand for, as Hive and Spark name them: ``lang=en/part-0.csv``."""
+    columns: dict[str, str | None] = {}
+    for folder in _FOLDERS.findall(name):
+        column, _, value = folder.partition("=")
+        columns[unquote(column)] = None if value == HIVE_NULL else unquote(value)
+    return columns
+
+
+def _with_columns(entries: Iterator[Entry], columns: dict[str, str | None]) -> Iterator[Entry]:
+    """Yield the entries, with these columns in rows and objects that do not have them."""
+    for number, at, content in entries if columns else ():
+        row: object = content
+        if isinstance(content, bytes):
+            with suppress(orjson.JSONDecodeError):  # the function's process says so
+                row = orjson.loads(content)
+        yield number, at, columns | row if isinstance(row, dict) else content
+    yield from entries
 
 
 @dataclass(slots=True)
@@ -215,7 +257,7 @@ class FileSource:
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the file's items."""
         start = max(start, self.begin)
-        chunker = Chunker(self.reading.shape, self.name, start)
+        chunker = Chunker(self.reading.shape_of(self.name), self.name, start)
         try:
             file = self.open()
             with BufferedReader(BoundedFile(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:

@@ -19,6 +19,8 @@ class Item(NamedTuple):
     """The document's text, which is somewhere in the value."""
     key: bytes | None = None
     """The record's key; it decides the partition."""
+    unnamed: bool = False
+    """Whether it has no id of its own, though one was asked for, or there is something in its place."""
 
 
 class Refused(NamedTuple):
@@ -39,11 +41,14 @@ class Refused(NamedTuple):
 
 
 class Unmet(NamedTuple):
-    """Counts of documents that were read and do not meet all conditions of ``--where``."""
+    """Counts of documents that were read and are not as was asked for."""
 
     documents: int = 0
+    """Those that do not meet all conditions of ``--where``, and are left out."""
     without_field: int = 0
     """How many of these lack the field of the condition: all of them, where its name is misspelt."""
+    unnamed: int = 0
+    """Those that have no id of their own (`Item.unnamed`)."""
 
 
 class Place(NamedTuple):
@@ -162,6 +167,10 @@ class Needs:
     """Between the fields of csv and tsv; None: comma and tab."""
     extract: bool = False
     """Whether the text of HTML pages in WARC files is extracted."""
+    quote: str = '"'
+    """Around fields of csv and tsv; empty: none is."""
+    escape: str | None = None
+    """Before a quote or a delimiter that is a part of a field of csv and tsv."""
 
     @property
     def too_long(self) -> Bad:

@@ -142,7 +142,7 @@ class RemoteFile:
             InputError: the store does not answer any more, or the object is another one now.
 
         """
-        chunker = Chunker(self.reading.shape, self.name, start)
+        chunker = Chunker(self.reading.shape_of(self.name), self.name, start)
         remote = _RemoteStream(self)
         try:
             with BufferedReader(remote, BUFFER_BYTES) as raw:

@@ -1,16 +1,20 @@
 """From an object, a row or a text to a record: which field is the text, what goes with it, and what is left out."""
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from math import isfinite
 from typing import Any, Final, Protocol
 
+import numpy as np
 import orjson
 
-from tokenmill.documents import Limits
+from tokenmill.documents import INTEGERS, Limits
 from tokenmill.errors import RecordError
 from tokenmill.sources.conditions import Condition, Finder, Row, columns_of, finder, word
 from tokenmill.sources.items import Item, Refused, Unmet
 from tokenmill.stages.decoding.json_objects import check_integer
+from tokenmill.stages.decoding.reasons import INTEGER_OUT_OF_RANGE, WRONG_TYPE
 from tokenmill.stages.decoding.refusals import refusal
 from tokenmill.stages.field_paths import quoted_path
 
@@ -18,6 +22,8 @@ _CUT: Final = "…"
 _INT_ID: Final = 4
 """From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
 _BOM: Final = b"\xef\xbb\xbf"
+_EXACT: Final = 2**53
+"""Up to here, each whole number is a float of its own."""
 _SHOWN: Final = 60
 """Characters of a field's name in a message: names are untrusted."""
 
@@ -46,6 +52,20 @@ class Shape:
     """Characters of an id that is short enough without counting its bytes; 0: `quick` decides nothing."""
     columns: frozenset[str] = field(default=frozenset())
     """Names that a needed column may have."""
+    asked: bool = False
+    """Whether somebody said where the id is."""
+    nan_is_null: bool = False
+    """Whether numbers that are not finite count as null."""
+    given: dict[str, str | None] = field(default_factory=dict)
+    """Columns that all rows have which do not have them themselves."""
+
+    def within(self, given: Mapping[str, str | None]) -> "Shape":
+        """Return how documents are made of rows that have these columns in common."""
+        wanted = {name: value for name, value in given.items() if name in self.columns}
+        if not wanted:
+            return self
+        carried = any(name in wanted for name, _ in self.metadata_fields)
+        return replace(self, given=wanted, as_is=self.as_is and not carried, quick_id=0)
 
     def deciding(self) -> dict[str, object]:
         """Return what decides what is sent, as JSON types: equal for shapes that send the same."""
@@ -56,6 +76,7 @@ class Shape:
             "key": None if self.key is None else self.key[0],
             "kind": [self.plain, self.as_is],
             "limits": [self.max_record_bytes, *astuple(self.limits)],
+            **({"nan": None} if self.nan_is_null else {}),
         }
 
     def quick(self, data: bytes) -> Item | None:
@@ -71,7 +92,7 @@ class Shape:
         text, name = row.get(self.text_field), row.get(self.id_field)
         if type(text) is not str:
             text = next((found for _, find in self.texts if type(found := find(row)) is str), None)
-        if type(name) is float:
+        if type(name) is float or (self.asked and type(name) not in (str, int)):
             return None
         if type(name) is str and len(name) > self.quick_id and _id_bytes(name) > self.limits.max_id_bytes:
             return None
@@ -82,29 +103,35 @@ class Shape:
         try:
             row = orjson.loads(data)
         except orjson.JSONDecodeError:
-            if not data.startswith(_BOM):
-                return Refused(where, str(refusal(data)), data)
-            return self.of_json(where, data.removeprefix(_BOM))
+            if data.startswith(_BOM):
+                return self.of_json(where, data.removeprefix(_BOM))
+            if self.nan_is_null and (made := _without_nan(data)):
+                return self.of_json(where, made)
+            advice = "; --nan-as-null reads NaN and Infinity" if _without_nan(data) else ""
+            return Refused(where, f"{refusal(data)}{advice}", data)
         if type(row) is not dict:
             return Refused(where, "not_an_object: a JSON value, but not an object", data)
+        row = {**self.given, **row} if self.given else row
         if self.as_is:
             return self._as_it_is(where, row, data)
         return self.of_row(where, row, "", data)
 
     def of_row(self, where: str, row: Row, name: str, data: bytes = b"") -> Item | Refused | Unmet:
         """Return the document that a row is; `Unmet` if it is not wanted. ``name`` is its id if it has none."""
-        if self.where and (unwanted := self._unwanted(row)):
-            return unwanted
+        row = {**self.given, **row} if self.given and not data else row
         try:
+            if self.where and (unwanted := self._unwanted(row)):
+                return unwanted
             text = self._text(row)
             self._check_integers(row, data)
-            found = _scalar(self.id(row))
-            own = found if (isinstance(found, str) and found) or type(found) is int else name
-            return self._made(where, row, text, own)
+            own = self._name(row)
+            made = self._made(where, row, text, name if own is None else own)
+            return self._told(made, row) if own is None and isinstance(made, Item) else made
         except RecordError as error:
             return Refused(where, str(error), data)
-        except (orjson.JSONEncodeError, UnicodeEncodeError) as error:
-            return Refused(where, f"no JSON can be made of it: {error}", data)
+        except (orjson.JSONEncodeError, UnicodeEncodeError):
+            name = next(name for name, find in self.texts if type(find(row)) is str)
+            return Refused(where, f"invalid_utf8: {name!r} has half a character (a surrogate)", data)
 
     def of_text(self, where: str, name: str, data: bytes) -> Item | Refused | Unmet:
         """Return the document of a text: ``{"id": name, "text": …}``, or with ``plain`` the text as it is."""
@@ -112,7 +139,7 @@ class Shape:
             return Refused(where, "not text: it holds NUL bytes", data)
         try:
             text = data.decode("utf-8-sig")
-            row = {self.id_field: name, self.text_field: text}
+            row = {**self.given, self.id_field: name, self.text_field: text}
             if self.where and (unwanted := self._unwanted(row)):
                 return unwanted
             self.limits.check_text(text)
@@ -128,21 +155,46 @@ class Shape:
 
     def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | Unmet:
         """Return the object's own bytes, after checking that the mill takes them as a document."""
-        if self.where and (unwanted := self._unwanted(row)):
-            return unwanted
         try:
+            if self.where and (unwanted := self._unwanted(row)):
+                return unwanted
             text = self._text(row)
             if len(data) > self.limits.max_text_bytes:  # UTF-8 is never longer than the same text in JSON
                 self.limits.check_text(text)
             self._check_integers(row, data)
-            name = self.id(row)
-            if (isinstance(name, str) and name) or type(name) is int:
-                self.limits.check_id(name)
+            name = self._name(row)
+            if self.asked and name is not None and type(self.id(row)) is float:
+                return self.of_row(where, row, "", data)
+            self.limits.check_id(name)
             if self.metadata_fields:
                 self._carried(row)
-            return Item(data, text, None if self.key is None else self._key(row, name))
+            item = Item(data, text, None if self.key is None else self._key(row, name))
+            return self._told(item, row) if self.asked and name is None else item
         except RecordError as error:
             return Refused(where, str(error), data)
+
+    def _name(self, row: Row) -> str | int | None:
+        """Return the id that a row has: a text or a whole number, also one that became a float; None: it has none."""
+        found = self.id(row)
+        try:
+            if found is None or found != found:  # noqa: PLR0124 - NaN, and its like of other libraries, are null
+                return None
+            found = _scalar(self.id_from, found)
+        except RecordError as error:
+            if error.reason == INTEGER_OUT_OF_RANGE:
+                raise
+            return None
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - of comparing: a signaling NaN, an array, what a function of theirs made
+            return None
+        if type(found) is float and found.is_integer() and abs(found) <= _EXACT:
+            return int(found)
+        return found if type(found) is int or (type(found) is str and found) else None
+
+    def _told(self, item: Item, row: Row) -> Item:
+        """Return a document without an id of its own, marked where somebody would not expect that."""
+        return item._replace(unnamed=self.asked or self.id(row) is not None)
 
     def _check_integers(self, row: Row, data: bytes) -> None:
         """Refuse an id or a carried field that is an integer beyond 64 bits in the JSON of which ``row`` was parsed."""
@@ -154,8 +206,13 @@ class Shape:
     def _unwanted(self, row: Row) -> Unmet | None:
         """Return the count of a row that does not meet all conditions; None if it meets them."""
         for condition in self.where:
-            if not condition.holds(row):
-                return Unmet(1, int(condition.missing(row)))
+            try:
+                if not condition.holds(row):
+                    return Unmet(1, int(condition.missing(row)))
+            except MemoryError:
+                raise
+            except Exception as error:  # - a function of the user's own may have put anything there
+                raise RecordError(WRONG_TYPE, f"{condition.field!r} cannot be compared: {error}") from error
         return None
 
     def _made(self, where: str, row: Row, text: str, name: str | int) -> Item | Refused:
@@ -198,16 +255,23 @@ class Shape:
         raise RecordError("missing_text", f"no field {wanted}; there are: {there}; say which is the text: --field")
 
     def _carried(self, row: Row) -> dict[str, Any]:
-        fields = {name: value for name, find in self.metadata_fields if (value := _scalar(find(row))) is not None}
-        for name, value in fields.items():
+        found = {name: _scalar(name, find(row)) for name, find in self.metadata_fields}
+        fields = {name: value for name, value in found.items() if value is not None}
+        for name, value in found.items():
             if isinstance(value, (dict, list)):
-                raise RecordError("wrong_type", f"the carried field {name!r} is an array or an object, not one value")
+                raise RecordError(WRONG_TYPE, f"the carried field {name!r} is an array or an object, not one value")
+            if type(value) is float and not isfinite(value):
+                if not self.nan_is_null:
+                    raise RecordError(
+                        WRONG_TYPE, f"the carried field {name!r} is {value}, which JSON has not; as null: --nan-as-null"
+                    )
+                del fields[name]
         self.limits.check_fields(fields)
         return fields
 
     def _key(self, row: Row, name: object) -> bytes:
         wanted, find = self.key or ("", _nothing)
-        value = name if wanted == self.id_field and name != "" else find(row)
+        value = _scalar(wanted, name if wanted == self.id_field and name not in ("", None) else find(row))
         if value is None or isinstance(value, (dict, list)):
             raise RecordError("no_key", f"no field {wanted!r} for the key")
         return word(value).encode()
@@ -236,14 +300,41 @@ def _decoded(name: str, data: bytes) -> str:
         raise RecordError("invalid_utf8", f"{name!r} is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
-def _scalar(value: Any) -> Any:
-    """Return a value of a table as JSON has it: dates, decimals and the like as text."""
-    if value is None or isinstance(value, (str, int, float, bool, dict, list)):
+def _scalar(name: str, value: Any) -> Any:
+    """Return a value of a row as JSON has it: numbers of any library as such; dates, decimals and the like as text.
+
+    Raises:
+        RecordError: it has no such form; with the name of its field.
+
+    """
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, (bool, float, dict, list)):
         return value
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, int):
+        if value in INTEGERS:
+            return value
+        raise RecordError(INTEGER_OUT_OF_RANGE, f"{name!r} is an integer beyond 64 bits: make it a text")
+    if isinstance(value, bytes):
+        return _decoded(name, value)
+    try:
+        return str(value).encode().decode()
+    except UnicodeEncodeError as error:
+        raise RecordError("invalid_utf8", f"{name!r} has half a character (a surrogate)") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # - a function of the user's own may have put anything there
+        raise RecordError(WRONG_TYPE, f"{name!r} is {_kind(value)}, which cannot be made text: {error}") from error
 
 
-def _nothing(_row: Row) -> None:
+def _without_nan(data: bytes) -> bytes | None:
+    """Return the JSON with null for what Python writes for numbers that are not finite; None where it is none."""
+    try:
+        return orjson.dumps(json.loads(data, parse_constant=_nothing))
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _nothing(_: object) -> None:
     return None
 
 
@@ -271,6 +362,8 @@ class ShapeOptions:
     """Field whose value becomes the record's key."""
     plain: bool = False
     """Send the text alone: no JSON object around it, no id."""
+    nan_as_null: bool = False
+    """Numbers that are not finite count as null."""
 
 
 class TopicRules(Protocol):
@@ -330,4 +423,6 @@ def shape_for(topic: TopicRules, max_record_bytes: int, options: ShapeOptions | 
         key=None if options.key is None else (options.key, finder(options.key)),
         quick_id=topic.max_id_bytes // 6 if ordinary else 0,
         columns=frozenset(column for name in needed for column in columns_of(name)),
+        asked=options.id_field is not None,
+        nan_is_null=options.nan_as_null,
     )

@@ -117,7 +117,7 @@ def scan(part: Part, reading: Reading) -> ScannedPart:
 
 
 def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
-    shape, needs = reading.shape, reading.needs
+    shape, needs = reading.shape_of(_named(part.path)), reading.needs
     entries: list[tuple[int, int, int, int]] = []
     others: list[Outcome] = []
     keys: list[bytes | None] = []
@@ -137,6 +137,10 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
         last, behind = (entries[-1][0], entries[-1][1]) if entries else (0, start)
         numbers = last + _lines(file.fileno(), behind, stop)  # blank ones follow the last entry
     return ScannedPart(numbers, np.array(entries, np.int64).reshape(-1, 4), others, keys)
+
+
+def _named(path: str) -> str:
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _line_start(descriptor: int, at: int) -> int:
@@ -164,7 +168,7 @@ def _lines(descriptor: int, start: int, stop: int) -> int:
 def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
     groups = range(part.group, part.group + 1)
     file = File(part.path, BufferedReader(FileIO(part.path)), part.path, groups=groups)
-    chunker = Chunker(reading.shape, os.fsencode(part.path).decode("utf-8", "replace"), Place())
+    chunker = Chunker(reading.shape_of(_named(part.path)), _named(part.path), Place())
     entries: list[tuple[int, int, int, int]] = []
     others: list[Outcome] = []
     last = begin = max(part.before, part.passed)

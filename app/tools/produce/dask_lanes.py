@@ -213,6 +213,7 @@ def _add(total: Summary, lane: Summary) -> None:
     total.broken += lane.broken
     total.broken_before += lane.broken_before
     total.unmet += lane.unmet
+    total.unnamed += lane.unnamed
     total.without_field += lane.without_field
     total.examples += lane.examples
     total.left_out += lane.left_out

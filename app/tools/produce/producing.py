@@ -247,7 +247,7 @@ class _Run:
             number = self._number
             if limit is not None and number >= limit:
                 return
-            value, _, key = item
+            value, _, key, _ = item
             partition = partition_of(number, key, count, self._order)
             self._number = number + 1
             if number <= sent[partition]:

@@ -68,7 +68,8 @@ def deciding_options(
     # Only where they are given, so that runs which older versions began can continue.
     listed = reading.mapping is not None and reading.mapping.batch is not None
     given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
-    given |= {"extract": reading.extract or None, "sql": sql}
+    given |= {"extract": reading.extract or None, "sql": sql, "escape": reading.escape}
+    given |= {"quote": None if reading.quote == '"' else reading.quote}
     return {
         **{name: value for name, value in given.items() if value is not None},
         "format": reading.choice,

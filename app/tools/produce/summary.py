@@ -50,11 +50,14 @@ class PassedOver:
     """Documents that did not meet the conditions, as far as this call read them."""
     without_field: int = 0
     """How many of these lack the field that a condition is about."""
+    unnamed: int = 0
+    """Documents that have no id of their own, though one was asked for, or there is something in its place."""
 
     def count_unmet(self, unmet: Unmet) -> None:
-        """Count documents that did not meet the conditions."""
+        """Count documents that are not as was asked for."""
         self.unmet += unmet.documents
         self.without_field += unmet.without_field
+        self.unnamed += unmet.unnamed
 
     def refuse(self, refused: Refused) -> None:
         """Count something that is no document."""

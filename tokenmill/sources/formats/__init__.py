@@ -5,7 +5,8 @@ from typing import Final, Literal, get_args
 
 from tokenmill.sources.formats.columnar import read_arrow, read_parquet
 from tokenmill.sources.formats.json_values import read_json
-from tokenmill.sources.formats.text import read_csv, read_jsonl, read_text, read_text_lines, read_tsv
+from tokenmill.sources.formats.tables import read_csv, read_tsv
+from tokenmill.sources.formats.text import read_jsonl, read_text, read_text_lines
 from tokenmill.sources.formats.warc import read_warc
 from tokenmill.sources.items import Bad, Content, Entry, File, Format, Needs, Text, library
 

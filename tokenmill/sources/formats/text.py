@@ -1,18 +1,10 @@
-"""Text files: one document each, or one in each line; JSON lines; tables (csv, tsv) that name their columns."""
+"""Text files: one document each, or one in each line; JSON lines."""
 
-import csv
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from tokenmill.sources.compressed import UTF_8, why_not
-from tokenmill.sources.items import Bad, Entry, File, Format, Needs, Place, Text
-
-_MAX_FIELD: Final = (1 << 31) - 1
-"""For `csv.field_size_limit`, which holds for the whole process: the lines bound a field's size already."""
-_OTHERS: Final = (";", "\t", "|", ",")
-"""Delimiters that tables have. None is guessed: where a text has one by chance, a table would be read as another."""
+from tokenmill.sources.items import Bad, Entry, File, Needs, Place, Text
 
 
 class Line(NamedTuple):
@@ -87,119 +79,3 @@ def _text(file: File, data: bytes, *, whole: bool = False) -> Text | Bad:
         except UnicodeDecodeError as error:
             return Bad(why_not(file.encoding, data, error))
     return Text(data, whole)
-
-
-def _read(file: File, needs: Needs, start: Place, delimiter: str) -> Iterator[Entry]:
-    """Yield the rows; an entry's number is that of its last line."""
-    csv.field_size_limit(_MAX_FIELD)
-    lines = _Lines(file, needs.limit)
-    kind, delimiter = ("tsv" if delimiter == "\t" else "csv"), needs.delimiter or delimiter
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    names: list[str] | None = None
-    while True:
-        lines.begin_row()
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            yield lines.number, 0, Bad(f"no {kind} from here on: {error}", broken=True)
-            return
-        if lines.number > start.entry or names is None:
-            yield from ((number, 0, needs.too_long) for number in lines.skipped)
-        if row is None:
-            return
-        if names is None:
-            names = row
-            if bad := needs.missing(names):
-                yield lines.number, 0, bad._replace(why=bad.why + _advice(names, delimiter))
-                return
-            lines.pass_to(file.begin)
-        elif row and lines.number > start.entry:
-            yield lines.number, 0, _content(names, row, lines)
-
-
-def row_ends(file: File, needs: Needs, *, tabs: bool) -> Iterator[Place]:
-    """Yield where each row of a table ends; none behind what `read_csv` or `read_tsv` cannot read."""
-    csv.field_size_limit(_MAX_FIELD)
-    lines = _Lines(file, needs.limit)
-    reader = csv.reader(lines, delimiter=needs.delimiter or ("\t" if tabs else ","), strict=True)
-    with suppress(csv.Error):
-        while next(reader, None) is not None:
-            yield lines.place
-            lines.begin_row()
-
-
-def _advice(names: list[str], delimiter: str) -> str:
-    """Return which other delimiter the first line seems to have; nothing where it has fields with this one."""
-    found = [other for other in _OTHERS if len(names) == 1 and other != delimiter and other in names[0]]
-    return f"; or is the delimiter another one? --delimiter {found[0]!a}" if found else ""
-
-
-def _content(names: list[str], row: list[str], lines: "_Lines") -> dict[str, str] | Bad:
-    if lines.fault:
-        return Bad(lines.fault)
-    if len(row) != len(names):
-        return Bad(f"{len(row)} fields, and the first line names {len(names)}")
-    return dict(zip(names, row, strict=True))
-
-
-class _Lines:
-    """The lines of a row, decoded; remembers what is wrong with them."""
-
-    def __init__(self, file: File, limit: int) -> None:
-        self.number = 0
-        self.fault = ""
-        self.skipped: list[int] = []
-        self._stream = file.stream
-        self._encoding = file.encoding
-        self._limit = limit
-        self._row_bytes = 0
-        self._at = 0
-
-    @property
-    def place(self) -> Place:
-        """Where the next line begins."""
-        return Place(self.number, self._at)
-
-    def pass_to(self, place: Place) -> None:
-        """Pass over all lines before a place that is the beginning of a row."""
-        if place.byte > self._at:
-            self._stream.seek(place.byte)
-            self.number, self._at = place
-
-    def begin_row(self) -> None:
-        """Say that the next line is a row's first."""
-        self.fault = ""
-        self.skipped = []
-        self._row_bytes = 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        while True:
-            data = self._stream.readline(self._limit + 2)
-            if not data:
-                raise StopIteration
-            self.number += 1
-            self._at += len(data)
-            self._row_bytes += len(data)
-            if self._row_bytes <= self._limit + 2 and (data.endswith(b"\n") or len(data) <= self._limit):
-                return self._decoded(data)
-            if self._row_bytes > len(data):
-                raise csv.Error(f"a field with line breaks is longer than {self._limit} bytes; is a quote missing?")
-            while data and not data.endswith(b"\n"):
-                data = self._stream.readline(self._limit + 2)
-                self._at += len(data)
-            self.skipped.append(self.number)
-            self._row_bytes = 0
-
-    def _decoded(self, data: bytes) -> str:
-        try:
-            return data.decode("utf-8-sig" if self.number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            self.fault = f"{why_not(self._encoding, data, error)} of line {self.number}"
-            return data.decode("utf-8", "replace")
-
-
-read_csv: Final[Format] = partial(_read, delimiter=",")
-read_tsv: Final[Format] = partial(_read, delimiter="\t")
