@@ -17,7 +17,14 @@ from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.outcomes import Outcome
 from tokenmill.reading.log_end import LogEnd, ReadMessages
 from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.dead_letters import LetterTopic, RecordPlace, cut_letter, encode_dead_letter, letter_partition
+from tokenmill.wire.dead_letters import (
+    LetterTopic,
+    RecordPlace,
+    WrittenLetter,
+    cut_letter,
+    encode_dead_letter,
+    letter_partition,
+)
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 from ..telemetry import worker_metrics as metrics
@@ -210,27 +217,33 @@ def _size(message: Message) -> int:
     return len(message.tokens) + len(message.open_tokens) + len(message.references)
 
 
-async def send_dead_letters(
-    send: Send, topic: LetterTopic, source: TopicPartition, outcomes: Sequence[Outcome]
-) -> None:
-    """Send records of ``source`` with their reasons to ``topic``; return when all in-sync replicas have all of them.
+def written_letters(
+    topic: LetterTopic, source: TopicPartition, outcomes: Sequence[Outcome]
+) -> list[tuple[int, WrittenLetter]]:
+    """Return the letters for records of ``source``, with their reasons, and the partition of ``topic`` for each.
 
-    They are dead letters, or documents that were filtered out. Each comes at least once: a worker that resumes may send
-    it again, to the same partition of the topic.
+    They are dead letters, or documents that were filtered out.
     """
-    await asyncio.gather(*(_send_dead_letter(send, topic, source, outcome) for outcome in outcomes))
+    letters = []
+    for outcome in outcomes:
+        record = outcome.record
+        place = RecordPlace(source.topic, source.partition, record.offset)
+        headers = encode_dead_letter(
+            place,
+            reason=outcome.reason,
+            detail=outcome.detail,
+            timestamp=record.timestamp,
+            exception=outcome.exception,
+            original=record.headers,
+        )
+        letter = cut_letter(record.key, record.value, headers, topic.most_bytes)
+        letters.append((letter_partition(place, topic.partitions), letter))
+    return letters
 
 
-async def _send_dead_letter(send: Send, topic: LetterTopic, source: TopicPartition, outcome: Outcome) -> None:
-    record = outcome.record
-    place = RecordPlace(source.topic, source.partition, record.offset)
-    headers = encode_dead_letter(
-        place,
-        reason=outcome.reason,
-        detail=outcome.detail,
-        timestamp=record.timestamp,
-        exception=outcome.exception,
-        original=record.headers,
-    )
-    letter = cut_letter(record.key, record.value, headers, topic.most_bytes)
-    await send(topic.name, letter_partition(place, topic.partitions), letter.value, letter.key, letter.headers)
+async def send_letters(send: Send, topic: str, letters: Sequence[tuple[int, WrittenLetter]]) -> None:
+    """Send letters to their partitions of ``topic``; return when all in-sync replicas have all of them.
+
+    Each comes at least once: a worker that resumes may send it again, to the same partition.
+    """
+    await asyncio.gather(*(send(topic, number, one.value, one.key, one.headers) for number, one in letters))

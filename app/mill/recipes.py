@@ -6,6 +6,7 @@ Schemas are fetched before a fetch is milled: waiting for a registry is no part 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -31,7 +32,7 @@ from ..settings import Settings, Stream
 if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without
     from faust.types import TP
 
-    from ..supervisor.in_flight import Board
+    from ..worker.in_flight import Board, Deaths
     from .publisher import Send
     from .skip_list import SkipList
 
@@ -115,6 +116,8 @@ class MillContext:
     """Something that differs once a partition that is sent to has another leader (`tokenmill.reading.log_end`)."""
     board: "Board | None" = None
     """Where a supervisor reads what is being milled."""
+    deaths: "Deaths | None" = None
+    """What was being milled when workers of the supervisor died."""
     start_partition: "Callable[[TP, int], Awaitable[int | None]]"
     set_durable: "Callable[[TP, int], None]"
 
@@ -122,9 +125,20 @@ class MillContext:
 class SchemaWait:
     """Fetches the schemas that one raw partition's records name, before its decoder gets the records."""
 
-    def __init__(self, stages: Stages, where: str, show: Callable[[RegistryError | None], None]) -> None:
-        """``where`` names the partition; ``show`` is called with what is waited for, and with None after that."""
+    def __init__(
+        self,
+        stages: Stages,
+        where: str,
+        show: Callable[[RegistryError | None], None],
+        work: Callable[[int, int, Callable[[], None]], None],
+    ) -> None:
+        """``where`` names the partition; ``show`` is called with what is waited for, and with None after that.
+
+        ``work`` is called in a thread, with the offset of the record over which a schema is learned, twice, and with
+        what learns it.
+        """
         decoder = stages.decoder
+        self._work = work
         self._decoder = decoder if isinstance(decoder, FramedDecoder) else None
         self._where = where
         self._show = show
@@ -146,7 +160,9 @@ class SchemaWait:
         try:
             while decoder is not None:
                 try:
-                    await asyncio.to_thread(decoder.learn, number)
+                    await asyncio.to_thread(decoder.fetch, number)
+                    offset = self._first(number, records)
+                    await asyncio.to_thread(self._work, offset, offset, partial(decoder.learn, number))
                 except RegistryError as error:
                     reason = f"offset {self._first(number, records)} of {self._where} waits: {error}"
                     if reason != said:

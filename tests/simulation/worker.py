@@ -10,7 +10,7 @@ from tests.mills import PARTITION
 from tests.simulation.broker import Broker, Flight, SimulatedLogs, stored
 from tests.simulation.logs import step
 from tests.simulation.scene import Scene
-from tokenmill.app.mill.raw_partition import HALTING
+from tokenmill.app.mill.containment import HALTING
 from tokenmill.errors import MovedError
 from tokenmill.milling import reopening
 from tokenmill.milling.chain_mill import ChainMill

@@ -22,7 +22,7 @@ from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import MillContext, plan_topic
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor.in_flight import Board, Note, RecordsInFlight
+from tokenmill.app.worker.in_flight import Board, Note, RecordsInFlight
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import EngineError, PanicError, TopicError
 
@@ -170,7 +170,7 @@ async def test_what_ends_the_worker_leaves_the_note(
     with Board.file() as file:
         board = Board(file.fileno())
     async with resumed(settings) as partition:
-        partition._note = note = Note(raw_topic, 0, board)
+        partition._containment.note = note = Note(raw_topic, 0, board)
 
         def fail(_records: Sequence[object]) -> None:
             note(1, 1)
@@ -180,6 +180,7 @@ async def test_what_ends_the_worker_leaves_the_note(
         raised = pytest.raises(type(error)) if noted else nullcontext()
         with patch.object(partition._mill, "feed", fail), raised:
             await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
+        board.pardon()  # as whatever ends a process does
         assert list(board.records_in_flight()) == ([RecordsInFlight(raw_topic, 0, 1, 1)] if noted else [])
         assert (partition.halted is None) == noted
         if isinstance(error, PanicError):

@@ -15,8 +15,8 @@ from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
 from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor import supervisor as supervisor_module
-from tokenmill.app.supervisor.in_flight import RecordsInFlight
 from tokenmill.app.supervisor.worker_slot import Child
+from tokenmill.app.worker.in_flight import RecordsInFlight
 from tokenmill.store import Store
 
 LIMITS = WatchLimits(unowned=30, still=60, resume=600)
@@ -29,7 +29,9 @@ class ScriptedChild:
         self.pid = pid
         self.status: Mapping[str, Any] = {}
         self.board = SimpleNamespace(
-            records_in_flight=lambda: in_flight, close=lambda: self.done.append("board closed")
+            records_in_flight=lambda: in_flight,
+            pardon=in_flight.clear,
+            close=lambda: self.done.append("board closed"),
         )
         self.done: list[Any] = []
 
@@ -243,16 +245,21 @@ def test_partitions_of_two_workers_are_told_apart(seen: PartitionsSeen) -> None:
 
 
 def test_a_record_that_workers_die_of_is_named(seen: PartitionsSeen) -> None:
-    """At the second death, whichever worker dies."""
-    deadly = RecordsInFlight("raw-text", 0, 7, 9)
-    seen.start("mill-1", [deadly])
-    seen.start("mill-2", [RecordsInFlight("raw-text", 0, 9, 9)])
-    seen.end("mill-1")
-    assert [kind for kind, _ in seen.told()] == ["ended"]
-    seen.end("mill-2")
-    (suspected, ended) = seen.told()
-    assert (suspected[0], ended[0]) == ("deadly record", "ended")
-    assert suspected[1] == f"workers die again and again while they mill {RecordsInFlight('raw-text', 0, 9, 9)}"
+    """At the second death, whichever worker dies, and at the third; what the supervisor itself ends counts as none."""
+    deadly = RecordsInFlight("raw-text", 0, 9, 9)
+    text = "workers die again and again while they work on "
+    for worker, in_flight, said in (
+        ("mill-1", RecordsInFlight("raw-text", 0, 7, 9), []),
+        ("mill-2", deadly, [text + str(deadly)]),
+        ("mill-1", RecordsInFlight("raw-text", 1, 9, 9), []),
+        ("mill-1", deadly, [f"the partition halts before what workers have died over 3 times: {deadly}"]),
+    ):
+        seen.start(worker, [deadly])
+        seen.supervisor.kill(worker, "nobody has owned another partition")
+        seen.end(worker)
+        seen.start(worker, [in_flight])
+        seen.end(worker)
+        assert [text for kind, text in seen.told() if kind == "deadly record"] == said
 
 
 def test_a_status_tells_of_every_worker(seen: PartitionsSeen, hands: Hands) -> None:
