@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from tokenmill.errors import SettingsError
 from tokenmill.funnel.trial import Trial
 from tokenmill.milling.columns import PART_BYTES, PART_RECORDS
-from tokenmill.sources.items import DocumentSource, ItemChunk, Place, Refused
+from tokenmill.sources.items import DocumentSource, ItemChunk, Place, Refused, where_words
 from tokenmill.sources.reading_order import ITEM_BYTES, ReadAhead
 from tokenmill.spelling import nearest
 from tokenmill.stages.decoding import FORMATS
@@ -175,14 +175,14 @@ class TrialRun:
         progress.count_unmet(chunk.unmet)
         progress.sources += self._between
         self._between = chunk.last
-        for index, item in enumerate(chunk.items):
+        for item, where in zip(chunk.items, chunk.places(found.name), strict=False):
             if isinstance(item, Refused):
                 progress.refuse(item)
                 continue
             if self.limit is not None and progress.documents + len(self._values) >= self.limit:
                 return True
             self._values.append(item.value)
-            self._places.append(chunk.where(found.name, index))
+            self._places.append(where_words(where))
             self._bytes += len(item.value)
         self._note(chunk)
         return False

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import BufferedReader
+from itertools import chain, repeat
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from tokenmill.errors import InputError
@@ -36,6 +37,16 @@ class Refused(NamedTuple):
     def without_data(self) -> "Refused":
         """Where and why, without the data: to be kept for people."""
         return self._replace(data=b"")
+
+
+Where: TypeAlias = tuple[str, int]
+"""The place of an item, for people: the name of its source, and the number of its entry there, 0 where it is all."""
+
+
+def where_words(where: Where) -> str:
+    """Return the place in words."""
+    name, number = where
+    return f"{name}:{number}" if number else name
 
 
 class Unmet(NamedTuple):
@@ -75,10 +86,9 @@ class ItemChunk(NamedTuple):
     """The number of each item's entry in its source, for people (`Place.entry`); 0 where the source is the document,
     none where nobody counts. A refusal that says why the source ends has none."""
 
-    def where(self, name: str, index: int) -> str:
-        """Return the place of an item in the source of this name, for people: file and line."""
-        number = self.numbers[index] if index < len(self.numbers) else 0
-        return f"{name}:{number}" if number else name
+    def places(self, name: str) -> Iterator[Where]:
+        """Return the place of each item in the source of this name, and more of them."""
+        return zip(repeat(name), chain(self.numbers, repeat(0)))
 
 
 class DocumentSource(Protocol):

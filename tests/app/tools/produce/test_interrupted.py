@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import RecordListTooLargeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,8 @@ from tokenmill.wire.dead_letters import SourcePlace, decode_dead_letter
 
 SETTINGS = Settings()
 BAD = b"no object"
+UNWELCOME = "u"
+"""In the text of a document that the brokers refuse."""
 
 
 class Corpus:
@@ -38,6 +41,7 @@ class Corpus:
         self.rng = rng
         self.number = 0
         self.bad = rng.choice([0.0, 0.1, 0.5])
+        self.unwelcome = rng.choice([0.0, 0.0, 0.1, 0.9])
 
     def grow(self, files: int, lines: int) -> None:
         """Append lines, up to so many for each of up to so many files; some are no objects."""
@@ -46,6 +50,7 @@ class Corpus:
                 for _ in range(self.rng.randint(0, lines)):
                     self.number += 1
                     long = "x" * self.rng.choice([0, 0, 0, 30, 200])
+                    long += UNWELCOME if self.rng.random() < self.unwelcome else ""
                     line = json.dumps({"id": self.number, "text": f"{self.number}{long}", "lang": self.number % 5})
                     file.write((BAD if self.rng.random() < self.bad else line.encode()) + b"\n")
 
@@ -54,8 +59,13 @@ class Corpus:
         return [line for path in sorted(self.path.iterdir()) for line in path.read_bytes().splitlines()]
 
     def documents(self) -> list[bytes]:
-        """Return those that are documents."""
-        return [line for line in self.lines() if line != BAD]
+        """Return those that are documents, and that the brokers take."""
+        return [line for line in self.lines() if not is_refused(line)]
+
+
+def is_refused(line: bytes) -> bool:
+    """Return whether a line is no document, or one that the brokers refuse."""
+    return line == BAD or json.loads(line)["text"].endswith(UNWELCOME)
 
 
 class World:
@@ -96,7 +106,7 @@ class World:
         found = [value for part in self.kafka.values(RAW) for value in part]
         assert Counter(found) == Counter(self.corpus.documents())
         if self.options.get("on_error") == "dead-letter":
-            bad = [n for n, line in enumerate(self.corpus.lines()) if line == BAD]
+            bad = [n for n, line in enumerate(self.corpus.lines()) if is_refused(line)]
             letters = [letter for number in (0, 1) for letter in self.letters(number)]
             assert len(set(letters)) == len(bad)
 
@@ -134,6 +144,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, **options:
     folder = Path(mkdtemp(dir=tmp_path))
     kafka = ScriptedKafka(rng.choice([1, 2, 3]), rng)
     kafka.slow = rng.choice([None, DEAD])
+    kafka.refuse_value = lambda value: RecordListTooLargeError() if value and is_refused(value) else None
     kafka.install(monkeypatch)
     return World(Corpus(folder, rng), kafka, **options)
 
