@@ -13,8 +13,8 @@ import typer
 
 from tokenmill.errors import SettingsError
 from tokenmill.sources import DocumentSource, FolderWalk, Reading, ShapeOptions, find_sources, is_piped, shape_for
-from tokenmill.sources.compressed import known_encoding
 from tokenmill.sources.conditions import Condition
+from tokenmill.sources.encodings import known_encoding
 from tokenmill.sources.formats import Choice
 from tokenmill.sources.mapping import CALL_SECONDS, Mapping
 from tokenmill.sources.sql import sql_sources

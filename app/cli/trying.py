@@ -14,8 +14,8 @@ from tokenmill.funnel.pictures import languages_line, length_bars, terminal_bars
 from tokenmill.funnel.trial import TrialResult
 from tokenmill.funnel.tried_documents import TriedDocument
 from tokenmill.sources import Reading, ShapeOptions, shape_for
-from tokenmill.sources.compressed import known_encoding
 from tokenmill.sources.conditions import Condition
+from tokenmill.sources.encodings import known_encoding
 
 from ..mill.recipes import RawTopicPlan
 from ..settings import Settings

@@ -1,18 +1,17 @@
 """Zip archives: each member is a file, read from the archive while it is decompressed, and never unpacked."""
 
-import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from tokenmill.sources.compressed import DAMAGE, decompressed, in_steps, suffixes_of
-from tokenmill.sources.file_sources import Chunker, Reading, broken_chunk
-from tokenmill.sources.formats import File, kind_of
-from tokenmill.sources.items import DocumentSource, ItemChunk, Place
+from tokenmill.sources.compressed import DAMAGE, in_steps
+from tokenmill.sources.file_sources import Opened, Reading, Unreadable, file_chunks, readable
+from tokenmill.sources.items import DocumentSource, File, ItemChunk, Place
 
 ZIP: Final = ".zip"
 OPEN_ARCHIVES: Final = 16
@@ -32,7 +31,7 @@ def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
     try:
         members = [info for info in _opened(_Version.of(path)).infolist() if _is_wanted(info)]
     except (*DAMAGE, ValueError, NotImplementedError) as error:  # names in no encoding; parts on several disks
-        yield UnreadableArchive(path, reading, str(error))
+        yield Unreadable(readable(path), reading, f"no zip archive, or damaged: {error}")
         return
     for info in sorted(members, key=lambda info: (info.filename, info.header_offset)):
         yield ZipMember(path, info, reading)
@@ -49,17 +48,12 @@ class ZipMember:
     @property
     def name(self) -> str:
         """The archive's path and the member's, ``archive.zip!folder/member.txt``."""
-        return f"{_readable(self.archive)}!{_readable(self.info.filename)}"
+        return f"{readable(self.archive)}!{readable(self.info.filename)}"
 
     @property
     def size(self) -> int:
         """Bytes that it takes in the archive."""
         return self.info.compress_size
-
-    @property
-    def kind(self) -> str:
-        """The kind of file as which it is read."""
-        return kind_of(suffixes_of(self.info.filename)[0], self.reading.choice)
 
     def signature(self) -> bytes:
         """Return the checksum and size that the archive has of its content."""
@@ -67,49 +61,20 @@ class ZipMember:
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the member's items."""
-        chunker = Chunker(self.reading.shape, self.name, start)
-        try:
-            if why := _hindrance(self.info):
-                raise BadZipFile(why)
-            yield from self._chunks(chunker, start)
-        except DAMAGE as error:
-            yield broken_chunk(chunker, error)
+        return file_chunks(self, self.reading, start, self._opened())
 
-    def _chunks(self, chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
+    @contextmanager
+    def _opened(self) -> Iterator[Opened]:
+        if why := _hindrance(self.info):
+            raise BadZipFile(why)
         with _opened(_Version.of(self.archive)).open(self.info) as member:
-            file = File(self.name, decompressed(in_steps(member), suffixes_of(self.info.filename)[1]))
+            file = File(self.name, in_steps(member))
 
             def read_so_far() -> int:
                 share = member.tell() / max(1, self.info.file_size) if file.share is None else file.share
                 return int(share * self.size)
 
-            for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
-                yield chunker.chunk(items, read_so_far())
-            yield chunker.chunk(chunker.rest, self.size, last=True)
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableArchive:
-    """An archive whose members cannot be listed."""
-
-    path: str
-    reading: Reading
-    why: str
-    size: int = 0
-
-    @property
-    def name(self) -> str:
-        """The path as it was given."""
-        return _readable(self.path)
-
-    def signature(self) -> bytes:
-        """Return why it cannot be read."""
-        return self.why.encode("utf-8", "replace")
-
-    def chunks(self, start: Place) -> Iterator[ItemChunk]:
-        """Yield a refusal that says why."""
-        why = f"no zip archive, or damaged: {self.why}"
-        yield broken_chunk(Chunker(self.reading.shape, self.name, start), BadZipFile(why))
+            yield file, read_so_far
 
 
 class _Version(NamedTuple):
@@ -150,7 +115,3 @@ def _hindrance(info: ZipInfo) -> str:
     if Path(info.filename).suffix.lower() == ZIP:
         return "an archive in an archive: unpack it, and name the file"
     return ""
-
-
-def _readable(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "replace")

@@ -17,9 +17,10 @@ from typing import Final
 from tokenmill.errors import InputError
 from tokenmill.sources.addresses import HUB
 from tokenmill.sources.archives import ZIP, ZipMember, zip_sources
+from tokenmill.sources.compressed import suffixes_of
 from tokenmill.sources.datasets import DatasetSource, is_dataset
 from tokenmill.sources.file_sources import STDIN, STDIN_NUMBER, FileSource, Reading, StandardInput
-from tokenmill.sources.formats import require
+from tokenmill.sources.formats import kind_of, require
 from tokenmill.sources.formats.web_pages import EXTRACT
 from tokenmill.sources.items import DocumentSource, library
 from tokenmill.sources.remote import RemoteFile, is_remote, remote_sources
@@ -179,7 +180,8 @@ def find_sources(
         library("resiliparse.parse.html", EXTRACT, "--extract")
     walk = walk or FolderWalk()
     sources = [source for path in paths for source in _sources(path, reading, split, walk)]
-    require(source.kind for source in sources if isinstance(source, FileSource | ZipMember | RemoteFile))
+    files = (source.name for source in sources if isinstance(source, FileSource | ZipMember | RemoteFile))
+    require({kind_of(suffixes_of(name)[0], reading.choice) for name in files})
     return sources
 
 

@@ -5,7 +5,7 @@ against these: an object that changes while it is read ends the run, and one tha
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader, RawIOBase
@@ -13,10 +13,9 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tokenmill.errors import InputError
-from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, decompressed, suffixes_of
-from tokenmill.sources.file_sources import Chunker, Reading, broken_chunk
-from tokenmill.sources.formats import File, kind_of
-from tokenmill.sources.items import ItemChunk, Place, library
+from tokenmill.sources.compressed import BUFFER_BYTES
+from tokenmill.sources.file_sources import Opened, Reading, file_chunks
+from tokenmill.sources.items import File, ItemChunk, Place, library
 from tokenmill.sources.web import WEB_ERRORS, RemoteAnswer, Version, WebServer
 
 SCHEMES: Final = ("s3://", "gs://", "https://", "http://")
@@ -126,11 +125,6 @@ class RemoteFile:
         """Bytes of it."""
         return self.version.size
 
-    @property
-    def kind(self) -> str:
-        """The kind of file as which it is read."""
-        return kind_of(suffixes_of(self.path)[0], self.reading.choice)
-
     def signature(self) -> bytes:
         """Return its entity tag and size."""
         return f"{self.version.tag} {self.version.size}".encode()
@@ -142,17 +136,9 @@ class RemoteFile:
             InputError: the store does not answer any more, or the object is another one now.
 
         """
-        chunker = Chunker(self.reading.shape, self.name, start)
         remote = _RemoteStream(self)
-        try:
-            with BufferedReader(remote, BUFFER_BYTES) as raw:
-                suffix = suffixes_of(self.path)[1]
-                file = File(self.name, decompressed(raw, suffix))
-                for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
-                    yield chunker.chunk(items, remote.furthest)
-                yield chunker.chunk(chunker.rest, self.size, last=True)
-        except DAMAGE as error:
-            yield broken_chunk(chunker, error)
+        opened: Opened = (File(self.name, BufferedReader(remote, BUFFER_BYTES)), lambda: remote.furthest)
+        return file_chunks(self, self.reading, start, nullcontext(opened))
 
 
 class _RemoteStream(RawIOBase):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO, Final, NamedTuple
 
-from tokenmill.sources.compressed import UTF_8, why_not
+from tokenmill.sources.encodings import UTF_8, why_not
 from tokenmill.sources.items import Bad, Entry, File, Format, Needs, Place, Text
 
 _MAX_FIELD: Final = (1 << 31) - 1
