@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.chains import make_chain, make_info
-from tokenmill.store.commit_log import Commit, Scan, scan
-from tokenmill.store.rows import make_rows
+from tokenmill.store.commit_log import Commit, Scan, make_rows, scan
 
 INFO = make_info(segment_blocks=12)
 CHAIN = make_chain(INFO, 12)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.store.durable import put_file, write_at
+from tokenmill.store.layout import put_file, write_at
 
 
 def test_a_file_is_put_whole_in_its_place(tmp_path: Path) -> None:

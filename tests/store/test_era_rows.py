@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.eras.histories import chains
 from tests.store.eras import with_offsets
 from tokenmill.eras import Era
-from tokenmill.store.era_rows import ROW_BYTES, EraRow, encode_commit, row_seed, scan
+from tokenmill.store.eras import ROW_BYTES, EraRow, encode_commit, row_seed, scan
 
 SEED = row_seed(bytes(range(16)))
 

@@ -14,13 +14,13 @@ from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
 from tokenmill.errors import LockedError, StoreError
 from tokenmill.exports.folder import ExportFolder
 from tokenmill.store import StoreLock
-from tokenmill.store.lock import PartitionLock
+from tokenmill.store.layout import PartitionLock
 from tokenmill.store.retiring import retire
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tokenmill.store.lock import PartitionLock
+from tokenmill.store.layout import PartitionLock
 lock = PartitionLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tokenmill.store.manifest import Manifest
+from tokenmill.store.sealing import Manifest
 
 MANIFEST = Manifest(
     stream="s",

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from tokenmill.store.megatron import megatron_index
+from tokenmill.store.sealing import megatron_index
 
 
 @pytest.mark.parametrize(("dtype", "code", "theirs"), [("uint8", 1, "u1"), ("uint16", 8, "<u2"), ("uint32", 4, "<i4")])

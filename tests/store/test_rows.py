@@ -3,7 +3,7 @@
 from zlib import crc32
 
 from tests.store.chains import make_chain, make_info
-from tokenmill.store.rows import BLOCK_ROW, chain_after, entry_span, make_rows
+from tokenmill.store.commit_log import BLOCK_ROW, chain_after, entry_span, make_rows
 
 
 def test_a_row_says_where_its_entry_ends_and_what_its_bytes_hash_to() -> None:

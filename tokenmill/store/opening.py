@@ -1,6 +1,6 @@
 """Opening what a store, or any copy of one, holds of a stream, for reading."""
 
-from tokenmill.store.era_reader import EraReader
+from tokenmill.store.eras import EraReader
 from tokenmill.store.layout import StorePath, partition_directory, store_directory, stream_directory
 from tokenmill.store.reader import OnDamage, PartitionReader
 from tokenmill.store.store import read_stream
