@@ -20,7 +20,7 @@ from ..settings import Settings
 from ..tools.skip_and_ignore import ignore, skip
 from .options import OneStream, examples, with_settings
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, show_table
-from .tables import Table
+from .tables import ShownTable
 
 Last = Annotated[int, typer.Option("--last", help="Show so many, the newest ones.", min=1)]
 RawTopic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
@@ -151,9 +151,9 @@ async def _close(settings: Settings, stream: str) -> list[Era]:
     return await _read(settings, stream)
 
 
-def eras_table(eras: list[Era]) -> Table:
+def eras_table(eras: list[Era]) -> ShownTable:
     """Return a row for each era."""
-    table = Table(("era", "closed", "blocks", "partition: blocks"), words=True)
+    table = ShownTable(("era", "closed", "blocks", "partition: blocks"), words=True)
     for era in eras:
         ranges = ", ".join(
             f"{n}: {part.first:,} to {part.stop - 1:,}" for n, part in enumerate(era.ranges) if part.blocks

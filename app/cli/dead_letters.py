@@ -23,7 +23,7 @@ from .figures import All, example_lines
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, moment_of, say, show, show_json, show_table, size
 from .progress import ProgressLine
-from .tables import Table, pairs
+from .tables import ShownTable, pairs
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 STANDARD_INPUT = "-"
@@ -287,17 +287,17 @@ def required_place(name: str) -> Place:
     return place
 
 
-def counts_table(reasons: Counter[str]) -> Table:
+def counts_table(reasons: Counter[str]) -> ShownTable:
     """Return a row for each reason, and one for all of them."""
-    table = Table(("reason", "records"))
+    table = ShownTable(("reason", "records"))
     for reason, number in [*reasons.most_common(), ("in all", reasons.total())]:
         table.add(reason, number)
     return table
 
 
-def letters_table(letters: Iterable[DeadLetter]) -> Table:
+def letters_table(letters: Iterable[DeadLetter]) -> ShownTable:
     """Return a row for each letter."""
-    table = Table(("place", "written", "reason", "detail and value"), words=True)
+    table = ShownTable(("place", "written", "reason", "detail and value"), words=True)
     for letter in letters:
         value = beginning_of(repr((letter.value or b"")[:LINE_CHARACTERS]), LINE_CHARACTERS)
         detail = beginning_of(escaped(letter.detail), LINE_CHARACTERS)

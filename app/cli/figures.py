@@ -10,7 +10,7 @@ from tokenmill.funnel.retention import Retention
 from tokenmill.funnel.tried_documents import TriedDocument, beginning_of
 
 from .output import show, show_table
-from .tables import Table
+from .tables import ShownTable
 
 LINE_CHARACTERS: Final = 100
 """Of a text, where it is one of many."""
@@ -30,10 +30,10 @@ def show_figures(retention: Retention, name: str = "", tokens: Mapping[str, int]
         show_table(table)
 
 
-def funnel_table(retention: Retention, tokens: Mapping[str, int] | None = None) -> Table:
+def funnel_table(retention: Retention, tokens: Mapping[str, int] | None = None) -> ShownTable:
     """Return a row for each reason for which documents were dropped, and for each of dead letters."""
     columns = ("dropped by", "reason", "documents", "share", "bytes of text", "tokens")
-    table = Table(columns[: 5 if tokens is None else 6])
+    table = ShownTable(columns[: 5 if tokens is None else 6])
     for row in retention.funnel():
         counted = () if tokens is None else (tokens[row.reason],)
         share = f"{row.documents / retention.documents:.1%}"

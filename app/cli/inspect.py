@@ -25,7 +25,7 @@ from ..tools.inspect import (
 from .figures import LINE_CHARACTERS
 from .options import examples, with_settings
 from .output import AsJson, count, moment_of, say, show, show_json, show_table, size
-from .tables import Table, pairs
+from .tables import ShownTable, pairs
 
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
 Partition = Annotated[int, typer.Argument(help="Number of the partition.", show_default=False)]
@@ -179,9 +179,11 @@ def stream_facts(report: StreamReport) -> dict[str, Any]:
     }
 
 
-def chains_table(report: StreamReport) -> Table:
+def chains_table(report: StreamReport) -> ShownTable:
     """Return one row for each chain."""
-    table = Table(("partition", "source", "milled to", "messages", "records", "kept", "blocks", "in store", "segments"))
+    table = ShownTable(
+        ("partition", "source", "milled to", "messages", "records", "kept", "blocks", "in store", "segments")
+    )
     for chain in report.chains:
         first, end = chain.raw_range
         held = ("-", "-") if chain.store_blocks is None else (_held(chain), chain.segments)

@@ -16,7 +16,7 @@ from rich.progress import TextColumn
 from rich.segment import Segment
 
 from ..terminal import escaped, escaped_json, escaped_lines, is_terminal
-from .tables import Table, terminal_width
+from .tables import ShownTable, terminal_width
 
 PlainColumn: Final = partial(TextColumn, markup=False)
 """A column of a progress bar whose text is shown as it is."""
@@ -74,7 +74,7 @@ def show_json(value: object) -> None:
     show(escaped_json(value))
 
 
-def show_table(table: Table) -> None:
+def show_table(table: ShownTable) -> None:
     """Write a table to standard output; only a terminal's lines are of its width."""
     for line in table.lines(terminal_width() if sys.stdout.isatty() else None):
         show(line)

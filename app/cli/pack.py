@@ -24,7 +24,7 @@ from .output import AsJson, count, say, show, show_json, show_table, size
 from .produce_output import ProduceProgress, say_refusals, say_unmet, summary_json
 from .progress import until_interrupted
 from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
-from .tables import Table
+from .tables import ShownTable
 
 HOW_PACKED = "How it is packed"
 PARTITIONS = 4
@@ -217,10 +217,10 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
         raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see above")
 
 
-def streams_table(summary: PackSummary) -> Table:
+def streams_table(summary: PackSummary) -> ShownTable:
     """Return one row for each stream: what became of all documents."""
     columns = ("stream", "documents", "kept", "filtered", "dead letters", "other split", "tokens")
-    table = Table((*columns, "blocks", "eras", "open tokens"))
+    table = ShownTable((*columns, "blocks", "eras", "open tokens"))
     for name, stream in summary.streams.items():
         totals = stream.totals
         table.add(

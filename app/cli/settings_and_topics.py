@@ -17,7 +17,7 @@ from ..settings import Loaded, Settings
 from ..settings.values import as_variable
 from .options import examples, with_loaded, with_settings
 from .output import AsJson, count, say, show, show_json, show_table
-from .tables import Table
+from .tables import ShownTable
 
 Partitions = Annotated[
     int | None, typer.Option(min=1, help="Create missing raw topics too, with this many partitions.")
@@ -54,9 +54,9 @@ def config(loaded: Loaded, *, as_json: AsJson = False) -> None:
     show_table(config_table(loaded))
 
 
-def config_table(loaded: Loaded) -> Table:
+def config_table(loaded: Loaded) -> ShownTable:
     """Return a row for each setting."""
-    table = Table(("setting", "from", "value"), words=True)
+    table = ShownTable(("setting", "from", "value"), words=True)
     for name, origin in loaded.origins.items():
         table.add(name, origin, as_variable(getattr(loaded.settings, name)))
     return table
@@ -115,9 +115,9 @@ def _summaries() -> dict[str, str]:
     return {name: (one.step.__doc__ or "").partition("\n")[0] for name, one in STEPS.items()}
 
 
-def steps_table() -> Table:
+def steps_table() -> ShownTable:
     """Return a row for each profile and step."""
-    table = Table(("name", "what it does"), words=True)
+    table = ShownTable(("name", "what it does"), words=True)
     for name, profile in PROFILES.items():
         table.add(name, f"{profile.summary} Profile, version {profile.version}.")
     for name, summary in _summaries().items():

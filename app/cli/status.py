@@ -22,7 +22,7 @@ from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, Reco
 from .figures import All, show_figures
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table
-from .tables import Table
+from .tables import ShownTable
 
 SECONDS: Final = 10.0
 """For the answer, which a service makes from what it knows."""
@@ -157,9 +157,9 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def workers_table(workers: list[Mapping[str, Any]]) -> Table:
+def workers_table(workers: list[Mapping[str, Any]]) -> ShownTable:
     """Return a row for each worker."""
-    table = Table(("worker", "process", "state", "restarts", "partitions"))
+    table = ShownTable(("worker", "process", "state", "restarts", "partitions"))
     for worker in workers:
         wait = worker["restart_in"]
         state = worker["state"] if wait is None else f"starts in {wait:.0f} s"
@@ -167,9 +167,9 @@ def workers_table(workers: list[Mapping[str, Any]]) -> Table:
     return table
 
 
-def partitions_table(partitions: list[Mapping[str, Any]]) -> Table:
+def partitions_table(partitions: list[Mapping[str, Any]]) -> ShownTable:
     """Return a row for each partition."""
-    table = Table(("partition", "worker", "state", "position", "end", "lag", "why"), words=True)
+    table = ShownTable(("partition", "worker", "state", "position", "end", "lag", "why"), words=True)
     for row in partitions:
         numbers = ("?" if row[name] is None else row[name] for name in ("position", "end", "lag"))
         place = f"{row['topic']}/{row['partition']}"
@@ -245,10 +245,10 @@ def draw(ledger: RecordLedger, plot: str | None) -> None:
             show(line)
 
 
-def ledger_table(ledger: RecordLedger, most: int | None = None) -> Table:
+def ledger_table(ledger: RecordLedger, most: int | None = None) -> ShownTable:
     """Return a row for each chain, and for each stream its sum; where these are too many, the sums alone."""
     columns = ("chain", "to offset", "records", "kept", "filtered", "tombstones", "dead letters", "flushes")
-    table = Table((*columns, "other split", "blocks", "tokens in blocks", "open tokens", "bytes"))
+    table = ShownTable((*columns, "other split", "blocks", "tokens in blocks", "open tokens", "bytes"))
     for total in ledger.streams:
         chains = [chain for chain in ledger.chains if chain.stream == total.stream]
         shown = chains if most is None or len(ledger.chains) <= most else []

@@ -19,7 +19,7 @@ _NUMBER: Final = re.compile(r"[-?]|-?[\d,.]+( ?%)?")
 
 
 @dataclass(slots=True)
-class Table:
+class ShownTable:
     """Rows of values, each under the name of its column."""
 
     columns: Sequence[str]
@@ -51,9 +51,9 @@ class Table:
             yield from (f"{'':{GAP}}{line}" for line in flowed(parts, between, width - GAP))
 
 
-def pairs(values: Mapping[str, Any]) -> Table:
+def pairs(values: Mapping[str, Any]) -> ShownTable:
     """Return names and values as a table of two columns without a heading."""
-    table = Table(("", ""), words=True)
+    table = ShownTable(("", ""), words=True)
     for name, value in values.items():
         table.add(name.replace("_", " "), "-" if value is None else str(value))
     return table

@@ -22,7 +22,7 @@ from .output import AsJson, PlainColumn, count, of_all, say, show, show_json, sh
 from .produce_output import say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
 from .reading_options import Paths, SourceChoice, with_reading
-from .tables import Table
+from .tables import ShownTable
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""
@@ -141,9 +141,9 @@ def show_result(progress: TrialProgress, found: TrialResult, *, everything: bool
         say("--all shows more examples and their texts, speeds and lengths")
 
 
-def speed_table(found: TrialResult) -> Table:
+def speed_table(found: TrialResult) -> ShownTable:
     """Return a row for each stage: how fast it was, and how many texts it changed."""
-    table = Table(("stage", "text", "MB/s", "seconds", "texts changed"))
+    table = ShownTable(("stage", "text", "MB/s", "seconds", "texts changed"))
     for name, speed in found.speeds.items():
         rate = speed.megabytes_per_second
         shown = None if rate is None else f"{rate:,.{1 if rate < EXACT_BELOW else 0}f}"

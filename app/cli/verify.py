@@ -14,7 +14,7 @@ from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
 from .progress import ProgressLine
-from .tables import Table
+from .tables import ShownTable
 
 Streams = Annotated[
     list[str] | None,
@@ -97,10 +97,10 @@ def verify_command(
         raise typer.Exit(TokenMillError.exit_code)
 
 
-def chains_table(result: VerifyResult) -> Table:
+def chains_table(result: VerifyResult) -> ShownTable:
     """Return one row for each chain."""
     columns = ("chain", "to offset", "records", "kept", "filtered", "dead letters", "tokens", "blocks", "in topic")
-    table = Table((*columns, "in store", "not in blocks"))
+    table = ShownTable((*columns, "in store", "not in blocks"))
     for chain in result.chains:
         totals = chain.totals
         table.add(

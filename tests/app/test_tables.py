@@ -14,7 +14,7 @@ from rich.cells import cell_len
 import tokenmill
 from tokenmill.app.cli import control_records, dead_letters, figures, inspect, pack, status, trying, verify
 from tokenmill.app.cli import settings_and_topics as topics
-from tokenmill.app.cli.tables import GAP, Table, pairs
+from tokenmill.app.cli.tables import GAP, ShownTable, pairs
 from tokenmill.app.settings import load_with_origins
 from tokenmill.app.tools.inspect import ChainReport, SegmentReport
 from tokenmill.app.tools.inspect.record_ledger import ChainLedger, RecordLedger
@@ -58,7 +58,7 @@ def made(**values: Any) -> Any:
     return SimpleNamespace(**values)
 
 
-TABLES: dict[str, Callable[[], Table]] = {
+TABLES: dict[str, Callable[[], ShownTable]] = {
     "chains_table of verify": lambda: verify.chains_table(cast("VerifyResult", made(chains=[CHECKED, CHECKED]))),
     "chains_table of inspect": lambda: inspect.chains_table(made(chains=[REPORT])),
     "config_table": lambda: topics.config_table(load_with_origins()),
@@ -95,7 +95,7 @@ def test_nothing_in_a_table_is_cut(name: str, width: int | None) -> None:
 
 def test_a_table_is_columns_where_they_fit_and_else_paragraphs() -> None:
     """Numbers stand at the right; a sentence is broken between words; what is escaped moves nothing."""
-    table = Table(("chain", "blocks", "why"), words=True)
+    table = ShownTable(("chain", "blocks", "why"), words=True)
     table.add("a/0", 1234, "it waits for a block that the topic has not got any more")
     table.add("b/10\x1b[2J", 5, None)
     wide, narrow = table.lines(50), table.lines(30)
@@ -122,10 +122,14 @@ def test_every_table_of_the_command_line_is_tested_here() -> None:
     made_by = Counter[str]()
     for file in sorted(CLI.glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) == "Table":
+            if (
+                isinstance(node, ast.FunctionDef)
+                and node.returns is not None
+                and ast.unparse(node.returns) == "ShownTable"
+            ):
                 made_by[node.name] += 1
                 assert hasattr(import_module(f"tokenmill.app.cli.{file.stem}"), node.name)
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Table":
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "ShownTable":
                 made_by["calls"] += 1
     assert made_by.pop("calls") == made_by.total()
     assert made_by == Counter(name.split()[0] for name in TABLES)
