@@ -79,7 +79,7 @@ def test_no_record_stops_another_whatever_stage_it_is_poison_for(  # noqa: PLR09
 ) -> None:
     """No worker ends, all that is sent is milled, and each has its letter; a record that is skipped, too."""
     others, poisons = RECIPES[recipe]
-    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, **others)
+    settings = service_settings(broker, topic(2), tmp_path, **others)
     send(settings, [Raw(TEXT, 1)] * 20)
     places = in_own_loop(lambda: send_all(settings, poisons))
     flush_all(settings)
