@@ -183,25 +183,19 @@ def _source_choice(
     lines: Lines = False,
     delimiter: Annotated[
         str | None,
-        typer.Option(
-            metavar="CHARACTER", help="Between the fields of csv and tsv: ';' or '\\t'.", rich_help_panel=HOW_READ
-        ),
+        typer.Option(metavar="CHARACTER", help="Between fields of csv, tsv: ';' or '\\t'.", rich_help_panel=HOW_READ),
     ] = None,
     quote: Annotated[
         str,
-        typer.Option(
-            metavar="CHARACTER", help="Around fields of csv and tsv; none: quotes are text.", rich_help_panel=HOW_READ
-        ),
+        typer.Option(metavar="CHARACTER", help="Around fields; none: quotes are text.", rich_help_panel=HOW_READ),
     ] = '"',
     escape: Annotated[
         str | None,
-        typer.Option(
-            metavar="CHARACTER", help="Before quotes within fields of csv and tsv: '\\'.", rich_help_panel=HOW_READ
-        ),
+        typer.Option(metavar="CHARACTER", help="Before quotes within fields: '\\'.", rich_help_panel=HOW_READ),
     ] = None,
     encoding: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of csv, tsv and texts: utf-16, latin-1, cp1252.", rich_help_panel=HOW_READ),
+        typer.Option(metavar="NAME", help="Of csv, tsv, texts: utf-16, latin-1, …", rich_help_panel=HOW_READ),
     ] = None,
     follow_links: Annotated[
         bool,
@@ -228,7 +222,7 @@ def _source_choice(
     ] = None,
     id_field: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Field with the id; it is sent as the topic's.", rich_help_panel=WHAT_SENT),
+        typer.Option(metavar="NAME", help="Field with the id.", rich_help_panel=WHAT_SENT),
     ] = None,
     metadata_fields: Annotated[
         str | None,
@@ -238,9 +232,7 @@ def _source_choice(
     ] = None,
     nan_as_null: Annotated[
         bool,
-        typer.Option(
-            "--nan-as-null", help="Leave such fields out that are NaN or infinite.", rich_help_panel=WHAT_SENT
-        ),
+        typer.Option("--nan-as-null", help="Leave out fields of NaN, infinity.", rich_help_panel=WHAT_SENT),
     ] = False,
     where: Annotated[
         list[str] | None,
@@ -264,7 +256,7 @@ def _source_choice(
         typer.Option(
             min=1,
             metavar="N",
-            help="The function gets a list of N rows at most, and returns a list of as many.",
+            help="It gets a list of N rows at most, and returns as many.",
             rich_help_panel=WHAT_SENT,
         ),
     ] = None,
@@ -280,21 +272,21 @@ def _source_choice(
     ] = CALL_SECONDS,
     plain: Annotated[
         bool,
-        typer.Option("--plain", help="Send the text alone, no JSON object with an id.", rich_help_panel=WHAT_SENT),
+        typer.Option("--plain", help="Send the text alone, without id.", rich_help_panel=WHAT_SENT),
     ] = False,
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Stop after so many documents.", rich_help_panel=WHAT_SENT)
     ] = None,
     shuffle_buffer: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Shuffle with so many documents in memory.", rich_help_panel=WHAT_SENT),
+        typer.Option(min=0, metavar="N", help="Documents that are shuffled.", rich_help_panel=WHAT_SENT),
     ] = 0,
     seed: Annotated[int, typer.Option(help="Decides the shuffled order.", rich_help_panel=WHAT_SENT)] = 0,
     key: Annotated[
         str | None,
         typer.Option(
             metavar="FIELD",
-            help="Equal values share a partition; without it documents are spread evenly.",
+            help="Equal values share a partition.",
             rich_help_panel=WHAT_SENT,
         ),
     ] = None,
