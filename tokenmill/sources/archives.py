@@ -76,7 +76,11 @@ class ZipMember:
             yield broken_chunk(chunker, error)
 
     def _chunks(self, chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
-        with _opened(_Version.of(self.archive)).open(self.info) as member:
+        try:
+            opened = _opened(_Version.of(self.archive)).open(self.info)
+        except (ValueError, NotImplementedError, RuntimeError) as error:  # its own head says other than the table
+            raise BadZipFile(str(error)) from error
+        with opened as member:
             file = File(self.name, decompressed(in_steps(member), suffixes_of(self.info.filename)[1]))
 
             def read_so_far() -> int:
@@ -136,7 +140,7 @@ def _is_wanted(info: ZipInfo) -> bool:
     """Return whether it is a file, no folder and no link, whose path has no name that starts with a dot."""
     kind = stat.S_IFMT(info.external_attr >> 16)
     hidden = any(part.startswith(".") and part != ".." for part in PurePosixPath(info.filename).parts)
-    return not info.is_dir() and not hidden and kind in (0, stat.S_IFREG)
+    return not info.filename.endswith("/") and not hidden and kind in (0, stat.S_IFREG)
 
 
 def _hindrance(info: ZipInfo) -> str:

@@ -181,7 +181,7 @@ def _cut(ends: Iterable[Place], size: int, least: int) -> Iterator[PartBounds]:
 
 
 def _row_groups(path: str, least: int) -> Iterator[PartBounds]:
-    groups = row_groups(path)
+    groups = row_groups(path, places=True)
     first = rows = before = 0
     for number, group in enumerate(groups, 1):
         begin = groups[first].begin

@@ -112,13 +112,19 @@ def _of_fixed_size_list(array: Any) -> Weights:
 
 def _of_text(array: Any) -> Weights:
     wide = str(array.type).startswith("large")
-    offsets = np.frombuffer(array.buffers()[1] or b"", np.int64 if wide else np.int32)
+    offsets = _numbers(array, np.dtype(np.int64 if wide else np.int32))
     return VALUE_BYTES + np.diff(offsets[array.offset : array.offset + len(array) + 1]).astype(np.float64)
 
 
 def _of_view(array: Any) -> Weights:
-    views = np.frombuffer(array.buffers()[1] or b"", np.int32).reshape(-1, 4)  # each begins with its length
+    views = _numbers(array, np.dtype((np.int32, 4)))  # each begins with its length
     return VALUE_BYTES + views[array.offset : array.offset + len(array), 0].astype(np.float64)
+
+
+def _numbers(array: Any, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return what is in the buffer behind that of nulls; it may be longer than what is in it."""
+    buffer = array.buffers()[1] or b""
+    return np.frombuffer(buffer, kind, len(buffer) // kind.itemsize)
 
 
 def _of_fixed_size_binary(array: Any) -> Weights:

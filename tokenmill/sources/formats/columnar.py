@@ -25,6 +25,10 @@ DICTIONARY_BYTES: Final = 64 << 20
 """Most bytes of a column that one entry of its dictionary may become at once: each row may be the longest of them."""
 MAGIC: Final = b"ARROW1"
 """What a file begins with, and a stream does not (Arrow columnar format, IPC file format)."""
+_NO_BATCH: Final = 1 << 42
+"""No machine holds a batch of so many bytes."""
+_ROOM_BYTES: Final = 1 << 26
+"""Bytes for which room is made at once."""
 BUFFER_BYTES: Final = 1 << 18
 """Read at once of each column that is needed. By default pyarrow reads all of a row group's, of any size."""
 
@@ -90,19 +94,44 @@ def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
             for row in rows_of(sound(batch.select(columns)).slice(skip)):
                 number += 1
                 yield number, 0, row
-    except MemoryError:  # Arrow's, too
-        raise
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, MemoryError) and not _asks_for_too_much(error):
+            raise
         yield number + 1, 0, Bad(f"no Arrow data, or damaged: {error}", broken=True)
+
+
+def _asks_for_too_much(error: MemoryError) -> bool:
+    """Return whether more was asked for than any machine has, which damage does and no batch."""
+    return any(int(size) > _NO_BATCH for size in re.findall(r"size (\d+)", str(error)))
 
 
 def _open(ipc: Any, stream: "BufferedReader[Any]") -> tuple[Any, Iterator[Any]]:
     """Return schema and record batches."""
-    if not stream.peek(len(MAGIC)).startswith(MAGIC):
-        reader = ipc.open_stream(stream)
+    is_file = stream.peek(len(MAGIC)).startswith(MAGIC)
+    file = library("pyarrow", "produce", "reading Arrow files").PythonFile(_Sparing(stream), "r")
+    if not is_file:
+        reader = ipc.open_stream(file)
         return reader.schema, iter(reader)
-    reader = ipc.open_file(stream)
+    reader = ipc.open_file(file)
     return reader.schema, (reader.get_batch(number) for number in range(reader.num_record_batches))
+
+
+class _Sparing:
+    """A stream that makes room for what it has, whatever number of bytes a damaged file says that it has."""
+
+    def __init__(self, stream: "BufferedReader[Any]") -> None:
+        self._stream = stream
+        self.closed = False
+        self.seek = stream.seek
+        self.tell = stream.tell
+        self.close = stream.close
+
+    def read(self, size: int) -> bytes:
+        pieces = []
+        while size > 0 and (piece := self._stream.read(min(size, _ROOM_BYTES))):
+            pieces.append(piece)
+            size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
@@ -111,7 +140,8 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     parquet = library("pyarrow.parquet", "produce", "reading parquet")
     number = start.entry
     try:
-        with parquet.ParquetFile(file.path or file.stream, pre_buffer=False, buffer_size=BUFFER_BYTES) as opened:
+        source = file.path or arrow.PythonFile(_Sparing(file.stream), "r")
+        with parquet.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES) as opened:
             names = opened.schema_arrow.names
             if bad := needs.missing(names):
                 yield 0, 0, bad
@@ -135,32 +165,45 @@ class RowGroup(NamedTuple):
     rows: int
     uncompressed_bytes: int
     """Of all its columns."""
-    begin: int
-    end: int
-    """The bytes of the file that it is in."""
+    begin: int = 0
+    end: int = 0
+    """The bytes of the file that it is in; 0 where nobody asked."""
 
 
-def row_groups(path: str) -> list[RowGroup]:
-    """Return a parquet file's row groups, in order.
+def row_groups(path: str, *, places: bool = False) -> list[RowGroup]:
+    """Return a parquet file's row groups, in order; with ``places``, which reads a row of each, also where they are.
 
     Raises:
         ArrowException, OSError: it is no parquet file, or cannot be read.
 
     """
     with library("pyarrow.parquet", "produce", "reading parquet").ParquetFile(path) as opened:
-        return [_row_group(opened.metadata.row_group(number)) for number in range(opened.metadata.num_row_groups)]
+        found = []
+        for number in range(opened.metadata.num_row_groups):
+            group = opened.metadata.row_group(number)
+            chunks = _chunks(opened, number, opened.schema_arrow.names) if places else []
+            begins = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+            ends = [begin + chunk.total_compressed_size for begin, chunk in zip(begins, chunks, strict=True)]
+            found.append(RowGroup(group.num_rows, group.total_byte_size, min(begins, default=0), max(ends, default=0)))
+        return found
 
 
-def _row_group(group: Any) -> RowGroup:
-    columns = list(map(group.column, range(group.num_columns)))
-    begins = [column.dictionary_page_offset or column.data_page_offset for column in columns]
-    ends = [begin + column.total_compressed_size for begin, column in zip(begins, columns, strict=True)]
-    return RowGroup(group.num_rows, group.total_byte_size, min(begins), max(ends))
+def _chunks(opened: Any, number: int, columns: list[str]) -> list[Any]:
+    """Return what the file says of these columns in a row group.
+
+    A row is read first: that raises where damage lets the file contradict itself, and asking would end the process.
+    """
+    next(opened.iter_batches(1, row_groups=[number], columns=columns, use_threads=False), None)
+    group, schema, needed = opened.metadata.row_group(number), opened.metadata.schema, frozenset(columns)
+    paths = [schema.column(place).path for place in range(min(group.num_columns, opened.metadata.num_columns))]
+    # of a struct, each field is a column
+    return [
+        group.column(place) for place, path in enumerate(paths) if path in needed or path.partition(".")[0] in needed
+    ]
 
 
 def _batches(opened: Any, stream: Any, columns: list[str], skip: int, groups: range) -> Iterator[Any]:
     """Yield the rows behind the first ``skip`` as record batches, each of as many as may be in memory at once."""
-    needed = frozenset(columns)
     for number in range(opened.metadata.num_row_groups):
         group = opened.metadata.row_group(number)
         if skip >= group.num_rows:
@@ -168,11 +211,7 @@ def _batches(opened: Any, stream: Any, columns: list[str], skip: int, groups: ra
             continue
         if number not in groups:
             return
-        chunks = [
-            chunk
-            for chunk in map(group.column, range(group.num_columns))
-            if chunk.path_in_schema in needed or chunk.path_in_schema.partition(".")[0] in needed  # of a struct's field
-        ]
+        chunks = _chunks(opened, number, columns)
         size = sum(chunk.total_uncompressed_size for chunk in chunks)
         entry = max((_dictionary_bytes(stream, chunk) for chunk in chunks), default=0)
         rows = max(1, min(rows_within(size, group.num_rows), DICTIONARY_BYTES // max(1, entry)))
