@@ -7,6 +7,7 @@ clipboard or hide text, and a bidi control could turn a line around. So each pla
 
 import io
 import json
+import os
 import re
 import sys
 from typing import Any, Final, TextIO
@@ -22,6 +23,16 @@ _HARMFUL_IN_LINES: Final = re.compile(f"[\0-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_OTHER
 """The same, but for line ends and tabs."""
 _BETWEEN: Final = re.compile(r"(\x1b\[[?0-9;]*[mABCDGHJKhl]|\r)")
 """What progress bars, tables and colours are made of: styles, and moves of the cursor. No other sequence is."""
+
+
+def in_notebook() -> bool:
+    """Return whether a notebook's kernel started this process: it shows output as on a terminal, and is none."""
+    return "JPY_PARENT_PID" in os.environ
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Return whether a stream leads to a terminal, whatever FORCE_COLOR says of colours."""
+    return stream.isatty() and not in_notebook()
 
 
 def escaped(text: str) -> str:

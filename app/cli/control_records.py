@@ -9,7 +9,6 @@ import time
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from tokenmill.eras import Era, EraFollower, EraLog
 
@@ -21,6 +20,7 @@ from ..settings import Settings
 from ..tools.skip_and_ignore import ignore, skip
 from .options import OneStream, examples, with_settings
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, show_table
+from .tables import ShownTable
 
 Last = Annotated[int, typer.Option("--last", help="Show so many, the newest ones.", min=1)]
 RawTopic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
@@ -49,7 +49,7 @@ def eras_command(settings: Settings, stream: OneStream, *, last: Last = 20, as_j
     if as_json:
         show_json({"stream": stream, "eras": [_described(era) for era in eras[-last:]]})
         return
-    show_table(_table(eras[-last:]))
+    show_table(eras_table(eras[-last:]))
     if not eras:
         say(f"{stream} has no era yet: a mill closes one as soon as there are blocks, and era_max_seconds have passed")
 
@@ -151,16 +151,15 @@ async def _close(settings: Settings, stream: str) -> list[Era]:
     return await _read(settings, stream)
 
 
-def _table(eras: list[Era]) -> Table:
-    table = Table("era", "closed", "blocks", "partition: blocks", box=None, pad_edge=False)
-    for column in table.columns[2:3]:
-        column.justify = "right"
+def eras_table(eras: list[Era]) -> ShownTable:
+    """Return a row for each era."""
+    table = ShownTable(("era", "closed", "blocks", "partition: blocks"), words=True)
     for era in eras:
         ranges = ", ".join(
             f"{n}: {part.first:,} to {part.stop - 1:,}" for n, part in enumerate(era.ranges) if part.blocks
         )
         closed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(era.closed / 1000))
-        table.add_row(f"{era.number:,}", closed, f"{era.blocks:,}", ranges or "the end")
+        table.add(era.number, closed, era.blocks, ranges or "the end")
     return table
 
 

@@ -2,29 +2,29 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import SpinnerColumn
-from rich.table import Table
 
 from tokenmill.errors import InputError
+from tokenmill.funnel.tried_documents import TriedDocument, beginning_of
 from tokenmill.wire.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 
 from ..settings import Settings
 from ..terminal import escaped
-from ..tools.inspect.block_trace import beginning
 from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
-from .inspect import pairs
+from .figures import All, example_lines
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, moment_of, say, show, show_json, show_table, size
 from .progress import ProgressLine
+from .tables import ShownTable, pairs
 
-TEXT_CHARACTERS = 400  # of a document that was filtered out: five lines of a terminal
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 STANDARD_INPUT = "-"
 
@@ -89,10 +89,7 @@ def list_command(
     if as_json:
         show_json([values(letter) for letter in found])
     else:
-        table = Table("place", "written", "reason", "detail", "value", box=None, pad_edge=False)
-        for letter in found:
-            table.add_row(*cells(letter))
-        show_table(table)
+        show_table(letters_table(found))
     if more:
         say(f"there are more than {limit}: --limit shows them, --reason and --partition choose")
 
@@ -125,11 +122,7 @@ def count_command(settings: Settings, topic: Topic, *, as_json: AsJson = False) 
         numbers = {"records": counts.reasons.total(), "letters": counts.letters, "resent": counts.resent}
         show_json({"topic": topic, **numbers, "reasons": dict(counts.reasons)})
         return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for reason, number in counts.reasons.most_common():
-        table.add_row(reason, f"{number:,}")
-    table.add_row("in all", f"{counts.reasons.total():,}")
-    show_table(table)
+    show_table(counts_table(counts.reasons))
     if counts.resent:
         say(f"{count(counts.resent, 'record')} of them were sent back")
 
@@ -209,21 +202,27 @@ def rejects_command(
     streams: Streams = None,
     reasons: Reasons = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most so many of each reason, the first ones.")] = 5,
+    everything: All = False,
     as_json: AsJson = False,
 ) -> None:
     """Show documents that steps filtered out, with the numbers that decided.
 
     They are read again from the raw topic, from its beginning until there are enough of each reason that
-    `tokenmill ledger` counts: of a rare reason, all of it may have to be read. --json gives the whole texts.
+    `tokenmill ledger` counts: of a rare reason, all of it may have to be read. --all shows more of each text, --json
+    the whole.
     """
     with RejectsProgressLine() as report:
         found = asyncio.run(_rejected(settings, streams or (), reasons or (), limit, report))
     if as_json:
         show_json([rejected_values(one) for one in found])
         return
+    by_reason: dict[tuple[str, str], list[TriedDocument]] = {}
     for one in found:
-        show(f"{one.place}  {one.stream}  {one.reason}{f': {one.detail}' if one.detail else ''}")
-        show(f"  {beginning(one.document.text, TEXT_CHARACTERS)}")
+        tried = TriedDocument(str(one.place), one.detail, beginning_of(one.document.text))
+        by_reason.setdefault((one.stream, one.reason), []).append(tried)
+    for (stream, reason), documents in by_reason.items():
+        for line in example_lines(f"{stream}, {reason}", documents, whole=everything):
+            show(line)
     if not found:
         say("nothing is filtered out, or the raw topic no longer holds it")
 
@@ -288,11 +287,22 @@ def required_place(name: str) -> Place:
     return place
 
 
-def cells(letter: DeadLetter) -> list[str]:
-    """Return a letter's row."""
-    value = beginning(repr((letter.value or b"")[:LINE_CHARACTERS]), LINE_CHARACTERS)
-    detail = beginning(escaped(letter.detail), LINE_CHARACTERS)
-    return [escaped(str(letter.place)), moment_of(letter.timestamp), escaped(letter.reason), detail, value]
+def counts_table(reasons: Counter[str]) -> ShownTable:
+    """Return a row for each reason, and one for all of them."""
+    table = ShownTable(("reason", "records"))
+    for reason, number in [*reasons.most_common(), ("in all", reasons.total())]:
+        table.add(reason, number)
+    return table
+
+
+def letters_table(letters: Iterable[DeadLetter]) -> ShownTable:
+    """Return a row for each letter."""
+    table = ShownTable(("place", "written", "reason", "detail and value"), words=True)
+    for letter in letters:
+        value = beginning_of(repr((letter.value or b"")[:LINE_CHARACTERS]), LINE_CHARACTERS)
+        detail = beginning_of(escaped(letter.detail), LINE_CHARACTERS)
+        table.add(str(letter.place), moment_of(letter.timestamp), letter.reason, f"{detail} {value}".strip())
+    return table
 
 
 def values(letter: DeadLetter) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
+from tokenmill.funnel.tried_documents import beginning_of
 from tokenmill.packings import packing_in_words
 
 from ..settings import Settings
-from ..terminal import escaped
 from ..tools.inspect import (
     BlockTrace,
     ChainReport,
@@ -23,14 +22,13 @@ from ..tools.inspect import (
     inspect_stream,
     trace_block,
 )
-from ..tools.inspect.block_trace import beginning
+from .figures import LINE_CHARACTERS
 from .options import examples, with_settings
 from .output import AsJson, count, moment_of, say, show, show_json, show_table, size
+from .tables import ShownTable, pairs
 
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
 Partition = Annotated[int, typer.Argument(help="Number of the partition.", show_default=False)]
-
-LINE_CHARACTERS = 100  # of a text, where it is one of many
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +63,7 @@ def stream(settings: Settings, name: Stream, *, as_json: AsJson = False) -> None
     show_table(chains_table(report))
     for chain in report.chains:
         if chain.sample:
-            show(f"{name}/{chain.partition} block {chain.blocks - 1}: {beginning(chain.sample, LINE_CHARACTERS)!r}")
+            show(f"{name}/{chain.partition} block {chain.blocks - 1}: {beginning_of(chain.sample, LINE_CHARACTERS)!r}")
 
 
 def segment(
@@ -84,7 +82,7 @@ def segment(
     for report in reports:
         show_table(pairs(segment_facts(report)))
         if report.sample:
-            show(f"block {report.first}: {beginning(report.sample, LINE_CHARACTERS)!r}")
+            show(f"block {report.first}: {beginning_of(report.sample, LINE_CHARACTERS)!r}")
 
 
 def message(
@@ -104,7 +102,7 @@ def message(
     blocks: list[dict[str, Any]] = header.pop("blocks", [])
     show_table(pairs({**values, **header}))
     for found in blocks:
-        show(f"block {found['block']}: {beginning(found['sample'] or '', LINE_CHARACTERS)!r}")
+        show(f"block {found['block']}: {beginning_of(found['sample'] or '', LINE_CHARACTERS)!r}")
         for piece in found["pieces"]:
             show(f"  from token {piece['start']}: {piece_name(piece)}")
 
@@ -132,7 +130,7 @@ def trace_lines(trace: BlockTrace) -> list[str]:
     """Return a trace for people: the block, then two lines for each document."""
     lines = [
         f"block {trace.block} of {trace.stream}/{trace.partition}: {count(trace.tokens, 'token')}, {trace.where}",
-        f"  {beginning(trace.text, LINE_CHARACTERS)!r}",
+        f"  {beginning_of(trace.text, LINE_CHARACTERS)!r}",
     ]
     for piece in trace.pieces:
         lines += piece_lines(piece)
@@ -147,7 +145,7 @@ def piece_lines(piece: TracedPiece) -> list[str]:
     name = f"document {piece.id!r}" if piece.id is not None else "a document"
     lines = [f"tokens {piece.start} to {piece.stop - 1}: {name} from its token {piece.position}, {place}"]
     if piece.record is not None:
-        text = beginning(piece.record.text, LINE_CHARACTERS)
+        text = beginning_of(piece.record.text, LINE_CHARACTERS)
         lines.append(f"  record of {moment_of(piece.record.timestamp)}, {size(piece.record.value_bytes)}: {text!r}")
     return lines
 
@@ -158,14 +156,6 @@ def piece_name(piece: dict[str, Any]) -> str:
         return f"padding, by the record at offset {piece['offset']}"
     name = f"document {piece['id']!r}" if "id" in piece else "a document"
     return f"{name} from its token {piece['position']}, offset {piece['offset']}"
-
-
-def pairs(values: dict[str, Any]) -> Table:
-    """Return names and values as two columns."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in values.items():
-        table.add_row(name.replace("_", " "), "-" if value is None else escaped(str(value)))
-    return table
 
 
 def stream_facts(report: StreamReport) -> dict[str, Any]:
@@ -189,25 +179,19 @@ def stream_facts(report: StreamReport) -> dict[str, Any]:
     }
 
 
-def chains_table(report: StreamReport) -> Table:
+def chains_table(report: StreamReport) -> ShownTable:
     """Return one row for each chain."""
-    columns = ("partition", "source", "milled to", "messages", "records", "kept", "blocks", "in store", "segments")
-    table = Table(*columns, box=None, pad_edge=False)
-    for column in table.columns:
-        column.justify = "right"
+    table = ShownTable(
+        ("partition", "source", "milled to", "messages", "records", "kept", "blocks", "in store", "segments")
+    )
     for chain in report.chains:
-        table.add_row(*chain_cells(chain))
+        first, end = chain.raw_range
+        held = ("-", "-") if chain.store_blocks is None else (_held(chain), chain.segments)
+        source = f"{first:,} to {end - 1:,}" if end > first else "empty"
+        messages = chain.token_range[1] - chain.token_range[0]
+        counts = (chain.totals.get("records", 0), chain.totals.get("kept", 0), chain.blocks)
+        table.add(chain.partition, source, chain.next_offset, messages, *counts, *held)
     return table
-
-
-def chain_cells(chain: ChainReport) -> list[str]:
-    """Return a chain's row."""
-    first, end = chain.raw_range
-    held = ("-", "-") if chain.store_blocks is None else (_held(chain), str(chain.segments))
-    counts = (chain.totals.get("records", 0), chain.totals.get("kept", 0), chain.blocks)
-    messages = chain.token_range[1] - chain.token_range[0]
-    source = f"{first}..{end - 1}" if end > first else "empty"
-    return [str(chain.partition), source, str(chain.next_offset), str(messages), *(f"{n:,}" for n in counts), *held]
 
 
 def _held(chain: ChainReport) -> str:

@@ -5,7 +5,7 @@ would pass escape sequences on.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Final
@@ -14,9 +14,9 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import TextColumn
 from rich.segment import Segment
-from rich.table import Table
 
-from ..terminal import escaped, escaped_json, escaped_lines
+from ..terminal import escaped, escaped_json, escaped_lines, is_terminal
+from .tables import ShownTable, terminal_width
 
 PlainColumn: Final = partial(TextColumn, markup=False)
 """A column of a progress bar whose text is shown as it is."""
@@ -27,16 +27,14 @@ class EscapingConsole(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         """Write to standard output, or standard error."""
-        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+        terminal = is_terminal(sys.stderr if stderr else sys.stdout)
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False, force_terminal=terminal)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield what a renderable is made of; only the console's own control segments hold control characters."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=escaped_lines(segment.text))
 
-
-FILE_WIDTH: Final = 1000
-"""Characters in a line of a table that goes into a file or a pipe, where lines are not broken."""
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal there is no question anyway.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
@@ -56,6 +54,11 @@ def say(message: str) -> None:
     print(f"tokenmill: {escaped(message)}", file=sys.stderr, flush=True)  # noqa: T201 - this is where commands speak
 
 
+def write_over(text: str) -> None:
+    """Write a part of a line to standard error that was escaped already, with signs that go back to its beginning."""
+    print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
+
+
 def show(line: str) -> None:
     """Write one line of data to standard output, escaped."""
     print(escaped(line), flush=True)  # noqa: T201
@@ -71,17 +74,10 @@ def show_json(value: object) -> None:
     show(escaped_json(value))
 
 
-def show_table(table: Table, width: int = FILE_WIDTH) -> None:
-    """Write a table to standard output; where that is no terminal, ``width`` characters at most."""
-    console = data()
-    if console.is_terminal:
-        console.print(table)
-        return
-    console.width = width
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        show(line.rstrip())
+def show_table(table: ShownTable) -> None:
+    """Write a table to standard output; only a terminal's lines are of its width."""
+    for line in table.lines(terminal_width() if sys.stdout.isatty() else None):
+        show(line)
 
 
 def asks(*, yes: bool) -> bool:
@@ -119,6 +115,11 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def of_all(items: Sequence[object], number: int) -> str:
+    """Return how many are shown, and of how many: ``5 of 1,234``; the number alone where these are all."""
+    return f"{len(items):,} of {number:,}" if len(items) < number else f"{number:,}"
 
 
 def count(number: int, thing: str) -> str:

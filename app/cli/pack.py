@@ -7,10 +7,10 @@ import sys
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.table import Table
 
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.funnel.retention import Retention
+from tokenmill.wire.totals import Totals
 
 from ..settings import Settings
 from ..tools.pack.pack_verification import verify_pack
@@ -18,11 +18,13 @@ from ..tools.pack.packing_run import PackPlan, PackSummary, pack
 from ..tools.produce.producing import require_flush_allowed
 from ..tools.produce.summary import OnError
 from ..tools.verify.reference_sample import ReferenceSample
+from .figures import show_figures
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .produce_output import ProduceProgress, say_refusals, say_unmet, summary_json
 from .progress import until_interrupted
 from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
+from .tables import ShownTable
 
 HOW_PACKED = "How it is packed"
 PARTITIONS = 4
@@ -205,9 +207,7 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
         show_json(pack_json(summary))
     else:
         show_table(streams_table(summary))
-        for name, stream in summary.streams.items():
-            for line in Retention(stream.totals).left_out_lines():
-                show(f"{name}: {line}")
+        show_figures(Retention(sum((stream.totals for stream in summary.streams.values()), Totals())))
         show(pack_line(summary, str(settings.store)))
         show(f"a document ends with {summary.end}")
         waiting = sum(stream.open_tokens for stream in summary.streams.values())
@@ -217,37 +217,17 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
         raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see above")
 
 
-def streams_table(summary: PackSummary) -> Table:
+def streams_table(summary: PackSummary) -> ShownTable:
     """Return one row for each stream: what became of all documents."""
-    columns = (
-        "stream",
-        "documents",
-        "kept",
-        "filtered",
-        "dead",
-        "other split",
-        "tokens",
-        "blocks",
-        "eras",
-        "open tokens",
-    )
-    table = Table(*columns, box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    columns = ("stream", "documents", "kept", "filtered", "dead letters", "other split", "tokens")
+    table = ShownTable((*columns, "blocks", "eras", "open tokens"))
     for name, stream in summary.streams.items():
         totals = stream.totals
-        numbers = (
-            totals.records - totals.flushes,
-            totals.kept,
-            totals.filtered.total(),
-            totals.dead_lettered.total(),
-            totals.other_split,
-            totals.tokens,
-            stream.blocks,
-            stream.eras,
-            stream.open_tokens,
+        table.add(
+            *(name, totals.records - totals.flushes, totals.kept, totals.filtered.total()),
+            *(totals.dead_lettered.total(), totals.other_split, totals.tokens),
+            *(stream.blocks, stream.eras, stream.open_tokens),
         )
-        table.add_row(name, *(f"{number:,}" for number in numbers))
     return table
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -11,8 +12,8 @@ from typing import Any, Final, Self, TypeVar
 from rich.progress import Progress, ProgressColumn
 
 from ..broker_contact import CONTACT, Contact, no_answer
-from ..terminal import escaped
-from .output import messages, say
+from ..terminal import escaped, in_notebook
+from .output import messages, say, write_over
 
 PLAIN_SECONDS: Final = 5.0
 """Between two lines where there is no terminal."""
@@ -26,8 +27,15 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 T = TypeVar("T")
 
 
+BAR: Final = 20
+"""Signs of a bar in a notebook, which is no terminal: a line is written over, and nothing else moves."""
+
+
 class ProgressLine:
-    """One line on a terminal, or a line now and then in a log; a context manager that clears the terminal's line."""
+    """One line on a terminal or in a notebook, or a line now and then in a log; a context manager that ends the line.
+
+    On a terminal, the line is cleared then.
+    """
 
     def __init__(self, *columns: ProgressColumn, description: str = "") -> None:
         """Show these columns on a terminal; ``description`` is theirs until `show` gives another."""
@@ -35,6 +43,7 @@ class ProgressLine:
         self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
         self._task = None if self._bar is None else self._bar.add_task(description, total=None)
         self._said = time.monotonic()
+        self._written_over: str | None = "" if sys.stderr.isatty() and in_notebook() else None
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -46,11 +55,18 @@ class ProgressLine:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._written_over:
+            write_over("\n")
 
     def show(self, description: str, done: int, total: int, plain: Callable[[], str]) -> None:
         """Show how much of ``total`` (0: unknown) is done; ``plain`` gives the line for a log."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=escaped(description), total=total or None, completed=done)
+        elif self._written_over is not None:
+            bar = f"[{'#' * min(BAR, BAR * done // total):{BAR}}] " if total else ""
+            line = bar + escaped(plain())
+            write_over(f"\r{line:{len(self._written_over)}}")
+            self._written_over = line
         elif time.monotonic() - self._said >= PLAIN_SECONDS:
             self._said = time.monotonic()
             say(plain())

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 import tokenmill
 from tokenmill.errors import InputError, TopicError
@@ -18,9 +17,7 @@ from ..settings import Loaded, Settings
 from ..settings.values import as_variable
 from .options import examples, with_loaded, with_settings
 from .output import AsJson, count, say, show, show_json, show_table
-
-FILE_WIDTH: Final = 200
-"""Characters of a line where no terminal shows it: names, values and variables fit without a break."""
+from .tables import ShownTable
 
 Partitions = Annotated[
     int | None, typer.Option(min=1, help="Create missing raw topics too, with this many partitions.")
@@ -54,10 +51,15 @@ def config(loaded: Loaded, *, as_json: AsJson = False) -> None:
     if as_json:
         show_json({name: {"value": value, "from": loaded.origins[name]} for name, value in values.items()})
         return
-    table = Table("setting", "value", "from", box=None, pad_edge=False)
-    for name in values:
-        table.add_row(name, as_variable(getattr(loaded.settings, name)), loaded.origins[name])
-    show_table(table, FILE_WIDTH)
+    show_table(config_table(loaded))
+
+
+def config_table(loaded: Loaded) -> ShownTable:
+    """Return a row for each setting."""
+    table = ShownTable(("setting", "from", "value"), words=True)
+    for name, origin in loaded.origins.items():
+        table.add(name, origin, as_variable(getattr(loaded.settings, name)))
+    return table
 
 
 def version() -> None:
@@ -98,7 +100,7 @@ def check(settings: Settings, *, as_json: AsJson = False) -> None:
 
 def list_steps(*, as_json: AsJson = False) -> None:
     """List all profiles and steps, with what they do."""
-    summaries = {name: (one.step.__doc__ or "").partition("\n")[0] for name, one in STEPS.items()}
+    summaries = _summaries()
     if as_json:
         profiles = {
             name: {"version": profile.version, "summary": profile.summary, "steps": profile.steps}
@@ -106,12 +108,21 @@ def list_steps(*, as_json: AsJson = False) -> None:
         }
         show_json({"profiles": profiles, "steps": summaries})
         return
-    table = Table("name", "what it does", box=None, pad_edge=False)
+    show_table(steps_table())
+
+
+def _summaries() -> dict[str, str]:
+    return {name: (one.step.__doc__ or "").partition("\n")[0] for name, one in STEPS.items()}
+
+
+def steps_table() -> ShownTable:
+    """Return a row for each profile and step."""
+    table = ShownTable(("name", "what it does"), words=True)
     for name, profile in PROFILES.items():
-        table.add_row(name, f"{profile.summary} Profile, version {profile.version}.")
-    for name, summary in summaries.items():
-        table.add_row(name, summary.replace("``", "`"))
-    show_table(table)
+        table.add(name, f"{profile.summary} Profile, version {profile.version}.")
+    for name, summary in _summaries().items():
+        table.add(name, summary.replace("``", "`"))
+    return table
 
 
 def show_step(name: ProfileOrStep) -> None:

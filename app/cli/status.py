@@ -5,25 +5,24 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
 from tokenmill.errors import BrokerError, DamagedError, InputError
-from tokenmill.funnel.pictures import languages_line, terminal_plot, write_png
+from tokenmill.funnel.pictures import terminal_plot, write_png
 from tokenmill.sources.web import SameHost
 
 from ..broker_contact import moment
 from ..settings import Settings
 from ..telemetry.status_document import VERSION, identity, stopped_words
-from ..terminal import escaped
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger, read_ledger
+from .figures import All, show_figures
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table
+from .tables import ShownTable
 
 SECONDS: Final = 10.0
 """For the answer, which a service makes from what it knows."""
@@ -31,6 +30,8 @@ MOST_BYTES: Final = 16 << 20
 """Of the answer; a partition takes about 200."""
 HERE: Final = "-"
 """Where a plot goes that is to be text in the terminal."""
+MOST_CHAINS: Final = 16
+"""Rows of single partitions that the ledger shows without being asked for all."""
 TROUBLED: Final = 1
 """The exit code where something is halted, waits, or is not ready."""
 
@@ -156,26 +157,23 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def workers_table(workers: list[Mapping[str, Any]]) -> Table:
+def workers_table(workers: list[Mapping[str, Any]]) -> ShownTable:
     """Return a row for each worker."""
-    table = Table("worker", "process", "state", "restarts", "partitions", box=None, pad_edge=False)
+    table = ShownTable(("worker", "process", "state", "restarts", "partitions"))
     for worker in workers:
         wait = worker["restart_in"]
         state = worker["state"] if wait is None else f"starts in {wait:.0f} s"
-        row = (worker["name"], str(worker["pid"] or "-"), state, str(worker["restarts"]), len(worker["partitions"]))
-        table.add_row(*map(str, row))
+        table.add(worker["name"], str(worker["pid"] or "-"), state, worker["restarts"], len(worker["partitions"]))
     return table
 
 
-def partitions_table(partitions: list[Mapping[str, Any]]) -> Table:
+def partitions_table(partitions: list[Mapping[str, Any]]) -> ShownTable:
     """Return a row for each partition."""
-    table = Table("partition", "worker", "state", "position", "end", "lag", "why", box=None, pad_edge=False)
-    for column in table.columns[3:6]:
-        column.justify = "right"
+    table = ShownTable(("partition", "worker", "state", "position", "end", "lag", "why"), words=True)
     for row in partitions:
-        numbers = ("?" if row[name] is None else f"{row[name]:,}" for name in ("position", "end", "lag"))
+        numbers = ("?" if row[name] is None else row[name] for name in ("position", "end", "lag"))
         place = f"{row['topic']}/{row['partition']}"
-        table.add_row(place, row["worker"] or "nobody", row["state"], *numbers, row["why"] or "")
+        table.add(place, row["worker"] or "nobody", row["state"], *numbers, row["why"])
     return table
 
 
@@ -193,12 +191,15 @@ Plot = Annotated[
 ]
 
 
-def ledger_command(settings: Settings, *, streams: Streams = None, plot: Plot = None, as_json: AsJson = False) -> None:
+def ledger_command(
+    settings: Settings, *, streams: Streams = None, plot: Plot = None, everything: All = False, as_json: AsJson = False
+) -> None:
     """Print what became of every record, from the last messages alone; 8 if an account does not balance.
 
-    in = kept + filtered + tombstones + dead-lettered + flushes + other split, for each stream and partition, up to the
-    offset that it has published. `tokenmill verify` counts the records again. Below, how much of each stream's
-    documents is kept, and what dropped the rest, by step and reason.
+    records = kept + filtered + tombstones + dead letters + flushes + other split, for each stream and partition, up to
+    the offset that it has published. Below, how much of the documents is kept, and what dropped the rest, by step and
+    reason; with --all, for each stream. `tokenmill verify` counts the records again. Of a packed store, no broker is
+    asked.
     """
     ledger = asyncio.run(read_ledger(settings, streams or ()))
     if as_json:
@@ -206,15 +207,13 @@ def ledger_command(settings: Settings, *, streams: Streams = None, plot: Plot = 
     elif ledger.empty:
         say(empty_line(ledger))
     else:
-        show_table(ledger_table(ledger))
-        for line in (*reason_lines(ledger), *map(raw_partition_line, ledger.raw_partitions)):
-            show(line)
-        for account in accounts(ledger):
-            for line in ("", *retention_lines(account)):
-                show(line)
-            if any(account.retention.funnel()):
-                show_table(funnel_table(account))
+        show_table(ledger_table(ledger, MOST_CHAINS if not everything else None))
+        for account in accounts(ledger)[0 if everything else -1 :]:
+            show_figures(account.retention, account.stream)
     draw(ledger, plot)
+    for found in ledger.raw_partitions:
+        if found.unowned and not as_json:
+            say(raw_partition_line(found))
     if not ledger.balanced:
         wrong = [place(chain) for chain in ledger.chains if not chain.balanced]
         wrong += [f"{m.raw_topic}[{m.partition}]" for m in ledger.raw_partitions if not m.balanced]
@@ -233,25 +232,6 @@ def accounts(ledger: RecordLedger) -> list[ChainLedger]:
     return [*ledger.streams, *([ledger.in_all] if ledger.in_all is not None else [])]
 
 
-def retention_lines(account: ChainLedger) -> list[str]:
-    """Return what is kept of the documents, as people quote it."""
-    languages = [(name, amount.documents) for name, amount in account.totals.figures.languages.items()]
-    said = [f"Languages: {languages_line(languages)}"] if languages else []
-    return [f"{account.stream}:", *(f"  {line}" for line in (*account.retention.lines(), *said))]
-
-
-def funnel_table(account: ChainLedger) -> Table:
-    """Return a row for each reason for which steps dropped documents."""
-    table = Table("  dropped by", "reason", "documents", "share", "bytes of text", box=None, pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for row in account.retention.funnel():
-        size = "" if row.text_bytes is None else f"{row.text_bytes:,}"
-        share = f"{row.documents / account.retention.documents:.1%}"
-        table.add_row(f"  {escaped(row.step) or '-'}", escaped(row.reason), f"{row.documents:,}", share, size)
-    return table
-
-
 def draw(ledger: RecordLedger, plot: str | None) -> None:
     """Draw funnels and lengths where that was asked for."""
     if plot is None or ledger.empty:
@@ -265,29 +245,21 @@ def draw(ledger: RecordLedger, plot: str | None) -> None:
             show(line)
 
 
-def ledger_table(ledger: RecordLedger) -> Table:
-    """Return a row for each chain, and for each stream its sum."""
-    columns = ("chain", "to offset", "in", "= kept", "+ filtered", "+ tombstones", "+ dead", "+ flushes")
-    table = Table(*columns, "+ other split", "blocks", "tokens in blocks", "open", "bytes", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+def ledger_table(ledger: RecordLedger, most: int | None = None) -> ShownTable:
+    """Return a row for each chain, and for each stream its sum; where these are too many, the sums alone."""
+    columns = ("chain", "to offset", "records", "kept", "filtered", "tombstones", "dead letters", "flushes")
+    table = ShownTable((*columns, "other split", "blocks", "tokens in blocks", "open tokens", "bytes"))
     for total in ledger.streams:
-        for chain in ledger.chains:
-            if chain.stream == total.stream:
-                table.add_row(*cells(chain))
-        table.add_row(*cells(total))
+        chains = [chain for chain in ledger.chains if chain.stream == total.stream]
+        shown = chains if most is None or len(ledger.chains) <= most else []
+        for chain in [*shown, *([total] if len(shown) != 1 else [])]:
+            totals = chain.totals
+            table.add(
+                *(place(chain), chain.offset, totals.records, totals.kept, totals.filtered.total(), totals.tombstones),
+                *(totals.dead_lettered.total(), totals.flushes, totals.other_split, chain.blocks, chain.block_tokens),
+                *(chain.open_tokens, totals.value_bytes),
+            )
     return table
-
-
-def cells(chain: ChainLedger) -> list[str]:
-    """Return an account's row."""
-    totals = chain.totals
-    numbers = (
-        *(totals.records, totals.kept, totals.filtered.total(), totals.tombstones, totals.dead_lettered.total()),
-        *(totals.flushes, totals.other_split, chain.blocks, chain.block_tokens, chain.open_tokens, totals.value_bytes),
-    )
-    offset = "" if chain.offset is None else f"{chain.offset:,}"
-    return [place(chain), offset, *(f"{number:,}" for number in numbers)]
 
 
 def place(chain: ChainLedger) -> str:
@@ -295,28 +267,9 @@ def place(chain: ChainLedger) -> str:
     return f"{chain.stream} in all" if chain.partition is None else f"{chain.stream}/{chain.partition}"
 
 
-def reason_lines(ledger: RecordLedger) -> list[str]:
-    """Return why records were filtered and dead-lettered, and how many tokens are padding, for each stream."""
-    lines = []
-    for total in ledger.streams:
-        for name, found in (("filtered", total.totals.filtered), ("dead-lettered", total.totals.dead_lettered)):
-            if found.total():
-                lines.append(f"{total.stream}, {name}: {reasons(found)}")
-        if total.padding:
-            lines.append(f"{total.stream}: {count(total.padding, 'token')} of padding in its blocks")
-    return lines
-
-
-def reasons(found: Counter[str]) -> str:
-    """Return reasons with their counts, the most frequent first."""
-    return ", ".join(f"{reason} {number:,}" for reason, number in found.most_common() if number)
-
-
 def raw_partition_line(found: RawPartitionAccount) -> str:
-    """Return how the streams of a raw partition add up, or why they do not."""
-    name = f"{found.raw_topic}[{found.partition}]"
-    if found.records is None:
-        offsets = ", ".join(f"{stream} at {offset:,}" for stream, offset in found.offsets.items())
-        return f"{name}: its streams are at different offsets ({offsets}), so their sums do not add up to its records"
-    nobody = f" + {found.unowned:,} of no stream's split" if found.unowned else ""
-    return f"{name}: {found.records:,} in = {found.owned:,} in one stream each + {found.shared:,} in all{nobody}"
+    """Return what is to be known of a raw partition whose streams do not have all of its records, or more."""
+    unowned, name = found.unowned or 0, f"{found.raw_topic}[{found.partition}]"
+    if unowned < 0:
+        return f"{name} has {found.records:,} records, and its streams account for {-unowned:,} more"
+    return f"{name}: no stream takes {unowned:,} of its {found.records:,} records, by the setting splits"

@@ -10,6 +10,7 @@ import typer
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
+from tokenmill.funnel.tried_documents import beginning_of
 from tokenmill.samples import (
     MixtureTracer,
     Source,
@@ -25,8 +26,9 @@ from tokenmill.samples import (
 )
 
 from ..settings import Settings
-from ..tools.inspect.block_trace import RecordText, beginning
+from ..tools.inspect.block_trace import RecordText
 from ..tools.inspect.tracing import Place, RecordOutcome, outcome_of, record_texts
+from .figures import LINE_CHARACTERS, All
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json
 from .progress import ProgressLine
@@ -66,7 +68,7 @@ StoreOf = Annotated[
 ]
 Text = Annotated[bool, typer.Option("--text", help="Ask the brokers for the records, and print their text.")]
 
-LINE_CHARACTERS = 100
+SHOWN_USES = 10  # samples of a record; more are shown where all is asked for
 
 
 def register(app: typer.Typer) -> None:
@@ -93,6 +95,7 @@ def trace_command(
     of: Part = None,
     store_of: StoreOf = None,
     text: Text = False,
+    everything: All = False,
     as_json: AsJson = False,
 ) -> None:
     """Show which documents were in a step or sample of a run, or in which steps a block, record or document was.
@@ -118,7 +121,8 @@ def trace_command(
     tracer = Tracer(store, read_state(state) if of is None else part_of(saved, of))
     if tracer.doubt is not None:
         say(f"warning: {tracer.doubt}")
-    printer = _Printer(settings, tracer.position.sequence.stream, text=text, as_json=as_json)
+    stream = tracer.position.sequence.stream
+    printer = _Printer(settings, stream, text=text, as_json=as_json, everything=everything)
     if step is not None:
         printer.samples({"step": step}, list(tracer.step(step)))
     elif sample is not None:
@@ -154,7 +158,7 @@ def _show_step_of_mixture(settings: Settings, tracer: MixtureTracer, step: int, 
         return
     printers: dict[str, _Printer] = {}
     for name, traced in found:
-        printer = printers.setdefault(name, _Printer(settings, tracer.stream_of(name), text=False, as_json=False))
+        printer = printers.setdefault(name, _Printer(settings, tracer.stream_of(name)))
         show(f"{name}: {_use(traced.use)}: {_view(traced)}")
         printer.show_sources(traced.sources)
 
@@ -178,9 +182,12 @@ def _scan(tracer: Tracer, wanted: str) -> list[Place]:
 class _Printer:
     """Prints traces, as lines or as JSON, with what the brokers know where that was asked for."""
 
-    def __init__(self, settings: Settings, stream: str, *, text: bool, as_json: bool) -> None:
+    def __init__(
+        self, settings: Settings, stream: str, *, text: bool = False, as_json: bool = False, everything: bool = True
+    ) -> None:
         self._settings = settings
         self._stream = stream
+        self._everything = everything
         self._text = text
         self._json = as_json
         self._texts: dict[Place, RecordText] = {}
@@ -225,8 +232,15 @@ class _Printer:
             show(f"{one.topic}[{one.partition}] offset {one.offset}: {one.verdict}")
             if (outcome := outcomes.get(number)) is not None:
                 show(f"  by the raw topic: {outcome}")
-            for view in one.views:
-                self._show_view(view)
+            if self._everything or self._text:
+                for view in one.views:
+                    self._show_view(view)
+                continue
+            uses = [(view, use) for view in one.views for use in view.uses]
+            for view, use in uses[:SHOWN_USES]:
+                show(f"  {_use(use)}: {_view(view)}")
+            if len(uses) > SHOWN_USES:
+                show(f"  and {len(uses) - SHOWN_USES:,} more samples; --all shows them")
 
     def _outcome(self, record: TracedRecord) -> RecordOutcome | None:
         """Ask why a record has no tokens."""
@@ -259,7 +273,7 @@ class _Printer:
             show(f"  tokens {source.start} to {source.stop - 1}: {name} from its token {source.position}, {place}")
             text = self._texts.get((source.partition, source.offset))
             if text is not None:
-                show(f"    {beginning(text.text, LINE_CHARACTERS)!r}")
+                show(f"    {beginning_of(text.text, LINE_CHARACTERS)!r}")
             elif self._text:
                 show("    (the raw topic no longer holds this record)")
 

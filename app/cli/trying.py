@@ -2,30 +2,32 @@
 
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
 import typer
 from rich.progress import BarColumn, TimeRemainingColumn
-from rich.table import Table
 
 from tokenmill.errors import InputError
-from tokenmill.funnel.pictures import languages_line, length_bars, terminal_bars
+from tokenmill.funnel.pictures import length_bars, terminal_bars
 from tokenmill.funnel.trial import TrialResult
 from tokenmill.funnel.tried_documents import TriedDocument
 
 from ..mill.recipes import RawTopicPlan
 from ..settings import Settings
-from ..terminal import escaped
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
+from .figures import All, example_lines, show_figures
 from .options import examples, with_settings
-from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
+from .output import AsJson, PlainColumn, count, of_all, say, show, show_json, show_table, size
 from .produce_output import say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
 from .reading_options import Paths, SourceChoice, with_reading
+from .tables import ShownTable
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""
+EXAMPLES: Final = 5
+"""Of each reason, where all is shown; else one."""
 UNUSED: Final = ("plain", "shuffle_buffer", "seed", "key")
 """Options of reading that change nothing of what a recipe makes of documents."""
 EXACT_BELOW: Final = 100
@@ -53,8 +55,10 @@ def try_command(
         str | None, typer.Option(metavar="NAME", help="The steps of this profile, in place of the setting steps.")
     ] = None,
     shown: Annotated[
-        int, typer.Option("--examples", min=0, max=MOST_EXAMPLES, metavar="N", help="Documents shown of each reason.")
-    ] = 5,
+        int | None,
+        typer.Option("--examples", min=0, max=MOST_EXAMPLES, metavar="N", help="Documents shown of each reason."),
+    ] = None,
+    everything: All = False,
     topic: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The raw topic whose settings are tried. Default: the first of raw_topics."),
@@ -70,13 +74,13 @@ def try_command(
     settings = trial_settings(settings, topic or settings.raw_topics[0], profile)
     settings = choice.carried(settings, settings.raw_topics[0])
     with choice.opened(settings, settings.raw_topics[0], paths) as (_, sources), TrialProgressLine() as report:
-        plan, trial = plan_trial(settings, shown)
+        plan, trial = plan_trial(settings, (EXAMPLES if everything or as_json else 1) if shown is None else shown)
         _say_choices(plan, report)
         run = TrialRun(trial, sources, report, choice.limit)
         _, interrupted = until_interrupted(run.run())
         if interrupted is not None:
             run.rest()
-    _finish(paths, run.progress, trial.result(), interrupted, as_json=as_json)
+    _finish(paths, run.progress, trial.result(), interrupted, everything=everything, as_json=as_json)
 
 
 def _say_choices(plan: RawTopicPlan, report: "TrialProgressLine") -> None:
@@ -95,6 +99,7 @@ def _finish(
     found: TrialResult,
     interrupted: signal.Signals | None,
     *,
+    everything: bool,
     as_json: bool,
 ) -> None:
     say_refusals(progress)
@@ -102,7 +107,7 @@ def _finish(
     if as_json:
         show_json({"interrupted": interrupted is not None, **progress.to_dict(), **found.to_dict()})
     elif found.records:
-        show_result(progress, found)
+        show_result(progress, found, everything=everything)
     if interrupted is not None:
         read = f", {progress.bytes_read / progress.bytes_total:.0%} read" if progress.bytes_total else ""
         say(f"interrupted: these are the figures of the first {count(found.records, 'document')}{read}")
@@ -113,102 +118,50 @@ def _finish(
         raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
 
 
-def show_result(progress: TrialProgress, found: TrialResult) -> None:
-    """Show figures, speeds, lengths, and examples."""
-    for line in summary_lines(progress, found):
-        show(line)
-    show("")
-    show_table(funnel_table(found))
-    show("")
-    show_table(speed_table(found))
-    lengths = length_bars(found.totals.figures.token_lengths)
-    for line in ("", *terminal_bars("tokens a document", lengths)) if lengths else ():
-        show(line)
-    for line in example_lines(found):
-        show(line)
-
-
-def summary_lines(progress: TrialProgress, found: TrialResult) -> list[str]:
-    """Return the figures as people quote them."""
-    totals, retention = found.totals, found.retention
-    files = count(progress.sources, "file")
-    lines = [f"{count(found.records, 'document')} of {files}, {size(progress.bytes)}, in {progress.seconds:.1f} s"]
-    lines += [line for line in retention.lines() if not line.startswith("Efficiency")]  # no blocks are made
-    if totals.figures.languages:
-        spoken = [(name, amount.documents) for name, amount in totals.figures.languages.items()]
-        lines.append(f"Languages: {languages_line(spoken)}")
-    if totals.dead_lettered:
-        lines.append(f"Dead letters: {totals.dead_lettered.total():,}")
+def show_result(progress: TrialProgress, found: TrialResult, *, everything: bool) -> None:
+    """Show figures and examples; with ``everything``, speeds and lengths as well."""
+    totals, files = found.totals, count(progress.sources, "file")
+    show(f"{count(found.records, 'document')} of {files}, {size(progress.bytes)}, in {progress.seconds:.1f} s")
     if found.unowned:
-        lines.append(f"In no split: {found.unowned:,}")
+        show(f"In no split: {found.unowned:,}")
     if progress.refused:
-        lines.append(f"Passed over: {progress.refused:,} that `tokenmill produce` would not send")
-    return lines
+        show(f"Passed over: {progress.refused:,} that `tokenmill produce` would not send")
+    show_figures(found.retention, tokens=found.dropped_tokens)
+    if everything:
+        show("")
+        show_table(speed_table(found))
+        lengths = length_bars(totals.figures.token_lengths)
+        for line in ("", *terminal_bars("tokens a document", lengths)) if lengths else ():
+            show(line)
+    show("")
+    for title, documents in titled_examples(found):
+        for line in example_lines(title, documents, whole=everything):
+            show(line)
+    if not everything:
+        say("--all shows more examples and their texts, speeds and lengths")
 
 
-def funnel_table(found: TrialResult) -> Table:
-    """Return a row for what came, each reason, each reason of dead letters, and what is kept."""
-    table = Table("step", "reason", "documents", "share", "bytes of text", "tokens", box=None, pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    totals, retention = found.totals, found.retention
-    rows: list[tuple[str, str, int, int | None, int | None]] = [
-        ("came", "", retention.documents, totals.figures.entered.size, None),
-        *(
-            (row.step or "tokenizer", row.reason, row.documents, row.text_bytes, found.dropped_tokens[row.reason])
-            for row in retention.funnel()
-        ),
-        ("kept", "", totals.kept, retention.kept_bytes, totals.tokens),
-    ]
-    for step, reason, documents, text_bytes, tokens in rows:
-        share = f"{documents / retention.documents:.1%}" if retention.documents else ""
-        sizes = ("" if number is None else f"{number:,}" for number in (text_bytes, tokens))
-        table.add_row(escaped(step), escaped(reason), f"{documents:,}", share, *sizes)
-    for reason, documents in totals.dead_lettered.most_common():
-        table.add_row("dead letter", escaped(reason), f"{documents:,}", "", "", "")
-    return table
-
-
-def speed_table(found: TrialResult) -> Table:
+def speed_table(found: TrialResult) -> ShownTable:
     """Return a row for each stage: how fast it was, and how many texts it changed."""
-    table = Table("stage", "text", "MB/s", "seconds", "texts changed", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = ShownTable(("stage", "text", "MB/s", "seconds", "texts changed"))
     for name, speed in found.speeds.items():
         rate = speed.megabytes_per_second
-        changed = f"{found.changes[name]:,}" if name in found.changes else ""
-        shown_rate = "" if rate is None else f"{rate:,.{1 if rate < EXACT_BELOW else 0}f}"
-        table.add_row(escaped(name), size(speed.text_bytes), shown_rate, f"{speed.seconds:.2f}", changed)
+        shown = None if rate is None else f"{rate:,.{1 if rate < EXACT_BELOW else 0}f}"
+        table.add(name, size(speed.text_bytes), shown, f"{speed.seconds:.2f}", found.changes.get(name))
     return table
 
 
-def example_lines(found: TrialResult) -> Iterator[str]:
+def titled_examples(found: TrialResult) -> Iterator[tuple[str, Sequence[TriedDocument]]]:
     """Yield the examples: of each reason, of dead letters, of changed texts, of what is kept."""
     filtered, refused = found.totals.filtered, found.totals.dead_lettered
     for reason, documents in found.rejected.items():
-        yield from _examples(f"{reason}: {_some(documents, filtered[reason])} that it drops", documents)
+        yield f"{reason}: {of_all(documents, filtered[reason])} that it drops", documents
     for reason, documents in found.dead_letters.items():
-        yield from _examples(f"dead letter, {reason}: {_some(documents, refused[reason])}", documents)
+        yield f"dead letter, {reason}: {of_all(documents, refused[reason])}", documents
     for label, documents in found.changed.items():
-        yield from _examples(f"{label}: {_some(documents, found.changes[label])} that it changes", documents)
+        yield f"{label}: {of_all(documents, found.changes[label])} that it changes", documents
     if found.kept:
-        yield from _examples(f"kept: {_some(found.kept, found.totals.kept)}", found.kept)
-
-
-def _some(documents: Sequence[TriedDocument], number: int) -> str:
-    return f"{len(documents):,} of {number:,}" if len(documents) < number else f"{number:,}"
-
-
-def _examples(title: str, documents: Iterable[TriedDocument]) -> Iterator[str]:
-    yield ""
-    yield title
-    for one in documents:
-        yield f"  {one.place}{f'  {one.detail}' if one.detail else ''}"
-        if one.after is not None:
-            yield f"    - {one.text}"
-            yield f"    + {one.after}"
-        elif one.text:
-            yield f"    {one.text}"
+        yield f"kept: {of_all(found.kept, found.totals.kept)}", found.kept
 
 
 class TrialProgressLine(ProgressLine):

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
-from rich.table import Table
 
 from tokenmill.errors import TokenMillError
 
@@ -15,6 +14,7 @@ from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
 from .progress import ProgressLine
+from .tables import ShownTable
 
 Streams = Annotated[
     list[str] | None,
@@ -97,30 +97,18 @@ def verify_command(
         raise typer.Exit(TokenMillError.exit_code)
 
 
-def chains_table(result: VerifyResult) -> Table:
+def chains_table(result: VerifyResult) -> ShownTable:
     """Return one row for each chain."""
-    columns = (
-        "chain",
-        "records",
-        "kept",
-        "filtered",
-        "dead",
-        "tokens",
-        "blocks",
-        "in topic",
-        "in store",
-        "not in blocks",
-    )
-    table = Table(*columns, box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    columns = ("chain", "to offset", "records", "kept", "filtered", "dead letters", "tokens", "blocks", "in topic")
+    table = ShownTable((*columns, "in store", "not in blocks"))
     for chain in result.chains:
         totals = chain.totals
-        counts = (totals.records, totals.kept, totals.filtered.total(), totals.dead_lettered.total(), totals.tokens)
-        blocks = f"{chain.reference_blocks:,}" if chain.reference else "?"
-        store = "-" if chain.store_blocks is None else f"{chain.store_blocks[1]:,}"
-        place = f"{chain.stream}/{chain.partition} to offset {chain.raw_range[1]}"
-        table.add_row(place, *(f"{n:,}" for n in counts), blocks, f"{chain.topic_blocks[1]:,}", store, waiting(chain))
+        table.add(
+            *(f"{chain.stream}/{chain.partition}", chain.raw_range[1], totals.records, totals.kept),
+            *(totals.filtered.total(), totals.dead_lettered.total(), totals.tokens),
+            *(chain.reference_blocks if chain.reference else "?", chain.topic_blocks[1]),
+            *("-" if chain.store_blocks is None else chain.store_blocks[1], waiting(chain)),
+        )
     return table
 
 

@@ -180,7 +180,7 @@ def test_config_hides_passwords_and_says_where_they_come_from(
     table, found = cli("config").out, cli("config", "--json").out
 
     assert "gr1st" not in table + found
-    assert re.search(r"sasl_password +\*+ +variable TOKENMILL_SASL_PASSWORD", table)
+    assert re.search(r"sasl_password +variable TOKENMILL_SASL_PASSWORD +\*+", table)
     assert json.loads(found)["sasl_password"] == {"value": "*" * 10, "from": "variable TOKENMILL_SASL_PASSWORD"}
     assert json.loads(found)["sasl_username"] == {"value": "miller", "from": "file tokenmill.toml"}
 

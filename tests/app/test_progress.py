@@ -1,9 +1,11 @@
 """Progress: how far, how fast, and how long it takes; and work that is interrupted."""
 
 import asyncio
+import io
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -67,6 +69,32 @@ def test_nothing_is_said_of_what_nobody_knows(
         report(Summary("raw", {0: Acknowledged(1, 10)}, seconds=1.0))
 
     assert capsys.readouterr().err == "tokenmill: 1 document, 10 B, 10 B/s\n"
+
+
+@pytest.mark.parametrize("place", ["pipe", "notebook", "terminal"])
+def test_only_a_terminal_gets_what_moves_the_cursor(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """FORCE_COLOR, which notebooks set, makes none of anything; a notebook gets one line that is written over."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    if place == "notebook":
+        monkeypatch.setenv("JPY_PARENT_PID", "1")
+    shown = io.StringIO()
+    shown.isatty = lambda: place != "pipe"  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", shown)
+    summary = Summary("raw", {0: Acknowledged(1000, 4_000_000)}, seconds=2.0, bytes_total=1000, bytes_read=250)
+    with ProduceProgress() as report:
+        report(summary)
+        summary.bytes_read = 1000
+        report(summary)
+
+    told = shown.getvalue()
+    assert ("\x1b" in told) == (place == "terminal")
+    if place == "pipe":
+        assert told == ""  # nothing yet: a line every few seconds
+    elif place == "notebook":
+        first, second = told.strip("\r\n").split("\r")
+        assert first.startswith("[#####               ] 1,000 documents, 4.0 MB")
+        assert second.startswith("[####################] ")
 
 
 async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,14 +24,13 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 import tokenmill
-from tokenmill.app.cli import inspect as inspect_command
 from tokenmill.app.cli import output, produce_output
-from tokenmill.app.cli.dead_letters import cells, values
-from tokenmill.app.cli.output import EscapingConsole, PlainColumn
+from tokenmill.app.cli.dead_letters import letters_table, values
+from tokenmill.app.cli.output import PlainColumn
 from tokenmill.app.cli.progress import ProgressLine
+from tokenmill.app.cli.tables import pairs
 from tokenmill.app.kafka.clients import connection
 from tokenmill.app.local.live_view import LiveView
 from tokenmill.app.logs import set_up_logging
@@ -98,15 +97,13 @@ def letter_of(text: str) -> DeadLetter:
 
 def shown_table(text: str) -> None:
     """Show it as names and values."""
-    output.show_table(inspect_command.pairs({"key": text, text: text}))
+    output.show_table(pairs({"key": text, text: text}))
 
 
 def shown_letter(text: str) -> None:
     """Show it as a dead letter, in a list and alone."""
-    table = Table("place", "written", "reason", "detail", "value")
-    table.add_row(*cells(letter_of(text)))
-    output.show_table(table)
-    output.show_table(inspect_command.pairs(values(letter_of(text))))
+    output.show_table(letters_table([letter_of(text)]))
+    output.show_table(pairs(values(letter_of(text))))
     output.show_json(values(letter_of(text)))
 
 
@@ -335,14 +332,3 @@ def test_a_guarded_stream_lets_styles_through_and_nothing_else(*, text: str, ter
     assert harmless(re.sub(r"\x1b\[[?0-9;]*[mABCDGHJKhl]|\r", "", said) if terminal else said)
     with pytest.raises(TypeError):
         guarded.write(b"")  # type: ignore[arg-type]
-
-
-def test_a_console_is_as_wide_as_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    """A cell that holds an escape sequence moves no other one."""
-    table = Table("a", "b", box=None, pad_edge=False)
-    table.add_row(escaped(CLIPBOARD), "end")
-    table.add_row("x", "end")
-    EscapingConsole().print(table)
-
-    lines = capsys.readouterr().out.splitlines()
-    assert len({line.index("end") for line in lines[1:]}) == 1

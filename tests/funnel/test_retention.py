@@ -27,8 +27,8 @@ def test_lines_can_be_pasted() -> None:
         "Data retention: 50.0 % (5 of 10 documents)",
         "Text retention: 60.0 % (600 of 1,000 bytes)",
         "Tokens kept: 420, on average 84.0 a document",
-        "Efficiency: 84.0 % of tokens in blocks are documents'",
-        "Speed: 2,000 tokens a second over 2 s",
+        "Efficiency: 84.0 % of tokens in blocks are text, the other 80 are padding",
+        "From the first message to the last: 2 s with all pauses, so 2,000 tokens a second",
     ]
 
 

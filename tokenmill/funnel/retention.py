@@ -101,11 +101,15 @@ class Retention:
     def lines(self) -> list[str]:
         """Return the figures as sentences that can be pasted."""
         totals = self.totals
+        if not self.documents:
+            return ["Data retention: no document has been counted yet"]
         lines = [
             f"Data retention: {_percent(self.share)} ({totals.kept:,} of {self.documents:,} documents)",
             f"Tokens kept: {totals.tokens:,}, on average {self.average_tokens:,.1f} a document",
-            f"Efficiency: {_percent(self.efficiency)} of tokens in blocks are documents'",
         ]
+        if self.padding:
+            share = _percent(self.efficiency)
+            lines.append(f"Efficiency: {share} of tokens in blocks are text, the other {self.padding:,} are padding")
         entered = totals.figures.entered
         if self.kept_bytes is not None and entered.size:
             share = _percent(self.kept_bytes / entered.size)
@@ -118,7 +122,8 @@ class Retention:
             )
         lines += self.left_out_lines()
         if self.tokens_per_second is not None:
-            lines.append(f"Speed: {self.tokens_per_second:,.0f} tokens a second over {self.seconds:,.0f} s")
+            speed = f"{self.tokens_per_second:,.0f} tokens a second"
+            lines.append(f"From the first message to the last: {self.seconds:,.0f} s with all pauses, so {speed}")
         return lines
 
     def left_out_lines(self) -> list[str]:

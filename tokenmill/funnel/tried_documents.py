@@ -62,9 +62,9 @@ class EvenSample(Generic[T]):
         return [item for _, _, item in sorted(self._heap, key=lambda entry: entry[1])]
 
 
-def beginning_of(text: str) -> str:
-    """Return at most `SHOWN_CHARACTERS` of a text, with a sign where something is left out."""
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}{CUT}"
+def beginning_of(text: str, characters: int = SHOWN_CHARACTERS) -> str:
+    """Return at most so many characters of a text, with a sign where something is left out."""
+    return text if len(text) <= characters else f"{text[:characters]}{CUT}"
 
 
 def where_they_differ(before: str, after: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +37,6 @@ from ...kafka.schema_registry import schemas_for_command
 from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import message_of, message_with
 from ...settings import Settings
-
-SAMPLE_CHARACTERS: Final = 200
-"""Enough to recognise a text."""
-
-
-def beginning(text: str, characters: int = SAMPLE_CHARACTERS) -> str:
-    """Return the beginning of a text, with a sign where something is left out."""
-    return text if len(text) <= characters else f"{text[:characters]}…"
 
 
 def decode(engine: Engine, tokens: npt.NDArray[np.unsignedinteger] | Sequence[int]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import InputError, SourceError, TopicError
+from tokenmill.funnel.tried_documents import beginning_of
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import REFERENCE, Engine, open_engine
 from tokenmill.store import StreamInfo, open_partition, read_stream, streams_in
@@ -25,7 +26,7 @@ from ...kafka.control_topic import Settled, require_topic
 from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import furthest, last_messages, message_of
 from ...settings import Settings
-from .block_trace import beginning, decode, engine_in, meta_of
+from .block_trace import decode, engine_in, meta_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def _sample(engine: Engine, settled: Settled, message: Message | None) -> str:
         return ""
     recipe = settled.genesis.recipe
     last = memoryview(message.tokens)[-recipe.block_bytes :]
-    return beginning(decode(engine, np.frombuffer(last, recipe.token_dtype)))
+    return beginning_of(decode(engine, np.frombuffer(last, recipe.token_dtype)))
 
 
 _PARTITION_DEPTH = 3  # <store>/<stream>/<partition>
@@ -257,7 +258,7 @@ def _report(paths: SegmentPaths, info: StreamInfo, partition: int) -> SegmentRep
         offsets=(offsets[0], offsets[1]) if offsets else None,
         chain_before=before,
         chain_after=chain_after(segment.rows, -1).hex() if segment.blocks else before,
-        sample=beginning(decode(engine_in(store, info), segment.tokens[0])) if segment.blocks else "",
+        sample=beginning_of(decode(engine_in(store, info), segment.tokens[0])) if segment.blocks else "",
     )
 
 
@@ -287,7 +288,7 @@ async def inspect_message(settings: Settings, topic: str, partition: int, offset
     if (dict(record.headers).get(HEADER_NAME) or b"").startswith(MAGIC):
         values["message"] = await _describe(settings, topic, message_of(record, TopicPartition(topic, partition)))
     else:
-        values["value"] = None if record.value is None else beginning(record.value.decode(errors="replace"))
+        values["value"] = None if record.value is None else beginning_of(record.value.decode(errors="replace"))
         if flush := dict(record.headers).get(HEADER_NAME):
             values["headers"].append([HEADER_NAME, flush.decode(errors="replace")])
     return values
@@ -322,7 +323,7 @@ async def _describe(settings: Settings, topic: str, message: Message) -> dict[st
     blocks = []
     for index, entry in enumerate(message.entries):
         part = message.tokens[index * size : (index + 1) * size]
-        sample = beginning(decode(engine, np.frombuffer(part, dtype))) if engine is not None else None
+        sample = beginning_of(decode(engine, np.frombuffer(part, dtype))) if engine is not None else None
         pieces = [piece_values(piece) for piece in decode_entry(entry)]
         blocks.append({"block": message.first + index, "pieces": pieces, "sample": sample})
     references = split_references(message.references)

@@ -58,7 +58,7 @@ def test_what_is_piped_in_is_packed_once(tmp_path: Path) -> None:
     carried = open_partition(tmp_path / "store", "raw-text.train", 0).documents(0)[0].fields
     assert carried["lang"] in {"de", "en"}
     assert set(carried) == {"lang"}
-    assert b"raw-text.train: Left out: " in first.stdout
+    assert b"Left out: " in first.stdout
     assert second.returncode == InputError.exit_code
     assert b"what is piped in cannot be continued" in second.stderr
 

@@ -1,0 +1,58 @@
+"""What became of documents, as every command says it: sentences, what dropped them by step and reason, and examples."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Final
+
+import typer
+
+from tokenmill.funnel.pictures import languages_line
+from tokenmill.funnel.retention import Retention
+from tokenmill.funnel.tried_documents import TriedDocument, beginning_of
+
+from .output import show, show_table
+from .tables import ShownTable
+
+LINE_CHARACTERS: Final = 100
+"""Of a text, where it is one of many."""
+
+All = Annotated[bool, typer.Option("--all", help="Show all there is, not only the answer.")]
+
+
+def show_figures(retention: Retention, name: str = "", tokens: Mapping[str, int] | None = None) -> None:
+    """Show what is kept, and what dropped the rest; ``tokens``: what each reason dropped would have had."""
+    languages = [(language, amount.documents) for language, amount in retention.totals.figures.languages.items()]
+    lines = [*retention.lines(), *([f"Languages: {languages_line(languages)}"] if languages else [])]
+    for line in ("", f"{name}:", *(f"  {line}" for line in lines)) if name else lines:
+        show(line)
+    table = funnel_table(retention, tokens)
+    if table.rows:
+        show("")
+        show_table(table)
+
+
+def funnel_table(retention: Retention, tokens: Mapping[str, int] | None = None) -> ShownTable:
+    """Return a row for each reason for which documents were dropped, and for each of dead letters."""
+    columns = ("dropped by", "reason", "documents", "share", "bytes of text", "tokens")
+    table = ShownTable(columns[: 5 if tokens is None else 6])
+    for row in retention.funnel():
+        counted = () if tokens is None else (tokens[row.reason],)
+        share = f"{row.documents / retention.documents:.1%}"
+        table.add(row.step or "-", row.reason, row.documents, share, row.text_bytes, *counted)
+    for reason, number in retention.totals.dead_lettered.most_common():
+        if number:
+            table.add("dead letter", reason, number, *[None] * (len(table.columns) - 3))
+    return table
+
+
+def example_lines(title: str, documents: Iterable[TriedDocument], *, whole: bool) -> Iterator[str]:
+    """Yield a title, and below it documents, each with its place, the numbers that decided, and its text's beginning.
+
+    ``whole``: as much of the text as was kept for this, and not one line.
+    """
+    yield title
+    for one in documents:
+        yield f"  {one.place}{f'  {one.detail}' if one.detail else ''}"
+        texts = [("", one.text)] if one.after is None else [("- ", one.text), ("+ ", one.after)]
+        for sign, text in texts:
+            if text:
+                yield f"    {sign}{text if whole else beginning_of(text, LINE_CHARACTERS)}"

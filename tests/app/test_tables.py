@@ -1,0 +1,135 @@
+"""Tables: at every width, each number, key and place is there as it is."""
+
+import ast
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.cells import cell_len
+
+import tokenmill
+from tokenmill.app.cli import control_records, dead_letters, figures, inspect, pack, status, trying, verify
+from tokenmill.app.cli import settings_and_topics as topics
+from tokenmill.app.cli.tables import GAP, ShownTable, pairs
+from tokenmill.app.settings import load_with_origins
+from tokenmill.app.tools.inspect import ChainReport, SegmentReport
+from tokenmill.app.tools.inspect.record_ledger import ChainLedger, RecordLedger
+from tokenmill.app.tools.pack.packing_run import PackedStream
+from tokenmill.app.tools.verify import ChainResult, VerifyResult
+from tokenmill.eras import Era, EraRange
+from tokenmill.funnel.retention import Retention
+from tokenmill.funnel.trial import StageSpeed
+from tokenmill.wire.dead_letters import DeadLetter, RecordPlace
+from tokenmill.wire.totals import Totals
+
+CLI = Path(tokenmill.__file__).parents[1] / "app" / "cli"
+MANY = 2**62 - 1
+LONG = f"{'a-raw-topic-of-somebody-' * 9}.train"
+DIGEST = "0123456789abcdef" * 4
+REASON = f"gopher_repetition.{'duplicate_line_character_fraction' * 2}"
+TOTALS = Totals(
+    records=MANY, kept=MANY, tombstones=MANY, flushes=MANY, other_split=MANY, tokens=MANY, value_bytes=MANY,
+    filtered=Counter({REASON: MANY}), dead_lettered=Counter({"invalid_utf8": MANY}),
+)  # fmt: skip
+CHAIN = ChainLedger(LONG, "raw", 9999, MANY, MANY, MANY, MANY, MANY, TOTALS)
+CHECKED = ChainResult(LONG, 9999, "raw", (0, MANY), (0, MANY), True, TOTALS, MANY, MANY, (0, MANY), (0, MANY - 5))
+REPORT = ChainReport(9999, (0, MANY), (0, MANY), MANY, MANY, TOTALS.to_dict(), MANY - 3, MANY, MANY, "text")
+SEGMENT = SegmentReport(
+    LONG, 9999, f"/data/{LONG}/0.bin", 0, MANY, True, 2049, "uint32", DIGEST, MANY, MANY, MANY, (0, MANY), DIGEST,
+    DIGEST, "",
+)  # fmt: skip
+WORKER = {"name": "mill-1", "pid": MANY, "state": "running", "restarts": MANY, "restart_in": None, "partitions": [LONG]}
+ROW = {
+    "topic": LONG, "partition": 9999, "worker": "segment-12", "state": "halted", "position": MANY, "end": None,
+    "lag": MANY, "why": f"block {MANY} of {LONG} has other tokens than the store: `tokenmill repair` says which",
+}  # fmt: skip
+LETTER = DeadLetter(
+    RecordPlace(LONG, 9999, MANY), 0, "wrong_type", "", "'text' is a number, not a string", None, b"{}", ()
+)
+ERA = Era(MANY, b"", (EraRange(0, MANY, b"", b""), EraRange(MANY - 1, MANY, b"", b"")), 0)
+
+
+def made(**values: Any) -> Any:
+    """Return something with these attributes."""
+    return SimpleNamespace(**values)
+
+
+TABLES: dict[str, Callable[[], ShownTable]] = {
+    "chains_table of verify": lambda: verify.chains_table(cast("VerifyResult", made(chains=[CHECKED, CHECKED]))),
+    "chains_table of inspect": lambda: inspect.chains_table(made(chains=[REPORT])),
+    "config_table": lambda: topics.config_table(load_with_origins()),
+    "counts_table": lambda: dead_letters.counts_table(Counter({REASON: MANY})),
+    "eras_table": lambda: control_records.eras_table([ERA]),
+    "funnel_table": lambda: figures.funnel_table(Retention(TOTALS), {REASON: MANY}),
+    "ledger_table": lambda: status.ledger_table(RecordLedger([CHAIN, CHAIN], [])),
+    "letters_table": lambda: dead_letters.letters_table([LETTER]),
+    "pairs": lambda: pairs(inspect.segment_facts(SEGMENT)),
+    "partitions_table": lambda: status.partitions_table([ROW, ROW]),
+    "speed_table": lambda: trying.speed_table(made(speeds={REASON: StageSpeed(MANY, 1.0)}, changes={REASON: MANY})),
+    "steps_table": topics.steps_table,
+    "streams_table": lambda: pack.streams_table(made(streams={LONG: PackedStream(TOTALS, MANY, MANY, MANY)})),
+    "workers_table": lambda: status.workers_table([WORKER]),
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200, None])
+@pytest.mark.parametrize("name", TABLES)
+def test_nothing_in_a_table_is_cut(name: str, width: int | None) -> None:
+    """Columns or paragraphs: cells are whole, rows in order, and no line is longer than it must be."""
+    table = TABLES[name]()
+    lines = table.lines(width)
+    assert table.rows
+    shown = Counter(word for line in lines for word in line.replace("; ", " ").rstrip(";").split())
+    assert shown >= Counter(word for row in table.rows for cell in row for word in cell.replace("; ", " ").split())
+    words = [part for row in table.rows for part in (row[-1].split() if table.words else [row[-1]])]
+    named = [f"{name} {value}" for row in table.rows for name, value in zip(table.columns, row[:-1], strict=False)]
+    longest = max(map(cell_len, (*words, *named))) + GAP + cell_len(f"{table.columns[-1]} ;")
+    if table.words:  # a word that is wider than its column goes beyond it
+        longest += sum(max(cell_len(row[n]) + GAP for row in table.rows) for n in range(len(table.columns) - 1))
+    assert width is None or all(cell_len(line) <= max(width, longest) for line in lines)
+
+
+def test_a_table_is_columns_where_they_fit_and_else_paragraphs() -> None:
+    """Numbers stand at the right; a sentence is broken between words; what is escaped moves nothing."""
+    table = ShownTable(("chain", "blocks", "why"), words=True)
+    table.add("a/0", 1234, "it waits for a block that the topic has not got any more")
+    table.add("b/10\x1b[2J", 5, None)
+    wide, narrow = table.lines(50), table.lines(30)
+    assert wide == [
+        "chain        blocks  why",
+        "a/0           1,234  it waits for a block that the",
+        "                     topic has not got any more",
+        "b/10\\x1b[2J       5",
+    ]
+    assert narrow == [
+        "a/0",
+        "  blocks 1,234",
+        "  why it waits for a block",
+        "  that the topic has not got",
+        "  any more",
+        "b/10\\x1b[2J",
+        "  blocks 5",
+    ]
+    assert table.lines()[1] == "a/0           1,234  it waits for a block that the topic has not got any more"
+
+
+def test_every_table_of_the_command_line_is_tested_here() -> None:
+    """Whoever makes one does it in a function that returns it."""
+    made_by = Counter[str]()
+    for file in sorted(CLI.glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if (
+                isinstance(node, ast.FunctionDef)
+                and node.returns is not None
+                and ast.unparse(node.returns) == "ShownTable"
+            ):
+                made_by[node.name] += 1
+                assert hasattr(import_module(f"tokenmill.app.cli.{file.stem}"), node.name)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "ShownTable":
+                made_by["calls"] += 1
+    assert made_by.pop("calls") == made_by.total()
+    assert made_by == Counter(name.split()[0] for name in TABLES)
