@@ -9,8 +9,7 @@ import torch
 
 from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
 from tokenmill.store import OnDamage, StreamInfo, open_eras, read_stream
-from tokenmill.store.damage import ending
-from tokenmill.store.layout import StorePath, store_directory
+from tokenmill.store.layout import StorePath, ending, store_directory
 
 from . import arguments
 from .batch import Batch, Leg

@@ -12,7 +12,7 @@ from zlib_ng.zlib_ng import crc32
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples import EraOrder, Numbers, Samples, Source, TrainableSamples, join, places_of, sources_of
 from tokenmill.store import Pieces, join_pieces
-from tokenmill.store.checking import Crcs, crcs_of_runs
+from tokenmill.store.segment import Crcs, crcs_of_runs
 
 from .gathering import Gathering, Rows
 from .reachable import ReachableStream

@@ -12,7 +12,7 @@ from tokenmill.errors import InputError
 from tokenmill.samples import DocumentIndex, Numbers
 from tokenmill.store import MapWatch, PartitionReader, StreamInfo, open_eras, read_stream
 from tokenmill.store.layout import StorePath, partition_directory, store_directory
-from tokenmill.store.views import Tokens
+from tokenmill.store.segment import Tokens
 
 from . import arguments
 from .frozen import freeze_eras, open_trainable

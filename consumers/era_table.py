@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from tokenmill.samples import EraOrder, Numbers, TrainableSamples
 from tokenmill.store import MapWatch
-from tokenmill.store.checking import Crcs
+from tokenmill.store.segment import Crcs
 
 from .gathering import Addresses, Gathering, Rows, rows_of
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tokenmill.errors import InputError
 from tokenmill.samples import Numbers
-from tokenmill.store.views import Tokens
+from tokenmill.store.segment import Tokens
 
 from . import arguments
 from .data_rank import DataRank

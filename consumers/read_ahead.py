@@ -6,7 +6,7 @@ says what is read, and both read it, each another partition's file: so the disk 
 The loop waits once for the first of them. Eras that are larger than what may be kept ahead, and the beginning of a
 large one, are read by sample: those of the batches that are made next, and those after them.
 
-What is read goes to the system's page cache (`tokenmill.store.page_cache`), where it counts as no process's memory, and
+What is read goes to the system's page cache (`tokenmill.store.maps`), where it counts as no process's memory, and
 where the other ranks of the host find it. Nothing depends on it: what is not there yet, or was evicted, is read when it
 is touched.
 """
@@ -29,7 +29,7 @@ from tokenmill.errors import TokenMillError
 from tokenmill.samples import Samples, SequenceId, TrainableSamples
 from tokenmill.samples.places import EraPlaces
 from tokenmill.store import StreamInfo
-from tokenmill.store.page_cache import FileRange, read_pieces, read_small
+from tokenmill.store.maps import FileRange, read_pieces, read_small
 
 from .arguments import whole
 from .stream_files import EraRun, StreamFiles, Turn

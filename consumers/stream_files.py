@@ -12,7 +12,7 @@ from tokenmill.samples import Samples, SequenceId
 from tokenmill.samples.places import EraPlaces
 from tokenmill.store import StreamInfo, open_eras
 from tokenmill.store.layout import SegmentPaths, partition_directory
-from tokenmill.store.page_cache import FileRange
+from tokenmill.store.maps import FileRange
 
 _RUN_BYTES: Final = 8 << 20
 """Consecutive small eras that are read as one: their blocks follow each other in each partition."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.samples import TrainableSamples
-from tokenmill.store.damage import comparing, is_packed
+from tokenmill.store.layout import comparing, is_packed
 
 _SAY_AFTER: Final = 5.0
 """Seconds of waiting after which it is said, but for the first time, which is said at once: who waits for what does not

@@ -13,14 +13,17 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import DamagedError, FingerprintError, InputError, StoreError
 from tokenmill.recipe import Recipe
 from tokenmill.store import StreamInfo, open_eras, partitions_in, read_stream
-from tokenmill.store.damage import is_packed
-from tokenmill.store.donor import Donor, Given, NoDonor, StoreDonor
-from tokenmill.store.durable import put_file
-from tokenmill.store.examination import examine
-from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, partition_directory, stream_directory
-from tokenmill.store.rebuilding import link_aside
-from tokenmill.store.repairing import Repaired, repair_partition
-from tokenmill.store.start import read_start
+from tokenmill.store.layout import (
+    STREAM_FILE,
+    TOKENIZER_FILE,
+    is_packed,
+    partition_directory,
+    put_file,
+    stream_directory,
+)
+from tokenmill.store.rebuilding import Donor, Given, NoDonor, StoreDonor, link_aside
+from tokenmill.store.repairing import Repaired, examine, repair_partition
+from tokenmill.store.stream import read_start
 from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
 from tokenmill.wire.chain import next_hash
 from tokenmill.wire.genesis import Genesis
@@ -36,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class TopicDonor:
-    """One token partition (`tokenmill.store.donor.Donor`)."""
+    """One token partition (`tokenmill.store.rebuilding.Donor`)."""
 
     def __init__(self, settings: Settings, recipe: Recipe, tokens: TopicPartition) -> None:
         self._settings = settings

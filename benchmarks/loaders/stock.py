@@ -11,7 +11,7 @@ from benchmarks.loaders.place import SEED, STREAM, Stock
 from tokenmill.eras import Era, EraLog, Extent, Permutation, close_era
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import EraWriter, PartitionWriter, Store, StreamInfo
-from tokenmill.store.era_rows import COMMIT_ROWS
+from tokenmill.store.eras import COMMIT_ROWS
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.pieces import Piece, encode_entry
 

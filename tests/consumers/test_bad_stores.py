@@ -15,8 +15,8 @@ from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches, Documents, EraDataset
 from tokenmill.errors import DamagedError, DifferenceError, InputError, StoreError, TokenMillError
 from tokenmill.store import Store, StreamInfo
-from tokenmill.store.donor import NoDonor
-from tokenmill.store.era_rows import ROW_BYTES
+from tokenmill.store.eras import ROW_BYTES
+from tokenmill.store.rebuilding import NoDonor
 from tokenmill.store.repairing import repair_partition
 from tokenmill.store.retiring import retire
 

@@ -26,7 +26,7 @@ from tokenmill.errors import DamagedError
 from tokenmill.samples import Samples, SequenceId
 from tokenmill.samples.places import EraPlaces
 from tokenmill.store import PartitionWriter, Store, open_eras, read_stream
-from tokenmill.store.page_cache import FileRange
+from tokenmill.store.maps import FileRange
 
 HALVES: Final = {"early": range(3), "late": range(3, 5)}
 LIMITS: Final = (0, 1, 200, 1 << 30)

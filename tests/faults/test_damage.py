@@ -27,10 +27,9 @@ from tests.store.giving import ChainDonor
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import PartitionWriter, Store, open_partition
-from tokenmill.store.examination import examine
-from tokenmill.store.repairing import repair_partition
+from tokenmill.store.repairing import examine, repair_partition
 from tokenmill.store.retiring import retire
-from tokenmill.store.start import read_start
+from tokenmill.store.stream import read_start
 from tokenmill.wire.pieces import decode_entry
 
 INFO: Final = make_info(segment_blocks=6)

@@ -43,8 +43,7 @@ from tokenmill.app.settings import Settings, Stream
 from tokenmill.errors import DamagedError
 from tokenmill.samples import SequenceId, TrainableSamples
 from tokenmill.store import open_eras, read_stream
-from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE, partition_directory, stream_directory
-from tokenmill.store.lock import PartitionLock
+from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE, PartitionLock, partition_directory, stream_directory
 from tokenmill.wire.message import HEADER_NAME, encode_header
 
 TEXT = b"a text of some length, so that a few of them fill a block; " * 4

@@ -15,8 +15,7 @@ from tests.service import Raw, Service, Worker, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import LockedError
-from tokenmill.store.layout import partition_directory
-from tokenmill.store.lock import PartitionLock
+from tokenmill.store.layout import PartitionLock, partition_directory
 
 SESSION_SECONDS = 2.0
 BACKLOG = 2500

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import StreamInfo
-from tokenmill.store.donor import Given
+from tokenmill.store.rebuilding import Given
 
 
 class ChainDonor:

@@ -1,14 +1,14 @@
 """The commit log as bytes."""
 
 from itertools import pairwise
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.chains import make_chain, make_info
-from tokenmill.store.commit_log import Commit, Scan, scan
-from tokenmill.store.rows import make_rows
+from tokenmill.store.commit_log import BLOCK_ROW, Commit, Scan, chain_after, entry_span, make_rows, scan
 
 INFO = make_info(segment_blocks=12)
 CHAIN = make_chain(INFO, 12)
@@ -107,3 +107,24 @@ def test_a_scan_goes_on_where_an_earlier_one_ended() -> None:
         docs_bytes=int(ROWS["docs_end"][4]),
     )
     assert [commit.blocks for commit in found.commits] == [9]
+
+
+def test_a_row_says_where_its_entry_ends_and_what_its_bytes_hash_to() -> None:
+    """Rows continue a document table of any length."""
+    info = make_info()
+    chain = make_chain(info, 3)
+    rows = make_rows(memoryview(chain.tokens), chain.entries, chain.chains, docs_bytes=100)
+    assert rows.dtype == BLOCK_ROW
+    assert rows.dtype.itemsize == 32
+    assert rows["docs_end"][2] == 100 + sum(map(len, chain.entries))
+    assert rows["tokens_crc"][1] == crc32(chain.tokens[info.block_bytes : 2 * info.block_bytes])
+    assert rows["entry_crc"][1] == crc32(chain.entries[1])
+    assert chain_after(rows, 2) == chain.chains[2]
+
+
+def test_an_entry_spans_from_the_end_of_the_one_before() -> None:
+    """The first one begins with the file."""
+    chain = make_chain(make_info(), 2)
+    rows = make_rows(memoryview(chain.tokens), chain.entries, chain.chains, docs_bytes=0)
+    ends = [len(chain.entries[0]), len(chain.entries[0]) + len(chain.entries[1])]
+    assert [entry_span(rows, 0), entry_span(rows, 1)] == [(0, ends[0]), (ends[0], ends[1])]

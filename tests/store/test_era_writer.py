@@ -14,7 +14,7 @@ from tests.store.test_recovery import flip
 from tokenmill.eras import EraFollower
 from tokenmill.errors import DamagedError, GapError, LockedError, StoreError
 from tokenmill.store import EraReader, EraWriter, Store
-from tokenmill.store.era_rows import COMMIT_ROWS, ROW_BYTES
+from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES
 from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE
 
 INFO = make_info()

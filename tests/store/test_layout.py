@@ -1,11 +1,29 @@
 """Names and paths in a store."""
 
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tokenmill.errors import StoreError
-from tokenmill.store.layout import SegmentPaths, partition_directory, partition_numbers, segment_firsts
+from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
+from tokenmill.errors import LockedError, StoreError
+from tokenmill.exports.folder import ExportFolder
+from tokenmill.store import StoreLock
+from tokenmill.store.layout import (
+    PartitionLock,
+    SegmentPaths,
+    partition_directory,
+    partition_numbers,
+    put_file,
+    segment_firsts,
+    write_at,
+)
+from tokenmill.store.retiring import retire
 
 
 def test_a_segment_is_named_after_its_first_block() -> None:
@@ -31,3 +49,92 @@ def test_a_stream_name_never_leads_elsewhere(name: str) -> None:
     """Only what a Kafka topic could be called becomes a directory."""
     with pytest.raises(StoreError, match="no stream name"):
         partition_directory(Path("/s"), name, 0)
+
+
+def test_a_file_is_put_whole_in_its_place(tmp_path: Path) -> None:
+    """Over an older one too, and nothing else stays behind."""
+    put_file(tmp_path / "a.json", b"old and longer")
+    put_file(tmp_path / "a.json", b"new")
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a.json", b"new")]
+
+
+def test_a_failed_sync_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rename comes after the sync, never before."""
+    put_file(tmp_path / "a.json", b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        put_file(tmp_path / "a.json", b"new")
+    assert (tmp_path / "a.json").read_bytes() == b"old"
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may take less than it was given."""
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: pwrite(descriptor, data[:3], offset))
+    with (tmp_path / "x").open("wb") as file:
+        write_at(file.fileno(), b"0123456789", 5)
+    assert (tmp_path / "x").read_bytes() == bytes(5) + b"0123456789"
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from tokenmill.store.layout import PartitionLock
+lock = PartitionLock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_second_writer_is_told_who_holds_the_directory(tmp_path: Path) -> None:
+    """Also within one process."""
+    with PartitionLock(tmp_path), pytest.raises(LockedError, match=f"process {os.getpid()}"):
+        PartitionLock(tmp_path)
+
+
+def test_a_lock_that_was_given_back_can_be_taken(tmp_path: Path) -> None:
+    """Closing twice harms nobody."""
+    lock = PartitionLock(tmp_path)
+    lock.close()
+    lock.close()
+    PartitionLock(tmp_path).close()
+
+
+def test_the_lock_of_a_stopped_process_holds_until_it_is_killed(tmp_path: Path) -> None:
+    """A stopped process keeps its lock; the system ends the lock with its process."""
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            process.send_signal(signal.SIGSTOP)
+            with pytest.raises(LockedError, match=f"process {process.pid}"):
+                PartitionLock(tmp_path)
+        finally:
+            process.kill()
+    PartitionLock(tmp_path).close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF])
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """By all that write: Lustre without ``-o flock``, some FUSE, and NFS, on which no directory can be locked."""
+
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    info = make_info()
+    store = make_store(tmp_path / "store", info)
+    fill(store, info, make_chain(info, 9), [9])
+    monkeypatch.setattr(fcntl, "flock", flock)
+    for take in (
+        lambda: PartitionLock(tmp_path),
+        lambda: StoreLock(store.path, exclusive=True),
+        lambda: fill(store, info, make_chain(info, 10), [10]),
+        lambda: retire(store.path, STREAM, 0, 4),
+        lambda: ExportFolder(tmp_path / "export", {}),
+    ):
+        with pytest.raises(StoreError, match=r"cannot be locked \(.*\): its file system has no flock.* -o flock"):
+            take()

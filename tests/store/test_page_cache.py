@@ -9,8 +9,8 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 from tokenmill.errors import DamagedError
-from tokenmill.store import page_cache
-from tokenmill.store.page_cache import FileRange, is_cached, read_pieces, read_small
+from tokenmill.store import maps as page_cache
+from tokenmill.store.maps import FileRange, is_cached, read_pieces, read_small
 
 
 @pytest.fixture(autouse=True)

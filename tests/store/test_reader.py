@@ -12,8 +12,8 @@ from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import DocumentPiece, PartitionReader, PartitionWriter, Store, maps, open_partition
+from tokenmill.store.commit_log import BLOCK_ROW
 from tokenmill.store.retiring import retire
-from tokenmill.store.rows import BLOCK_ROW
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 
 INFO = make_info()

@@ -24,8 +24,8 @@ from tests.store.dying import dies
 from tests.store.giving import ChainDonor
 from tokenmill.errors import DamagedError, DifferenceError, LockedError
 from tokenmill.store import PartitionWriter, Store, maps, open_partition
-from tokenmill.store.donor import Donor, StoreDonor
 from tokenmill.store.layout import SegmentPaths
+from tokenmill.store.rebuilding import Donor, StoreDonor
 from tokenmill.store.repairing import Repaired, repair_partition
 from tokenmill.store.retiring import retire
 

@@ -1,6 +1,8 @@
 """Sealing full segments."""
 
+import dataclasses
 import json
+import struct
 from pathlib import Path
 from zlib import crc32
 
@@ -10,6 +12,7 @@ import pytest
 from tests.store.chains import STREAM, contents, cut, fill, make_chain, make_info, make_store, segment_of
 from tokenmill.errors import DamagedError
 from tokenmill.store import PartitionWriter, sealing
+from tokenmill.store.sealing import Manifest, megatron_index
 from tokenmill.wire.chain import genesis_hash
 
 INFO = make_info()
@@ -100,3 +103,66 @@ def test_a_manifest_never_vouches_for_changed_bytes(tmp_path: Path, suffix: str,
         with pytest.raises(DamagedError, match=f"{file.name}: .*(block|entry)"):
             writer.append(cut(CHAIN, INFO, 3, 4), token_offset=1)
     assert not segment_of(store).manifest.exists()
+
+
+MANIFEST = Manifest(
+    stream="s",
+    partition=1,
+    first=8,
+    blocks=4,
+    block_tokens=5,
+    dtype="uint16",
+    fingerprint="00" * 16,
+    chain_before="11" * 16,
+    chain_after="22" * 16,
+    bin_bytes=40,
+    docs_bytes=99,
+    bin_crc32=1,
+    docs_crc32=2,
+    index_crc32=3,
+)
+
+
+def test_a_manifest_is_canonical_json_and_a_newline() -> None:
+    """Sorted keys, no spaces: equal manifests are equal bytes."""
+    data = MANIFEST.encode()
+    values = json.loads(data)
+    assert data.decode() == json.dumps(values, sort_keys=True, separators=(",", ":")) + "\n"
+    assert values == dataclasses.asdict(MANIFEST) | {"format": 1}
+    assert Manifest.decode(data) == MANIFEST
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        MANIFEST.encode()[:-1],
+        MANIFEST.encode().replace(b'"format":1', b'"format":2'),
+        MANIFEST.encode().replace(b'"blocks":4,', b""),
+        MANIFEST.encode().replace(b":", b": "),
+        MANIFEST.encode().replace(b'"1111', b'"111q'),
+        MANIFEST.encode().replace(b'"' + b"22" * 16 + b'"', b"5"),
+    ],
+)
+def test_anything_else_is_no_manifest(data: bytes) -> None:
+    """Cut off, of another format, without a field, or spelled differently."""
+    with pytest.raises(ValueError, match=r"manifest|format|spelled|JSON|hex"):
+        Manifest.decode(data)
+
+
+@pytest.mark.parametrize(("dtype", "code", "theirs"), [("uint8", 1, "u1"), ("uint16", 8, "<u2"), ("uint32", 4, "<i4")])
+def test_megatron_finds_each_block_as_a_document(dtype: str, code: int, theirs: str) -> None:
+    """Read as Megatron's own reader does: header, lengths, pointers, document ends."""
+    tokens = np.arange(3 * 7, dtype=dtype).reshape(3, 7)
+    index = megatron_index(3, 7, tokens.dtype)
+    magic, version, found, sequences, documents = struct.unpack_from("<9sQBQQ", index)
+    assert (magic, version, found, sequences, documents) == (b"MMIDIDX\x00\x00", 1, code, 3, 4)
+    lengths = np.frombuffer(index, "<i4", count=3, offset=34)
+    pointers = np.frombuffer(index, "<i8", count=3, offset=34 + 12)
+    assert np.frombuffer(index, "<i8", offset=34 + 12 + 24).tolist() == [0, 1, 2, 3]
+    data = tokens.tobytes()
+    for number in range(3):
+        sequence = np.frombuffer(data, theirs, count=lengths[number], offset=pointers[number])
+        assert sequence.tolist() == tokens[number].tolist()

@@ -12,7 +12,7 @@ from tokenmill.errors import DiskError, StoreError
 from tokenmill.store import PartitionWriter, Start, Store, open_partition
 from tokenmill.store.commit_log import scan
 from tokenmill.store.retiring import retire
-from tokenmill.store.start import write_start
+from tokenmill.store.stream import write_start
 
 INFO = make_info()
 CHAIN = make_chain(INFO, 30)

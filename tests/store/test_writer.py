@@ -17,7 +17,7 @@ from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import PartitionWriter, Store, open_partition
 from tokenmill.store.commit_log import scan
 from tokenmill.store.layout import SegmentPaths
-from tokenmill.store.manifest import Manifest
+from tokenmill.store.sealing import Manifest
 from tokenmill.store.sealing import seal as real_seal
 
 INFO = make_info()

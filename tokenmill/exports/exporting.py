@@ -17,7 +17,7 @@ from tokenmill.exports.rows import RowShape, What, block_rows, document_rows
 from tokenmill.samples.document_index import documents_beginning_in
 from tokenmill.store import PartitionReader, StreamInfo, open_eras, open_partition, partitions_in, read_stream
 from tokenmill.store.layout import partition_directory
-from tokenmill.store.sealed import sealed_segments
+from tokenmill.store.sealing import sealed_segments
 
 Report = Callable[[int, int, str], None]
 """Called with the segments that are done, those that there are to do, and the one that was written last."""

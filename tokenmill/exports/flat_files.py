@@ -8,7 +8,7 @@ import orjson
 
 from tokenmill.exports.folder import ExportContent, ExportedFile, new_file
 from tokenmill.exports.rows import ExportRows, RowShape
-from tokenmill.store.megatron import index_of_lengths
+from tokenmill.store.sealing import index_of_lengths
 
 
 class NanoGptFiles:

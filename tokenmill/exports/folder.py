@@ -18,9 +18,7 @@ import xxhash
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DiskError, InputError
-from tokenmill.store.durable import put_file, sync_directory, sync_way_to
-from tokenmill.store.layout import TEMPORARY
-from tokenmill.store.lock import PartitionLock
+from tokenmill.store.layout import TEMPORARY, PartitionLock, put_file, sync_directory, sync_way_to
 from tokenmill.untrusted import read_json_file
 
 STATE_FOLDER: Final = "_tokenmill"

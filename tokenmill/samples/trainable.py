@@ -15,8 +15,7 @@ from tokenmill.samples.places import EraPlace, EraPlaces
 from tokenmill.samples.position import SequenceId
 from tokenmill.samples.sequence import EraOrder, Numbers, Samples, join
 from tokenmill.store import OnDamage, PartitionReader, Pieces, StreamInfo, open_eras
-from tokenmill.store.damage import comparing
-from tokenmill.store.layout import partition_directory
+from tokenmill.store.layout import comparing, partition_directory
 
 
 @dataclass(slots=True)

@@ -5,17 +5,13 @@ partition appends accepted blocks; a block is visible when its commit record is 
 `PartitionReader` follow, in any process. `EraWriter` and `EraReader` are the same for the stream's eras.
 """
 
-from tokenmill.store.document_table import Pieces, join_pieces
-from tokenmill.store.era_reader import EraReader
-from tokenmill.store.era_writer import EraWriter
-from tokenmill.store.lock import StoreLock
+from tokenmill.store.eras import EraReader, EraWriter, open_eras
+from tokenmill.store.layout import StoreLock
 from tokenmill.store.maps import MapWatch
-from tokenmill.store.opening import open_eras, open_partition
-from tokenmill.store.reader import OnDamage, PartitionReader
-from tokenmill.store.start import Start
+from tokenmill.store.reader import OnDamage, PartitionReader, open_partition
+from tokenmill.store.segment import DocumentPiece, Pieces, join_pieces
 from tokenmill.store.store import Store, partitions_in, read_stream, streams_in
-from tokenmill.store.stream import StreamInfo
-from tokenmill.store.views import DocumentPiece
+from tokenmill.store.stream import Start, StreamInfo
 from tokenmill.store.writer import PartitionWriter
 
 __all__ = [

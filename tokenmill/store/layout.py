@@ -1,20 +1,28 @@
-"""The names and paths of everything in a store; no file is looked at.
+"""What every writer of a store shares: names and paths, durable writes, locks, and the errors for damage.
 
 ::
 
     <store>/store.json
     <store>/<stream>/stream.json, tokenizer.json, lock, eras.jsonl, eras.index
     <store>/<stream>/<partition>/lock, start.json, <first block, 12 digits>.{bin,docs,commits,index,json,idx}
+
+What helps depends on what filled the stream: the service, from Kafka, or `tokenmill pack`, from files.
 """
 
+import errno
+import fcntl
 import os
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from types import TracebackType
+from typing import Final, Self, TypeAlias
 
-from tokenmill.errors import InputError, StoreError
+from tokenmill.errors import DamagedError, DiskError, InputError, LockedError, StoreError
+from tokenmill.untrusted import open_regular, read_regular
 
 StorePath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """What people give as a store's directory."""
@@ -134,3 +142,272 @@ def segment_firsts(names: Iterable[str]) -> list[int]:
 def partition_numbers(names: Iterable[str]) -> list[int]:
     """Return the partitions among the names in a stream's directory, in order."""
     return sorted(int(name) for name in names if _PARTITION.fullmatch(name))
+
+
+GOES_ON: Final = "a segment worker tries again by itself, and `tokenmill pack` goes on when it is called again"
+"""What follows once a disk is there again."""
+
+
+@contextmanager
+def blaming(directory: Path) -> Iterator[None]:
+    """Turn the system's errors inside into a `DiskError` that names ``directory`` and what to do."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise DiskError(
+            f"{directory} cannot be used ({why}); what was committed is kept. Make room, repair or mount the disk: "
+            f"{GOES_ON}"
+        ) from error
+
+
+def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all of ``data`` at ``offset``; not yet durable. A full disk is an error here, never a dead process."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest = rest[written:]
+        offset += written
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable: those created, renamed and removed so far."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_way_to(directory: Path) -> None:
+    """Make a new directory durable: its content, its name, and the names of its parents, which may be new as well.
+
+    A parent that this process may not write to cannot be new.
+    """
+    sync_directory(directory)
+    for parent in directory.parents:
+        if not os.access(parent, os.R_OK | os.W_OK):
+            break
+        sync_directory(parent)
+
+
+def put_file(path: Path, data: bytes) -> None:
+    """Put a whole file in its place: after the return it is there durably, after a crash it is there whole or not."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_at(descriptor, data, 0)
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+class PartitionLock:
+    """The exclusive right to write in a directory, a partition's or (eras) a stream's, until `close`.
+
+    The lock is on the directory itself; the file ``lock`` in it names the holder for people and error messages. A
+    stopped process keeps its lock.
+
+    Raises:
+        LockedError: another process (or another writer of this one) holds it.
+
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            take_lock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, directory)
+            _name_holder(directory / LOCK_FILE)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise LockedError(
+                f"{directory} is being written by {_holder(directory)}; "
+                "it keeps the directory until it ends, even while it is stopped: wait for it, or end it"
+            ) from None
+        except BaseException:  # Ctrl-C, too: nobody has the object that could let go of the directory
+            os.close(self._descriptor)
+            raise
+
+    def check_place(self) -> None:
+        """Check that the path still leads to the locked directory.
+
+        Open files can be written to for ever, even where no reader would find them: in a directory that was moved away,
+        or on a disk that was unmounted.
+
+        Raises:
+            OSError: the path leads nowhere, or to another directory.
+
+        """
+        if not os.path.samestat(os.fstat(self._descriptor), os.stat(self._directory)):  # noqa: PTH116 - beside fstat
+            raise OSError(errno.ESTALE, "another directory is in its place", str(self._directory))
+
+    def close(self) -> None:
+        """Let other processes write there."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class StoreLock:
+    """The right to fill a store, until `close` or the end of the process: for one mirror, or for segment workers.
+
+    Segment workers divide the partitions among themselves, and a mirror takes all of them; so one excludes the other.
+    The lock is on the store's directory.
+
+    Raises:
+        LockedError: a process that this one excludes fills the store.
+
+    """
+
+    def __init__(self, store: Path, *, exclusive: bool) -> None:
+        self._descriptor = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            take_lock(self._descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB, store)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            other = "a segment worker, or another mirror," if exclusive else "a mirror"
+            raise LockedError(
+                f"{other} fills the store {store}, until it ends, even while it is stopped: end it, or name another "
+                "directory with --store"
+            ) from None
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def close(self) -> None:
+        """Let other processes fill the store."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def take_lock(descriptor: int, operation: int, path: Path) -> None:
+    """Take the `flock` on an open file.
+
+    Raises:
+        BlockingIOError: another process holds it, and ``operation`` does not wait.
+        StoreError: the file system has no such locks.
+
+    """
+    try:
+        fcntl.flock(descriptor, operation)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be locked ({error.strerror}): its file system has no flock, and without locks two writers "
+            "could damage what is there. Mount it with locks (Lustre: -o flock; NFS: -o local_lock=flock, where one "
+            "host alone writes), or write to a local disk and copy from there; who only reads needs no locks"
+        ) from error
+
+
+def _name_holder(path: Path) -> None:
+    """Write the id of this process into the lock file."""
+    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def _holder(directory: Path) -> str:
+    """Return the process named in the lock file, for people."""
+    try:
+        return f"process {int(read_regular(directory / LOCK_FILE, most=64))}"
+    except (OSError, ValueError, DamagedError):  # not written yet, or written by hand: the lock is held all the same
+        return "another process"
+
+
+MISSING: Final = "it is missing"
+"""What is wrong with a file that was removed: "0 bytes" would look like a disk that was full."""
+OTHER_STORE: Final = "another store: a copy, or one that the same `tokenmill pack` command fills from the same files"
+"""What a packed store can be repaired from, where its own bytes are not enough."""
+ERA_ADVICE: Final = (
+    f"Stop the segment worker, move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and start it again: it writes both "
+    "again from the control topic (or copy both from another store of the stream)"
+)
+"""What to do about damaged eras."""
+PACKED_ERA_ADVICE: Final = (
+    f"Move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and call the same `tokenmill pack` command again: it writes "
+    "both again (or copy both from another store of the stream)"
+)
+"""The same, of a stream that was packed."""
+
+
+def is_packed(store: Path, stream: str) -> bool:
+    """Return whether `tokenmill pack` filled a stream: its state is in the store, named as the stream without split."""
+    names = [path.name for path in (store / PACK_DIRECTORY).glob("*")]
+    parts = ((name[:at], name[at:]) for name in names for at in range(1, len(name) + 1))
+    return any(stream.startswith(f"{topic}.") and stream.endswith(suffix) for topic, suffix in parts)
+
+
+def comparing(store: Path, stream: str) -> str:
+    """Return what compares a stream with what it was made of."""
+    if is_packed(store, stream):
+        return "the same `tokenmill pack` command with --verify compares the store with its files"
+    return "`tokenmill verify` compares the store with its topics"
+
+
+def ending(store: Path, stream: str) -> str:
+    """Return the command that marks the end of a stream."""
+    return "`tokenmill pack … --end`" if is_packed(store, stream) else "`tokenmill close`"
+
+
+def too_short(path: Path, size: int, wanted: int) -> str:
+    """Return what is wrong with a file of ``size`` bytes, 0 where there is none, of which ``wanted`` were committed."""
+    return f"it has {size} bytes, but {wanted} were committed" if size or path.exists() else MISSING
+
+
+def damaged(path: Path, what: str) -> DamagedError:
+    """Return the error for damage to a file of a partition, ``<store>/<stream>/<partition>/<file>``."""
+    return DamagedError(f"{path}: {what}", repair_advice(path.parent))
+
+
+def repair_advice(partition: Path) -> str:
+    """Return what to do about damage in a partition's directory, which is the same for every file.
+
+    A store is a copy of the token topic, or of the same files' blocks, and so are other stores of the stream.
+    """
+    directory = partition.parent if partition.name == REPAIR_DIRECTORY else partition
+    number, stream, store = directory.name, directory.parent.name, directory.absolute().parents[1]
+    source, worker = (
+        "from the token topic (or, with --from, from another store)",
+        (
+            ". A segment worker that halted the partition then goes on by itself; one that still writes there must be "
+            "stopped meanwhile"
+        ),
+    )
+    if is_packed(store, stream):
+        source, worker = f"from its own undamaged bytes (or, with --from, from {OTHER_STORE})", ""
+    return (
+        f"To repair it, run `{_repair(store, stream, number)}`, which rebuilds what is damaged {source} and keeps the "
+        f"damaged files beside it{worker}"
+    )
+
+
+def description_damaged(path: Path, what: str) -> DamagedError:
+    """Return the error for damage to ``<store>/<stream>/stream.json``."""
+    store, stream = path.parents[1], path.parent.name
+    source = "the control topic has it (or, with --from, another store)"
+    advice = f"`{_repair(store, stream)}` writes it again as {source}"
+    if is_packed(store, stream):
+        advice = f"`{_repair(store, stream)} --from DIRECTORY` writes it again as it is in {OTHER_STORE}"
+    return DamagedError(f"{path}: {what}", advice)
+
+
+def eras_damaged(path: Path, what: str) -> DamagedError:
+    """Return the error for damage to the eras of a stream, ``<store>/<stream>/eras.…``."""
+    packed = is_packed(path.parents[1], path.parent.name)
+    return DamagedError(f"{path}: {what}", PACKED_ERA_ADVICE if packed else ERA_ADVICE)
+
+
+def _repair(store: Path, stream: str, *partition: str) -> str:
+    return shlex.join(["tokenmill", "repair", stream, *partition, "--store", str(store)])

@@ -12,15 +12,22 @@ from pathlib import Path
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.store.commit_log import UNKNOWN, Scan, scan
-from tokenmill.store.damage import MISSING, damaged, too_short
-from tokenmill.store.durable import sync_directory, write_at
-from tokenmill.store.layout import READY_FILE, REPAIR_DIRECTORY, START_FILE, TEMPORARY, SegmentPaths, segment_firsts
-from tokenmill.store.rows import BLOCK_ROW, Rows, chain_after, entry_span
-from tokenmill.store.sealed import check_sizes, load_index, load_manifest
-from tokenmill.store.sealing import seal
-from tokenmill.store.start import Start, read_start, unlink_below
-from tokenmill.store.stream import StreamInfo
+from tokenmill.store.commit_log import BLOCK_ROW, UNKNOWN, Rows, Scan, chain_after, entry_span, scan
+from tokenmill.store.layout import (
+    MISSING,
+    READY_FILE,
+    REPAIR_DIRECTORY,
+    START_FILE,
+    TEMPORARY,
+    SegmentPaths,
+    damaged,
+    segment_firsts,
+    sync_directory,
+    too_short,
+    write_at,
+)
+from tokenmill.store.sealing import check_sizes, load_index, load_manifest, seal
+from tokenmill.store.stream import Start, StreamInfo, read_start, unlink_below
 from tokenmill.untrusted import open_regular, read_regular, regular_file
 from tokenmill.wire.chain import next_hash
 

@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.store.durable import sync_directory
-from tokenmill.store.layout import STREAM_FILE, SegmentPaths, partition_directory, segment_firsts, stream_directory
-from tokenmill.store.lock import take_lock
-from tokenmill.store.sealed import load_manifest
-from tokenmill.store.start import Start, read_start, unlink_below, write_start
+from tokenmill.store.layout import (
+    STREAM_FILE,
+    SegmentPaths,
+    partition_directory,
+    segment_firsts,
+    stream_directory,
+    sync_directory,
+    take_lock,
+)
+from tokenmill.store.sealing import load_manifest
 from tokenmill.store.store import read_stream
-from tokenmill.store.stream import StreamInfo
+from tokenmill.store.stream import Start, StreamInfo, read_start, unlink_below, write_start
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,207 @@
-"""Sealing: a full segment gets its index, its Megatron index and, last, its manifest."""
+r"""From an open segment to a sealed one: appending and committing, then index, Megatron index and, last, manifest.
+
+The ``.idx`` has the layout of Megatron-LM, ``megatron/core/datasets/indexed_dataset.py``, version 1, little-endian::
+
+    9s "MMIDIDX\0\0" | u8 version = 1 | u1 dtype | u8 sequences | u8 document ends
+    i4 lengths[sequences] | i8 byte pointers[sequences] | i8 document ends[sequences + 1]
+
+Every block is one sequence and one document of its own: Megatron's samplers need documents. Where ours begin and end is
+in the document table; Megatron's format has no room for it.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Final
+from struct import Struct
+from typing import Final, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.store.damage import MISSING, damaged
-from tokenmill.store.durable import put_file
-from tokenmill.store.layout import SegmentPaths
-from tokenmill.store.manifest import Manifest
-from tokenmill.store.megatron import megatron_index
-from tokenmill.store.open_segment import DataCrcs
-from tokenmill.store.rows import Rows, chain_after
-from tokenmill.store.stream import StreamInfo
-from tokenmill.untrusted import open_regular, regular_file
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import DamagedError
+from tokenmill.store.commit_log import BLOCK_ROW, UNKNOWN, Commit, Rows, chain_after, make_rows
+from tokenmill.store.layout import (
+    FORMAT,
+    MISSING,
+    SegmentPaths,
+    damaged,
+    put_file,
+    segment_firsts,
+    sync_directory,
+    write_at,
+)
+from tokenmill.store.stream import StreamInfo, read_start
+from tokenmill.untrusted import MAX_JSON_BYTES, open_regular, parse_json, read_regular, regular_file
+
+
+class DataCrcs(NamedTuple):
+    """The CRC-32 of a segment's tokens, and that of its document table."""
+
+    tokens: int
+    documents: int
+
+
+class OpenSegment:
+    """Append-only; holds open file descriptors until `close`.
+
+    ``rows`` are the committed blocks that recovery found and ``log_bytes`` the length of their commit log. Files that
+    are missing are created with the first block, durably, before anything is written to one of them: an empty file
+    cannot be mapped, and a reader that maps ``*.bin`` should not have to handle one.
+    """
+
+    def __init__(self, paths: SegmentPaths, info: StreamInfo, rows: Rows, log_bytes: int) -> None:
+        self.paths = paths
+        self._info = info
+        self._rows = np.zeros(info.segment_blocks, BLOCK_ROW)
+        self._rows[: len(rows)] = rows
+        self.blocks = self._committed = len(rows)
+        self._docs_bytes = int(rows["docs_end"][-1]) if len(rows) else 0
+        self._log_bytes = log_bytes
+        self._source_offset = UNKNOWN
+        self.written: DataCrcs | None = None if len(rows) else DataCrcs(0, 0)
+        """CRCs of all that was appended; None where recovery found a part of it."""
+        self._files: list[int] = []
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of all blocks so far, those not committed yet included."""
+        return self._rows[: self.blocks]
+
+    @property
+    def room(self) -> int:
+        """Blocks that still fit."""
+        return self._info.segment_blocks - self.blocks
+
+    def append(self, tokens: memoryview, entries: Sequence[bytes], chains: Sequence[bytes], source_offset: int) -> None:
+        """Write blocks after the last; they count, and are durable, only after `commit`."""
+        if not self._files:
+            self._open()
+        bins, docs, _ = self._files
+        rows = make_rows(tokens, entries, chains, self._docs_bytes)
+        write_at(bins, tokens, self.blocks * self._info.block_bytes)
+        documents = b"".join(entries)
+        write_at(docs, documents, self._docs_bytes)
+        if self.written is not None:
+            self.written = DataCrcs(crc32(tokens, self.written.tokens), crc32(documents, self.written.documents))
+        self._rows[self.blocks : self.blocks + len(rows)] = rows
+        self.blocks += len(rows)
+        self._docs_bytes = int(rows["docs_end"][-1])
+        self._source_offset = source_offset
+
+    def _open(self) -> None:
+        try:
+            for path in (self.paths.tokens, self.paths.documents, self.paths.commits):
+                self._files.append(open_regular(path, os.O_RDWR | os.O_CREAT))
+            sync_directory(self.paths.directory)
+        except (OSError, DamagedError):
+            self.close()
+            raise
+
+    def commit(self) -> None:
+        """Make all that was appended durable and visible: data, sync, record, sync."""
+        if self._committed == self.blocks:
+            return
+        bins, docs, log = self._files
+        os.fdatasync(bins)
+        os.fdatasync(docs)
+        rows = self._rows[self._committed : self.blocks]
+        record = Commit(
+            blocks=self.blocks,
+            bin_bytes=self.blocks * self._info.block_bytes,
+            docs_bytes=self._docs_bytes,
+            chain=rows["chain"][-1].tobytes(),
+            source_offset=self._source_offset,
+            rows=rows,
+        ).encode()
+        write_at(log, record, self._log_bytes)
+        os.fdatasync(log)
+        self._log_bytes += len(record)
+        self._committed = self.blocks
+
+    def close(self) -> None:
+        """Close the files; what was appended and not committed is discarded."""
+        while self._files:
+            os.close(self._files.pop())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The description of a sealed segment. Two stores of one stream hold equal manifests, byte for byte."""
+
+    format: int = FORMAT
+    stream: str
+    partition: int
+    first: int
+    """Number of the first block."""
+    blocks: int
+    """Number of blocks, the stream's ``segment_blocks``."""
+    block_tokens: int
+    """Tokens per block."""
+    dtype: str
+    fingerprint: str
+    """Of the stream, in hexadecimal; so are the chain hashes."""
+    chain_before: str
+    """Chain hash before the first block."""
+    chain_after: str
+    """Chain hash after the last block."""
+    bin_bytes: int
+    """Length of ``.bin``."""
+    docs_bytes: int
+    """Length of ``.docs``."""
+    bin_crc32: int
+    docs_crc32: int
+    index_crc32: int
+
+    def encode(self) -> bytes:
+        """Return the manifest's bytes."""
+        return canonical_json(asdict(self)) + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the manifest that `encode` made these bytes of.
+
+        Raises:
+            ValueError: they are no manifest of this format, or are spelled in another way.
+
+        """
+        values = parse_json(data)
+        if not isinstance(values, dict) or set(values) != {field.name for field in fields(cls)}:
+            raise ValueError("it is no manifest")
+        if values["format"] != FORMAT:
+            raise ValueError(f"it has format {values['format']}, this version knows format {FORMAT}")
+        for name in ("fingerprint", "chain_before", "chain_after"):
+            if values[name] != bytes.fromhex(str(values[name])).hex():
+                raise ValueError(f"its {name} is no hexadecimal number")
+        if canonical_json(values) + b"\n" != data:
+            raise ValueError("it is not spelled as it was written")
+        return cls(**values)
+
+
+_HEADER: Final = Struct("<9sQBQQ")
+_MAGIC: Final = b"MMIDIDX\x00\x00"
+_VERSION: Final = 1
+_CODES: Final = {"uint8": 1, "uint16": 8, "uint32": 4}
+"""Megatron's codes. It has none for uint32; its int32 (4) reads the same ids, as every id is below 2**31."""
+
+
+def megatron_index(blocks: int, block_tokens: int, dtype: "np.dtype[np.unsignedinteger]") -> bytes:
+    """Return the ``.idx`` of a ``.bin`` of ``blocks`` blocks."""
+    return index_of_lengths(np.full(blocks, block_tokens), dtype)
+
+
+def index_of_lengths(lengths: npt.NDArray[np.int64], dtype: "np.dtype[np.unsignedinteger]") -> bytes:
+    """Return the ``.idx`` of a ``.bin`` of sequences of so many tokens, back to back, each a document of its own."""
+    header = _HEADER.pack(_MAGIC, _VERSION, _CODES[dtype.name], len(lengths), len(lengths) + 1)
+    pointers = (np.cumsum(lengths) - lengths).astype("<i8") * dtype.itemsize
+    return header + lengths.astype("<i4").tobytes() + pointers.tobytes() + _document_ends(len(lengths))
+
+
+def _document_ends(count: int) -> bytes:
+    return np.arange(count + 1, dtype="<i8").tobytes()
+
 
 _CHUNK: Final = 1 << 18
 """Bytes read at a time, about: enough that system calls cost little, few enough to stay in the cache."""
@@ -121,3 +307,79 @@ def _chunks(ends: Sequence[int]) -> Iterator[tuple[int, int]]:
             low, start = number + 1, end
     if low < len(ends):
         yield low, len(ends)
+
+
+def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterator[Manifest]:
+    """Yield the manifests of a partition's sealed segments in order, without those that are being retired.
+
+    Raises:
+        DamagedError: a manifest was changed, or belongs elsewhere; or a segment before a later one is not sealed.
+
+    """
+    try:
+        firsts = segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
+    except FileNotFoundError:
+        return
+    start = read_start(directory, info, partition).block
+    for first in (first for first in firsts if first >= start):
+        paths = SegmentPaths(directory, first)
+        manifest = load_manifest(paths, info, partition)
+        if manifest is not None:
+            yield manifest
+        elif first < firsts[-1] - info.segment_blocks:  # the last but one may be about to be sealed
+            raise damaged(paths.manifest, MISSING)
+
+
+def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Manifest | None:
+    """Return the manifest of a segment, or None if the segment is not sealed.
+
+    Raises:
+        DamagedError: the manifest was changed, or belongs to another stream, partition or place.
+
+    """
+    try:
+        manifest = Manifest.decode(read_regular(paths.manifest, most=MAX_JSON_BYTES))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise damaged(paths.manifest, str(error)) from error
+    found = (manifest.stream, manifest.partition, manifest.first, manifest.blocks, manifest.fingerprint)
+    wanted = (info.name, partition, paths.first, info.segment_blocks, info.fingerprint.hex())
+    if found != wanted or (manifest.block_tokens, manifest.dtype) != (info.block_tokens, info.dtype.name):
+        raise damaged(
+            paths.manifest,
+            f"it belongs elsewhere: its stream, partition, first block, blocks and fingerprint are {found}, here "
+            f"belongs {wanted}",
+        )
+    return manifest
+
+
+def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
+    """Return the rows of a sealed segment's blocks.
+
+    Raises:
+        DamagedError: the index is missing, or not what the manifest says.
+
+    """
+    try:
+        data = read_regular(paths.index)
+    except FileNotFoundError:
+        raise damaged(paths.index, MISSING) from None
+    rows = np.frombuffer(data, BLOCK_ROW) if len(data) == manifest.blocks * BLOCK_ROW.itemsize else None
+    if rows is None or crc32(data) != manifest.index_crc32 or chain_after(rows, -1).hex() != manifest.chain_after:
+        raise damaged(paths.index, "it is not what the manifest says")
+    return rows
+
+
+def check_sizes(paths: SegmentPaths, manifest: Manifest) -> None:
+    """Check that a sealed segment's data is as long as it must be.
+
+    Raises:
+        DamagedError: a file is missing, or has another length.
+
+    """
+    for path, wanted in ((paths.tokens, manifest.bin_bytes), (paths.documents, manifest.docs_bytes)):
+        if not path.exists():
+            raise damaged(path, MISSING)
+        if path.stat().st_size != wanted:
+            raise damaged(path, f"it has {path.stat().st_size} bytes, the manifest says {wanted}")

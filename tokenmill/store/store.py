@@ -16,21 +16,25 @@ from typing import Self
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreError
-from tokenmill.store.damage import description_damaged
-from tokenmill.store.durable import GOES_ON, blaming, put_file, sync_directory, sync_way_to
 from tokenmill.store.layout import (
     FORMAT,
+    GOES_ON,
     STORE_FILE,
     STREAM_FILE,
     TEMPORARY,
     TOKENIZER_FILE,
+    PartitionLock,
     StorePath,
+    blaming,
+    description_damaged,
     partition_directory,
     partition_numbers,
+    put_file,
     store_directory,
     stream_directory,
+    sync_directory,
+    sync_way_to,
 )
-from tokenmill.store.lock import PartitionLock
 from tokenmill.store.stream import StreamInfo
 from tokenmill.untrusted import MAX_JSON_BYTES, read_json_file, read_regular
 

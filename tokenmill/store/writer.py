@@ -7,17 +7,13 @@ from typing import Self
 
 from tokenmill.errors import GapError, InputError, StoreError
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.store.durable import blaming, sync_directory
-from tokenmill.store.layout import SegmentPaths, partition_directory
-from tokenmill.store.lock import PartitionLock
-from tokenmill.store.open_segment import OpenSegment
+from tokenmill.store.commit_log import chain_after
+from tokenmill.store.layout import PartitionLock, SegmentPaths, blaming, partition_directory, sync_directory
 from tokenmill.store.reader import PartitionReader
 from tokenmill.store.recovery import recover_partition
-from tokenmill.store.rows import chain_after
-from tokenmill.store.sealing import seal
-from tokenmill.store.start import Start, write_start
+from tokenmill.store.sealing import OpenSegment, seal
 from tokenmill.store.store import Store, read_stream
-from tokenmill.store.stream import StreamInfo
+from tokenmill.store.stream import Start, StreamInfo, write_start
 
 
 class PartitionWriter:

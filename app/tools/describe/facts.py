@@ -10,8 +10,7 @@ from typing import Any, Final
 from tokenmill.errors import BrokerError, SettingsError, StoreError, TopicError
 from tokenmill.store import StreamInfo, open_eras, open_partition, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
-from tokenmill.store.manifest import Manifest
-from tokenmill.store.sealed import sealed_segments
+from tokenmill.store.sealing import Manifest, sealed_segments
 from tokenmill.untrusted import regular_file
 from tokenmill.wire.pieces import PADDING
 

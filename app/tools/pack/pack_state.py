@@ -23,8 +23,7 @@ from tokenmill.errors import DamagedError, StoreError
 from tokenmill.sources.items import Place
 from tokenmill.sources.reading_order import LaneState, OrderState
 from tokenmill.sources.source_changes import KnownSource
-from tokenmill.store.durable import blaming, put_file, sync_way_to
-from tokenmill.store.layout import PACK_DIRECTORY
+from tokenmill.store.layout import PACK_DIRECTORY, blaming, put_file, sync_way_to
 from tokenmill.untrusted import read_json_file
 from tokenmill.wire.message import Message, decode_message, encode_header
 

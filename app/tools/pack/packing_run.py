@@ -19,7 +19,7 @@ from tokenmill.sources.file_sources import Reading
 from tokenmill.sources.items import DocumentSource, Refused
 from tokenmill.sources.reading_order import OrderState, ShuffleBuffer
 from tokenmill.store import Store
-from tokenmill.store.lock import StoreLock
+from tokenmill.store.layout import StoreLock
 from tokenmill.wire.genesis import MAX_PARTITIONS, Genesis
 from tokenmill.wire.totals import Totals
 

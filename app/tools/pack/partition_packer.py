@@ -18,9 +18,7 @@ from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.records import SourceRecord
 from tokenmill.store import PartitionWriter, Store, open_partition
 from tokenmill.store.commit_log import UNKNOWN
-from tokenmill.store.damage import repair_advice
-from tokenmill.store.durable import blaming, sync_directory, write_at
-from tokenmill.store.layout import partition_directory
+from tokenmill.store.layout import blaming, partition_directory, repair_advice, sync_directory, write_at
 from tokenmill.untrusted import open_regular
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.dead_letters import DeadLetter, RecordPlace, SourcePlace

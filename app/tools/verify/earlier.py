@@ -21,7 +21,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, InputError, TokenMillError
-from tokenmill.store.durable import put_file
+from tokenmill.store.layout import put_file
 from tokenmill.untrusted import read_json_file
 from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message, decode_message, encode_header

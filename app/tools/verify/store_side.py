@@ -8,12 +8,10 @@ from zlib_ng.zlib_ng import crc32
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.recipe import Recipe
 from tokenmill.store import StreamInfo
-from tokenmill.store.damage import damaged
-from tokenmill.store.file_part import read_part
-from tokenmill.store.layout import SegmentPaths, partition_directory
-from tokenmill.store.megatron import megatron_index
-from tokenmill.store.rows import chain_after, entry_span, make_rows
-from tokenmill.store.sealed import check_sizes
+from tokenmill.store.commit_log import chain_after, entry_span, make_rows
+from tokenmill.store.layout import SegmentPaths, damaged, partition_directory
+from tokenmill.store.maps import read_part
+from tokenmill.store.sealing import check_sizes, megatron_index
 from tokenmill.store.segment import Segment
 
 from .comparison import BlockBytes, ExpectedBlocks, compare_blocks, difference

@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 from tokenmill.errors import InputError, StoreError
 from tokenmill.stages.decoding import FORMATS
 from tokenmill.store import StreamInfo, read_stream, streams_in
-from tokenmill.store.damage import comparing, is_packed
+from tokenmill.store.layout import comparing, is_packed
 from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
 
 from ...kafka.clients import consumer, read_range

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DamagedError, TokenMillError
 from tokenmill.store import open_eras, open_partition, streams_in
-from tokenmill.store.era_rows import ROW_BYTES
+from tokenmill.store.eras import ROW_BYTES
 from tokenmill.store.layout import ERA_INDEX_FILE, stream_directory
 
 from ...kafka.clients import consumer, offsets

@@ -43,7 +43,7 @@ from tokenmill.errors import (
     TokenMillError,
 )
 from tokenmill.store import Store, open_eras, open_partition
-from tokenmill.store.lock import StoreLock
+from tokenmill.store.layout import StoreLock
 
 STREAMS = ("raw-text.train", "raw-text.validation")
 

@@ -20,7 +20,7 @@ from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras
 from tokenmill.app.tools.verify.verify_result import EraResult
 from tokenmill.eras import ERA_KEY, Era
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
-from tokenmill.store.era_rows import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed
+from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed
 
 ERAS = 5
 

@@ -20,7 +20,7 @@ from tokenmill.app.tools.verify.era_check import EraCheck, EraEnds, EraEndsFiles
 from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras
 from tokenmill.eras import Era, EraRange
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
-from tokenmill.store.era_rows import ROW_BYTES
+from tokenmill.store.eras import ROW_BYTES
 
 
 @pytest.fixture

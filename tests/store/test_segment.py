@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.store import checking
-from tokenmill.store.checking import crcs_of_runs, marks_of, unsound
+from tokenmill.store import segment
+from tokenmill.store.segment import crcs_of_runs, marks_of, unsound
 
 
 @given(st.integers(1, 70), st.integers(0, 60), st.integers(1, 40), st.integers(0, 2**32))
@@ -46,7 +46,7 @@ def test_damage_is_found_among_the_wanted_blocks(
     rows = np.array(sorted(wanted - (marked - damaged)), np.int64)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ({"_RUNS_AT_LEAST": 1} | sizes).items():
-            patch.setattr(checking, name, value)
+            patch.setattr(segment, name, value)
         found = unsound(tokens, crcs, marks, rows, whole=whole)
     assert found.tolist() == sorted(damaged & wanted)
     assert not marks[sorted(damaged)].any()
@@ -61,7 +61,7 @@ def test_a_sound_block_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         looked.append(len(data))
         return crc32(data, start)
 
-    monkeypatch.setattr(checking, "crc32", watched)
+    monkeypatch.setattr(segment, "crc32", watched)
     tokens = np.zeros((2048, 1025), np.uint16)
     crcs = np.full(2048, crc32(tokens[0].tobytes()), np.uint32)
     marks = np.zeros(2048, np.bool_)
@@ -73,8 +73,8 @@ def test_a_sound_block_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_marks_are_one_processs_own_and_of_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """All who read the file share them; a changed file has none, nor one that changed a moment ago."""
-    monkeypatch.setattr(checking, "_remembered", {})
-    monkeypatch.setattr(checking, "_REMEMBERED_BYTES", 20)
+    monkeypatch.setattr(segment, "_remembered", {})
+    monkeypatch.setattr(segment, "_REMEMBERED_BYTES", 20)
     marks = marks_of((1, 2, 3, 4), 8)
     assert marks_of((1, 2, 3, 4), 8) is marks
     assert not any(marks_of(other, 8) is marks for other in [(1, 2, 3, 5), (1, 9, 3, 4)])
