@@ -55,9 +55,9 @@ runs the recipe of the settings over files, before any of it is in Kafka, and ch
 - the funnel: what each step drops, by reason, and what is kept, in documents, bytes and tokens; dead letters by reason;
   lengths and languages of what is kept;
 - the speed of each step, in MB of text a second on one core, and how many texts it changes;
-- examples of each reason (`--examples`; one, and five with `--all`), with file and line, the numbers that decided and a beginning of the text;
-  texts that steps changed, before and after, from shortly before the first change on; texts that are kept. They are
-  chosen evenly over all documents, and are the same in each call.
+- examples of each reason (`--examples`; one, and five with `--all`), with file and line, the numbers that decided and
+  a beginning of the text; texts that steps changed, before and after, from shortly before the first change on; texts
+  that are kept. They are chosen evenly over all documents, and are the same in each call.
 
 Files are read, and documents are made of them, as [`tokenmill produce`](produce.md) does, with the same `--format`,
 `--field`, `--where` and the like; what it would not send is named, and counted as passed over. Settings are those of
