@@ -17,6 +17,7 @@ from tests.every_step import EXTRAS, every_step, record_of, text_of
 from tests.milled_store import DRAFT, SHAPES
 from tests.mills import PARTITION, RAW, RECIPE, Source, tiny_bpe
 from tests.store.eras import make_eras, with_offsets, write_eras
+from tokenmill.app.mill.publisher import letter_of
 from tokenmill.milling.outcomes import Outcome
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.recipe import Recipe
@@ -25,7 +26,7 @@ from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.stages.steps.pipeline import read_pipeline
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.wire.control_log import skip_record, skip_request_record
-from tokenmill.wire.dead_letters import RecordPlace, cut_letter, encode_dead_letter
+from tokenmill.wire.dead_letters import RecordPlace
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.ignoring import ignore_record
 from tokenmill.wire.message import Message, encode_header
@@ -86,16 +87,7 @@ def recorded(source: Source, recipe: Recipe, folder: Path) -> dict[str, str]:
 
 def written(outcome: Outcome) -> Iterator[bytes]:
     """Yield the parts of a dead letter, as the mill writes it; a topic of 1,000 bytes cuts some."""
-    record, place = outcome.record, RecordPlace("raw-text", PARTITION, outcome.record.offset)
-    headers = encode_dead_letter(
-        place,
-        reason=outcome.reason,
-        exception=outcome.exception,
-        detail=outcome.detail,
-        timestamp=record.timestamp,
-        original=record.headers,
-    )
-    letter = cut_letter(record.key, record.value, headers, 1000)
+    letter = letter_of(outcome, RecordPlace("raw-text", PARTITION, outcome.record.offset), 1000)
     yield from (letter.key or b"none", letter.value or b"none")
     yield from (part for name, value in letter.headers for part in (name.encode(), value))
 

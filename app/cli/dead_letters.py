@@ -19,9 +19,9 @@ from ..settings import Settings
 from ..terminal import escaped
 from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
-from .figures import All, example_lines
+from .figures import example_lines
 from .options import examples, with_settings
-from .output import AsJson, PlainColumn, count, moment_of, say, show, show_json, show_table, size
+from .output import All, AsJson, PlainColumn, count, moment_of, say, show, show_json, show_table, size
 from .progress import ProgressLine
 from .tables import ShownTable, pairs
 

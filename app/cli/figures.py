@@ -1,21 +1,13 @@
 """What became of documents, as every command says it: sentences, what dropped them by step and reason, and examples."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Final
-
-import typer
 
 from tokenmill.funnel.pictures import languages_line
 from tokenmill.funnel.retention import Retention
 from tokenmill.funnel.tried_documents import TriedDocument, beginning_of
 
-from .output import show, show_table
+from .output import LINE_CHARACTERS, show, show_table
 from .tables import ShownTable
-
-LINE_CHARACTERS: Final = 100
-"""Of a text, where it is one of many."""
-
-All = Annotated[bool, typer.Option("--all", help="Show all there is, not only the answer.")]
 
 
 def show_figures(retention: Retention, name: str = "", tokens: Mapping[str, int] | None = None) -> None:

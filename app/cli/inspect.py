@@ -22,9 +22,8 @@ from ..tools.inspect import (
     inspect_stream,
     trace_block,
 )
-from .figures import LINE_CHARACTERS
 from .options import examples, with_settings
-from .output import AsJson, count, moment_of, say, show, show_json, show_table, size
+from .output import LINE_CHARACTERS, AsJson, count, moment_of, say, show, show_json, show_table, size
 from .tables import ShownTable, pairs
 
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]

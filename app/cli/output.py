@@ -21,6 +21,9 @@ from .tables import ShownTable, terminal_width
 PlainColumn: Final = partial(TextColumn, markup=False)
 """A column of a progress bar whose text is shown as it is."""
 
+LINE_CHARACTERS: Final = 100
+"""Of a text, where it is one of many."""
+
 
 class EscapingConsole(Console):
     """A console on which texts are shown as they are, and control characters in them escaped."""
@@ -38,6 +41,7 @@ class EscapingConsole(Console):
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal there is no question anyway.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
+All = Annotated[bool, typer.Option("--all", help="Show all there is, not only the answer.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for pipes.")]
 
 

@@ -19,9 +19,9 @@ from ..broker_contact import moment
 from ..settings import Settings
 from ..telemetry.status_document import VERSION, identity, stopped_words
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger, read_ledger
-from .figures import All, show_figures
+from .figures import show_figures
 from .options import examples, with_settings
-from .output import AsJson, count, say, show, show_json, show_table
+from .output import All, AsJson, count, say, show, show_json, show_table
 from .tables import ShownTable
 
 SECONDS: Final = 10.0

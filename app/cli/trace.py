@@ -28,9 +28,8 @@ from tokenmill.samples import (
 from ..settings import Settings
 from ..tools.inspect.block_trace import RecordText
 from ..tools.inspect.tracing import Place, RecordOutcome, outcome_of, record_texts
-from .figures import LINE_CHARACTERS, All
 from .options import examples, with_settings
-from .output import AsJson, PlainColumn, count, say, show, show_json
+from .output import LINE_CHARACTERS, All, AsJson, PlainColumn, count, say, show, show_json
 from .progress import ProgressLine
 
 State = Annotated[

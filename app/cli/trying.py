@@ -16,9 +16,9 @@ from tokenmill.funnel.tried_documents import TriedDocument
 from ..mill.recipes import RawTopicPlan
 from ..settings import Settings
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
-from .figures import All, example_lines, show_figures
+from .figures import example_lines, show_figures
 from .options import examples, with_settings
-from .output import AsJson, PlainColumn, count, of_all, say, show, show_json, show_table, size
+from .output import All, AsJson, PlainColumn, count, of_all, say, show, show_json, show_table, size
 from .produce_output import say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
 from .reading_options import Paths, SourceChoice, with_reading

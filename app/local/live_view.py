@@ -180,7 +180,7 @@ PLAIN_SECONDS: Final = 10.0
 """Between two lines where there is no terminal; a worker that starts or ends has one at once."""
 
 
-def _running(scene: LiveScene) -> tuple[str, ...]:
+def _worker_states(scene: LiveScene) -> tuple[str, ...]:
     """Return the states of the workers."""
     return tuple(worker.state for worker in scene.status.workers)
 
@@ -251,7 +251,7 @@ class LiveView:
             await asyncio.sleep(REFRESH_SECONDS)
             scene = look()
             now = self._remember(scene)
-            new = scene != shown if self._live is not None else _running(scene) != _running(shown)
+            new = scene != shown if self._live is not None else _worker_states(scene) != _worker_states(shown)
             if new or now - at >= (IDLE_SECONDS if self._live is not None else PLAIN_SECONDS):
                 self._draw(scene, now)
                 shown, at = scene, now

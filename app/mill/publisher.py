@@ -17,7 +17,14 @@ from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.outcomes import Outcome
 from tokenmill.reading.log_end import LogEnd, ReadMessages
 from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.dead_letters import LetterTopic, RecordPlace, cut_letter, encode_dead_letter, letter_partition
+from tokenmill.wire.dead_letters import (
+    LetterTopic,
+    RecordPlace,
+    WrittenLetter,
+    cut_letter,
+    encode_dead_letter,
+    letter_partition,
+)
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 from ..telemetry import worker_metrics as metrics
@@ -222,8 +229,14 @@ async def send_dead_letters(
 
 
 async def _send_dead_letter(send: Send, topic: LetterTopic, source: TopicPartition, outcome: Outcome) -> None:
+    place = RecordPlace(source.topic, source.partition, outcome.record.offset)
+    letter = letter_of(outcome, place, topic.most_bytes)
+    await send(topic.name, letter_partition(place, topic.partitions), letter.value, letter.key, letter.headers)
+
+
+def letter_of(outcome: Outcome, place: RecordPlace, most_bytes: int) -> WrittenLetter:
+    """Return the letter of a record that is at ``place``, in so many bytes at most."""
     record = outcome.record
-    place = RecordPlace(source.topic, source.partition, record.offset)
     headers = encode_dead_letter(
         place,
         reason=outcome.reason,
@@ -232,5 +245,4 @@ async def _send_dead_letter(send: Send, topic: LetterTopic, source: TopicPartiti
         exception=outcome.exception,
         original=record.headers,
     )
-    letter = cut_letter(record.key, record.value, headers, topic.most_bytes)
-    await send(topic.name, letter_partition(place, topic.partitions), letter.value, letter.key, letter.headers)
+    return cut_letter(record.key, record.value, headers, most_bytes)

@@ -1,6 +1,5 @@
 """Zip archives: each member is a file, read from the archive while it is decompressed, and never unpacked."""
 
-import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 from tokenmill.sources.compressed import DAMAGE, decompressed, in_steps, suffixes_of
 from tokenmill.sources.file_sources import Chunker, Reading, broken_chunk
 from tokenmill.sources.formats import File, kind_of
-from tokenmill.sources.items import DocumentSource, ItemChunk, Place
+from tokenmill.sources.items import DocumentSource, ItemChunk, Place, readable
 
 ZIP: Final = ".zip"
 OPEN_ARCHIVES: Final = 16
@@ -49,7 +48,7 @@ class ZipMember:
     @property
     def name(self) -> str:
         """The archive's path and the member's, ``archive.zip!folder/member.txt``."""
-        return f"{_readable(self.archive)}!{_readable(self.info.filename)}"
+        return f"{readable(self.archive)}!{readable(self.info.filename)}"
 
     @property
     def size(self) -> int:
@@ -104,7 +103,7 @@ class UnreadableArchive:
     @property
     def name(self) -> str:
         """The path as it was given."""
-        return _readable(self.path)
+        return readable(self.path)
 
     def signature(self) -> bytes:
         """Return why it cannot be read."""
@@ -154,7 +153,3 @@ def _hindrance(info: ZipInfo) -> str:
     if Path(info.filename).suffix.lower() == ZIP:
         return "an archive in an archive: unpack it, and name the file"
     return ""
-
-
-def _readable(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "replace")

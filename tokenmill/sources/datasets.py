@@ -15,7 +15,7 @@ from tokenmill.redaction import redacted
 from tokenmill.sources.addresses import HUB, HubAddress
 from tokenmill.sources.file_sources import Chunker, Reading
 from tokenmill.sources.formats import Bad, Entry
-from tokenmill.sources.items import ItemChunk, Place, library
+from tokenmill.sources.items import ItemChunk, Place, library, readable
 from tokenmill.stages.hub import listening, reason
 
 MARKS: Final = ("dataset_dict.json", "state.json")
@@ -126,7 +126,7 @@ class DatasetSource:
         self._follow_links = follow_links
         self._library = library("datasets", "hf", "reading data sets")
         self._found: _Found | None = None
-        name = redacted(os.fsencode(path).decode("utf-8", "replace"))
+        name = redacted(readable(path))
         self.name = f"{name}[{split}]" if split else name
 
     def signature(self) -> bytes:

@@ -16,7 +16,7 @@ import orjson
 
 from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, UTF_8, decompressed, encoding_of, recoded, suffixes_of
 from tokenmill.sources.formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text, kind_of
-from tokenmill.sources.items import DocumentSource, Item, ItemChunk, Place, Refused, Unmet
+from tokenmill.sources.items import DocumentSource, Item, ItemChunk, Place, Refused, Unmet, readable
 from tokenmill.sources.mapping import Mapping
 from tokenmill.sources.shape import Shape
 
@@ -161,7 +161,9 @@ class Reading:
         entries = BY_CHOICE[kind](file, self.needs, start)
         if self.mapping is None:
             return entries
-        return self.mapping.of(_with_columns(entries, folder_columns(file.name)), name=file.name, piped=piped)
+        if columns := folder_columns(file.name):
+            entries = _with_columns(entries, columns)
+        return self.mapping.of(entries, name=file.name, piped=piped)
 
     def shape_of(self, name: str) -> Shape:
         """Return how the documents of a file of this name are made: its folders may name columns."""
@@ -179,13 +181,12 @@ def folder_columns(name: str) -> dict[str, str | None]:
 
 def _with_columns(entries: Iterator[Entry], columns: dict[str, str | None]) -> Iterator[Entry]:
     """Yield the entries, with these columns in rows and objects that do not have them."""
-    for number, at, content in entries if columns else ():
+    for number, at, content in entries:
         row: object = content
         if isinstance(content, bytes):
             with suppress(orjson.JSONDecodeError):  # the function's process says so
                 row = orjson.loads(content)
         yield number, at, columns | row if isinstance(row, dict) else content
-    yield from entries
 
 
 @dataclass(slots=True)
@@ -232,7 +233,7 @@ class FileSource:
     @property
     def name(self) -> str:
         """The path as it was given."""
-        return os.fsencode(self.path).decode("utf-8", "replace")
+        return readable(self.path)
 
     @property
     def kind(self) -> str:

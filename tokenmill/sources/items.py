@@ -1,5 +1,6 @@
 """What a source is and what it yields, what every format promises, and the libraries that only some formats need."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -8,6 +9,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from tokenmill.errors import InputError
 from tokenmill.extras import how_to_install
+
+
+def readable(path: str) -> str:
+    """Return a path as text: what in it is not UTF-8 is replaced."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 class Item(NamedTuple):

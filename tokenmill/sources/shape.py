@@ -105,9 +105,10 @@ class Shape:
         except orjson.JSONDecodeError:
             if data.startswith(_BOM):
                 return self.of_json(where, data.removeprefix(_BOM))
-            if self.nan_is_null and (made := _without_nan(data)):
+            made = _without_nan(data)
+            if made and self.nan_is_null:
                 return self.of_json(where, made)
-            advice = "; --nan-as-null reads NaN and Infinity" if _without_nan(data) else ""
+            advice = "; --nan-as-null reads NaN and Infinity" if made else ""
             return Refused(where, f"{refusal(data)}{advice}", data)
         if type(row) is not dict:
             return Refused(where, "not_an_object: a JSON value, but not an object", data)

@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from zlib_ng.zlib_ng import crc32
@@ -429,9 +428,7 @@ class EraWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _require_continuing(self, eras: Sequence[tuple[Era, int]]) -> None:

@@ -24,7 +24,7 @@ from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, suffixes_of
 from tokenmill.sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
 from tokenmill.sources.formats.columnar import RowGroup, read_parquet, row_groups
 from tokenmill.sources.formats.text import read_lines
-from tokenmill.sources.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet
+from tokenmill.sources.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet, readable
 
 PART_BYTES: Final = 4 << 20
 """Bytes of a part of a file of lines: far more than a message between processes costs, and small beside a file."""
@@ -117,7 +117,7 @@ def scan(part: Part, reading: Reading) -> ScannedPart:
 
 
 def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
-    shape, needs = reading.shape_of(_named(part.path)), reading.needs
+    shape, needs = reading.shape_of(readable(part.path)), reading.needs
     entries: list[tuple[int, int, int, int]] = []
     others: list[Outcome] = []
     keys: list[bytes | None] = []
@@ -137,10 +137,6 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
         last, behind = (entries[-1][0], entries[-1][1]) if entries else (0, start)
         numbers = last + _lines(file.fileno(), behind, stop)  # blank ones follow the last entry
     return ScannedPart(numbers, np.array(entries, np.int64).reshape(-1, 4), others, keys)
-
-
-def _named(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _line_start(descriptor: int, at: int) -> int:
@@ -168,7 +164,8 @@ def _lines(descriptor: int, start: int, stop: int) -> int:
 def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
     groups = range(part.group, part.group + 1)
     file = File(part.path, BufferedReader(FileIO(part.path)), part.path, groups=groups)
-    chunker = Chunker(reading.shape_of(_named(part.path)), _named(part.path), Place())
+    name = readable(part.path)
+    chunker = Chunker(reading.shape_of(name), name, Place())
     entries: list[tuple[int, int, int, int]] = []
     others: list[Outcome] = []
     last = begin = max(part.before, part.passed)
