@@ -59,6 +59,16 @@ def test_the_core_needs_no_kafka_no_faust_no_torch_and_neither_side(pure: set[st
     assert not [name for name in pure if name.startswith(OTHERS)]
 
 
+@pytest.mark.parametrize(("package", "most"), [("tokenmill.store", 45), ("tokenmill.consumers", 75)])
+def test_readers_load_no_step_no_tokenizer_and_no_decoder(package: str, most: int) -> None:
+    """A trainer's host starts soon, and needs nothing of what makes tokens."""
+    look = f"import sys, {package}; print(*(name for name in sys.modules if name.startswith('tokenmill.')))"
+    found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout.split()
+    assert package in found
+    assert [name for name in found if name.startswith(("tokenmill.stages", "tokenmill.milling", "tokenmill.app"))] == []
+    assert len(found) <= most
+
+
 ROOT = Path(tokenmill.__file__).parents[1]
 CODE = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in ("app", "consumers", "tokenmill")}
 

@@ -17,6 +17,7 @@ from tests.every_step import EXTRAS, every_step, record_of, text_of
 from tests.milled_store import DRAFT, SHAPES
 from tests.mills import PARTITION, RAW, RECIPE, Source, tiny_bpe
 from tests.store.eras import make_eras, with_offsets, write_eras
+from tokenmill.app.kafka.control_log import list_parts, skip_record, skip_request_record, tokenizer_parts
 from tokenmill.app.mill.publisher import letter_of
 from tokenmill.milling.outcomes import Outcome
 from tokenmill.reading.acceptance import Blocks
@@ -25,12 +26,10 @@ from tokenmill.recipe_stages import complete, open_stages
 from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.stages.steps.pipeline import read_pipeline
 from tokenmill.store import PartitionWriter, Store, StreamInfo
-from tokenmill.wire.control_log import skip_record, skip_request_record
 from tokenmill.wire.dead_letters import RecordPlace
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.ignoring import ignore_record
 from tokenmill.wire.message import Message, encode_header
-from tokenmill.wire.tokenizer_parts import list_parts, tokenizer_parts
 
 GOLDEN: Final = Path(__file__).with_suffix(".json")
 ENGINES: Final = {"raw bytes": None, "merges": tiny_bpe}

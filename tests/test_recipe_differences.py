@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.mills import RECIPE
 from tests.strategies import sources
 from tokenmill.recipe import Recipe
-from tokenmill.recipe_differences import PLAIN, SETTINGS, differences, plain_differences
+from tokenmill.recipe_differences import PLAIN, SETTINGS, differences, plain_differences, step_in_words
 
 OTHER_TOKENIZER: dict[str, Any] = {
     "tokenizer_sha256": "abab…",
@@ -114,3 +114,11 @@ def test_recipes_differ_where_their_fingerprints_do(one: object, other: object) 
     for mine in getattr(one, "recipes"):  # noqa: B009 - see the strategy
         for theirs in getattr(other, "recipes"):  # noqa: B009
             assert bool(differences(mine, theirs)) == (mine.fingerprint != theirs.fingerprint)
+
+
+def test_a_step_is_one_phrase_for_people() -> None:
+    """As it would be called."""
+    assert step_in_words({"name": "c4_quality"}) == "c4_quality"
+    assert step_in_words({"name": "regex", "regex_exp": 'a"é', "keep_matched": True}) == (
+        'regex(regex_exp = "a\\"é", keep_matched = true)'
+    )

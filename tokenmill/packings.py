@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from tokenmill.errors import SettingsError
+from tokenmill.parameters import checked_values, parameters_of, plain
 from tokenmill.spelling import nearest
-from tokenmill.stages.steps.description import plain
-from tokenmill.stages.steps.parameters import checked_values, parameters_of
 
 if TYPE_CHECKING:
     from tokenmill.recipe import Recipe

@@ -1,11 +1,11 @@
 """What differs between a stream's recipe and another one, in the words of the settings that people write."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tokenmill.packings import packing_in_words
 from tokenmill.recipe import Recipe
-from tokenmill.stages.steps.pipeline import step_in_words
 
 PLAIN: Final = (
     "raw_topic",
@@ -67,6 +67,14 @@ def differences(stream: Recipe, here: Recipe) -> list[str]:
         setting = "function" if any(step.get("name") == "function" for step in (*mine, *theirs)) else "steps"
         found.append(f"{setting}: the stream has {_steps(mine)}, here {_steps(theirs)}")
     return found + _of_tokenizers(stream, here)
+
+
+def step_in_words(entry: Mapping[str, Any]) -> str:
+    """Return a step as people write it on one line: ``regex(pattern = "a+")``."""
+    values = ", ".join(
+        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items() if name != "name"
+    )
+    return f"{entry['name']}({values})" if values else str(entry["name"])
 
 
 def _same_file(stream: Recipe, here: Recipe) -> bool:

@@ -4,7 +4,8 @@
   `cluster` asks aiokafka about leaders, connections and metadata; `retry` waits for brokers and topics;
 - `security` is TLS and logins, `refusal` says why brokers refuse us, `schema_registry` is another server's client;
 - `topics` creates and checks what `topic_needs` asks for;
-- `control_topic` settles a stream and reads its control topic, `settled_streams` finds streams by these topics;
-- `token_topic` reads messages, `chain_logs` reads what a worker resumes from;
+- `control_log` holds the records of a control topic, `control_topic` settles a stream by them, and `settled_streams`
+  finds streams by these topics;
+- `token_topic` reads messages, and what a worker resumes from;
 - `fastpath` replaces parts of aiokafka for speed, where a process installs it.
 """

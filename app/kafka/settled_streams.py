@@ -5,13 +5,13 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 
+from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.errors import MissingTopicError, TopicError
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import plain_differences
 from tokenmill.recipe_stages import RAW_BYTES_SHA256
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile
 from tokenmill.stages.steps.pipeline import Pipeline, list_digests, read_pipeline
-from tokenmill.wire.control_log import ControlLog
 
 from ..settings import Settings, Stream, TopicSettings
 from .clients import consumer

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.app.kafka.control_log import skip_request_record
 from tokenmill.errors import DifferenceError, InputError, MovedError
 from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.reading.continuing import LONGEST_TAIL
 from tokenmill.records import SourceRecord
-from tokenmill.wire.control_log import skip_request_record
 from tokenmill.wire.ignoring import ignore_record, record_hash
 from tokenmill.wire.message import Message
 

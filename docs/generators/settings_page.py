@@ -22,8 +22,8 @@ from tokenmill.app.settings.values import (
     parse_token,
 )
 from tokenmill.packings import PACKINGS
+from tokenmill.parameters import parameters_of
 from tokenmill.stages.decoding import MODES
-from tokenmill.stages.steps.parameters import parameters_of
 
 OUTSIDE_THE_FINGERPRINT: Final = frozenset({"stream_suffix", "segment_blocks", "era_blocks", "era_max_seconds"})
 """Settings of a topic that change no token: names of its streams, how a store cuts them into files, and its eras."""

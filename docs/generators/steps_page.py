@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tokenmill.parameters import MAX_LIST_BYTES, parameters_of
+from tokenmill.recipe_differences import step_in_words
 from tokenmill.stages.curation.words import CHUNK_CHARACTERS
 from tokenmill.stages.steps.as_toml import toml_value
-from tokenmill.stages.steps.list_file import MAX_LIST_BYTES
-from tokenmill.stages.steps.parameters import parameters_of
-from tokenmill.stages.steps.pipeline import MAX_STEPS, step_in_words
+from tokenmill.stages.steps.pipeline import MAX_STEPS
 from tokenmill.stages.steps.profiles import PROFILES
 from tokenmill.stages.steps.registry import STEPS
 

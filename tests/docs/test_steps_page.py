@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from docs.generators.steps_page import page
-from tokenmill.stages.steps.parameters import parameters_of
+from tokenmill.parameters import parameters_of
 from tokenmill.stages.steps.pipeline import canonical_entries
 from tokenmill.stages.steps.registry import STEPS
 

@@ -22,6 +22,7 @@ from tests.faults.trial import Trial
 from tests.forked import run
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.kafka.clients import consumer
+from tokenmill.app.kafka.control_log import skip_request_record
 from tokenmill.app.kafka.control_topic import write_control
 from tokenmill.app.kafka.token_topic import published_head
 from tokenmill.app.local.broker import Broker
@@ -31,7 +32,6 @@ from tokenmill.app.tools.skip_and_ignore import skip
 from tokenmill.app.tools.verify import verify
 from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import InputError
-from tokenmill.wire.control_log import skip_request_record
 from tokenmill.wire.cursor import Cursor
 
 pytestmark = pytest.mark.fault("step-fails")

@@ -18,6 +18,7 @@ from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedCo
 from tests.simulation.era_truth import Truth
 from tests.simulation.logs import step
 from tokenmill.app.kafka import retry
+from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled, read_eras
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill.era_closing import EraCloser, EraKeeper
@@ -27,7 +28,6 @@ from tokenmill.app.settings import Settings
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import BrokerError, DifferenceError, DiskError, GapError, LockedError, MovedError, TopicError
 from tokenmill.store import Store
-from tokenmill.wire.control_log import ControlLog
 
 SETTLED: Final = Settled(STREAM, GENESIS, ControlLog())
 PASSING: Final = (*retry.PASSING, TopicError)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.mills import RECIPE
+from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.errors import DamagedError, FingerprintError
-from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 
 FIRST = Genesis("raw-text.train", RECIPE, (0, 7), 4096, {"numpy": "2"})

@@ -16,6 +16,7 @@ from tests.mills import RAW, RECIPE
 from tests.service import service_settings
 from tokenmill.app.kafka import control_topic as module
 from tokenmill.app.kafka.clients import consumer
+from tokenmill.app.kafka.control_log import ControlLog, skip_record
 from tokenmill.app.kafka.control_topic import name_junk, read_eras, read_on, require_fingerprint, write_control
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, Stream
@@ -24,7 +25,6 @@ from tokenmill.eras import ERA_KEY, Era, EraFollower
 from tokenmill.errors import FingerprintError, MovedError
 from tokenmill.recipe_stages import complete
 from tokenmill.records import Record
-from tokenmill.wire.control_log import ControlLog, skip_record
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 
 TOPIC = "control.raw-text.train"

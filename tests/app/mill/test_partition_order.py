@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import pytest
 from faust.types import TP
 
+from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill import publisher
 from tokenmill.app.mill import raw_partition as module
@@ -25,7 +26,6 @@ from tokenmill.reading.continuing import Tail
 from tokenmill.reading.resume import genesis_point
 from tokenmill.records import Record
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.ignoring import ignore_record

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.mills import RECIPE
+from tokenmill.app.kafka.control_log import ControlLog, skip_record, skip_request_record
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.skip_list import SkipList, has_passed
 from tokenmill.app.settings import Settings, Stream
-from tokenmill.wire.control_log import ControlLog, skip_record, skip_request_record
 from tokenmill.wire.cursor import NO_RECORD, Cursor
 from tokenmill.wire.genesis import Genesis
 

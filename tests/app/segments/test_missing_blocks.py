@@ -10,6 +10,7 @@ import pytest
 from aiokafka import ConsumerRecord, TopicPartition
 
 from tests.mills import text
+from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.segments import block_appender, store_opening
@@ -25,7 +26,6 @@ from tokenmill.reading import following
 from tokenmill.reading.resume import genesis_point
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 

@@ -14,6 +14,7 @@ from tests.milled import SPLITS, Milled
 from tests.mills import RECIPE
 from tests.service import in_own_loop, raw_records, service_settings
 from tokenmill.app.cli import main
+from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled, settle
 from tokenmill.app.kafka.settled_streams import unsettled
 from tokenmill.app.kafka.topics import ensure_topics
@@ -28,7 +29,6 @@ from tokenmill.app.tools.inspect.record_ledger import (
     read_ledger,
 )
 from tokenmill.milling.reference import Reference
-from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.totals import Totals
 

@@ -10,6 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tokenmill.app.kafka.control_log import SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
 from tokenmill.app.kafka.control_topic import read_on
 from tokenmill.app.mill import skip_list
 from tokenmill.app.mill.skip_list import SkipList
@@ -22,7 +23,6 @@ from tokenmill.app.tools.store_repair import TopicDonor, described_in, rewrite_d
 from tokenmill.errors import BrokerError, DamagedError, FingerprintError, InputError
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import roll
-from tokenmill.wire.control_log import SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
 from tokenmill.wire.cursor import NO_RECORD, Cursor
 from tokenmill.wire.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
 from tokenmill.wire.ignoring import IGNORE_KEY

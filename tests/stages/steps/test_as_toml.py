@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenmill.parameters import parameters_of
 from tokenmill.stages.steps.as_toml import steps_as_toml, toml_value
-from tokenmill.stages.steps.parameters import parameters_of
 from tokenmill.stages.steps.pipeline import canonical_entries
 from tokenmill.stages.steps.profiles import PROFILES
 from tokenmill.stages.steps.registry import STEPS

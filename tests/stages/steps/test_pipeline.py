@@ -15,7 +15,6 @@ from tokenmill.stages.steps.pipeline import (
     list_digests,
     open_pipeline,
     read_pipeline,
-    step_in_words,
 )
 
 
@@ -77,11 +76,3 @@ def test_a_file_that_is_no_list_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match=r"step 1 \(words\): words: .*binary cannot be used: .*utf-8"):
         read_pipeline([{"name": "words", "words": str(tmp_path / "binary")}])
-
-
-def test_a_step_is_one_phrase_for_people() -> None:
-    """As it would be called."""
-    assert step_in_words({"name": "c4_quality"}) == "c4_quality"
-    assert step_in_words({"name": "regex", "regex_exp": 'a"é', "keep_matched": True}) == (
-        'regex(regex_exp = "a\\"é", keep_matched = true)'
-    )

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 from typing import Any, Final
 
-from tokenmill.stages.steps.description import plain
-from tokenmill.stages.steps.parameters import Parameter, parameters_of
+from tokenmill.parameters import Parameter, parameters_of, plain
 from tokenmill.stages.steps.registry import STEPS
 
 WIDTH: Final = 100

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tokenmill.documents import Document
+from tokenmill.parameters import describe_step
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 MIN_PARAGRAPHS: Final = 3

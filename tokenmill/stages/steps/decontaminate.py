@@ -15,9 +15,8 @@ import orjson
 import xxhash
 
 from tokenmill.documents import Document
+from tokenmill.parameters import ListFile, describe_step
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
-from tokenmill.stages.steps.list_file import ListFile
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 CONTAMINATED: Final = "contaminated"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenmill.documents import Document
+from tokenmill.parameters import describe_step
 from tokenmill.stages.curation.punctuation import TERMINAL
 from tokenmill.stages.curation.words import english
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.gopher_quality import share
 from tokenmill.stages.steps.gopher_repetition import repetitions
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone

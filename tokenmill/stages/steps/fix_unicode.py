@@ -9,9 +9,9 @@ from unicodedata import unidata_version
 
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
+from tokenmill.parameters import describe_step
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.native_calls import shown_error
-from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.normalize import with_sorted_marks
 from tokenmill.stages.steps.protocol import Answer, each_alone
 

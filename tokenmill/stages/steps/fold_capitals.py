@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tokenmill.documents import Document
+from tokenmill.parameters import describe_step
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.protocol import Answer, each_alone
 
 _CASED: Final = (*range(0x590), *range(0x1E00, 0x2000))

@@ -11,10 +11,10 @@ from math import nan
 from typing import Any
 
 from tokenmill.documents import Document
+from tokenmill.parameters import describe_step
 from tokenmill.stages.curation.punctuation import SYMBOLS
 from tokenmill.stages.curation.words import english
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 

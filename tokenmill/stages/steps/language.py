@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from tokenmill.documents import Document, Limits, Scalar
+from tokenmill.parameters import describe_step
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.fold_capitals import folded
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 

@@ -1,15 +1,12 @@
 """The ordered list of steps that ``[[steps]]`` in the settings asks for: checked, written in one way, opened."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, get_args, runtime_checkable
 
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
+from tokenmill.parameters import DIGEST_PREFIX, ListFile, checked_values, parameters_of, plain, read_list_file
 from tokenmill.spelling import nearest
-from tokenmill.stages.steps.description import plain
-from tokenmill.stages.steps.list_file import DIGEST_PREFIX, ListFile, read_list_file
-from tokenmill.stages.steps.parameters import checked_values, parameters_of
 from tokenmill.stages.steps.protocol import Step
 from tokenmill.stages.steps.registry import STEPS
 
@@ -122,14 +119,6 @@ def list_digests(entries: Iterable[Entry]) -> frozenset[str]:
     known = (entry for entry in entries if entry.get("name") in STEPS)
     values = (entry[name] for entry in known for name in _list_names(STEPS[entry["name"]].step, entry))
     return frozenset(str(value).removeprefix(DIGEST_PREFIX) for value in values)
-
-
-def step_in_words(entry: Entry) -> str:
-    """Return a step as people write it on one line: ``regex(pattern = "a+")``."""
-    values = ", ".join(
-        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items() if name != "name"
-    )
-    return f"{entry['name']}({values})" if values else str(entry["name"])
 
 
 def _canonical(entry: Any, number: int) -> dict[str, Any]:

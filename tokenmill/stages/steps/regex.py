@@ -6,8 +6,8 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from tokenmill.documents import Document
+from tokenmill.parameters import describe_step
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 MATCHED: Final = "matched"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from tokenmill.parameters import canonical_lines
 from tokenmill.stages.steps.c4_paragraph import C4Paragraph
 from tokenmill.stages.steps.c4_quality import C4Quality
 from tokenmill.stages.steps.decontaminate import Decontaminate, runs_of_texts
@@ -13,7 +14,6 @@ from tokenmill.stages.steps.gopher_quality import GopherQuality
 from tokenmill.stages.steps.gopher_repetition import GopherRepetition
 from tokenmill.stages.steps.language import LanguageStep
 from tokenmill.stages.steps.length import LengthStep
-from tokenmill.stages.steps.list_file import canonical_lines
 from tokenmill.stages.steps.regex import RegexStep
 from tokenmill.stages.steps.replace_pii import ReplacePii
 from tokenmill.stages.steps.sample import SampleStep

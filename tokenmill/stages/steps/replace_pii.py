@@ -14,8 +14,8 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from typing import Any, Final, Self
 
 from tokenmill.documents import Document
+from tokenmill.parameters import describe_step
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.protocol import Answer, each_alone
 
 RULES: Final = 2

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 import xxhash
 
 from tokenmill.documents import Document
+from tokenmill.parameters import describe_step
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 NOT_CHOSEN: Final = "not_chosen"

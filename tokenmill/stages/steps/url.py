@@ -11,9 +11,8 @@ from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from tokenmill.documents import Document, Limits
+from tokenmill.parameters import ListFile, describe_step, list_entries
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
-from tokenmill.stages.steps.list_file import ListFile, list_entries
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 _BETWEEN: Final = re.compile(r"[^a-z0-9]+")

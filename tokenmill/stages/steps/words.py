@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tokenmill.documents import Document
+from tokenmill.parameters import ListFile, canonical_lines, describe_step, list_entries
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.description import describe_step
-from tokenmill.stages.steps.list_file import ListFile, canonical_lines, list_entries
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 REMOVED: Final = "document_removed_with_badwords"

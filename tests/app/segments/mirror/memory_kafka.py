@@ -13,6 +13,7 @@ import pytest
 from aiokafka import ConsumerRecord, TopicPartition
 
 from tests.mills import text
+from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
@@ -21,7 +22,6 @@ from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.resume import genesis_point
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 

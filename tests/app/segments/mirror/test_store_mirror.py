@@ -10,6 +10,7 @@ from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tests.app.segments.mirror.test_stream_flow import store_has, until
+from tokenmill.app.kafka.control_log import skip_request_record
 from tokenmill.app.segments.mirror import store_mirror as run_module
 from tokenmill.app.segments.mirror.store_mirror import Mirror
 from tokenmill.app.segments.mirror.stream_flow import CopyMeasure, FurthestBlocks, MirroredStream, StreamFlow
@@ -19,7 +20,6 @@ from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.eras import Era
 from tokenmill.errors import InputError, TopicError
 from tokenmill.store import EraWriter, Store, open_partition
-from tokenmill.wire.control_log import skip_request_record
 
 
 async def mirrored(mirror: Mirror) -> None:

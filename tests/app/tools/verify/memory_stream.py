@@ -11,6 +11,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka
+from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
@@ -26,7 +27,6 @@ from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.reading.resume import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 

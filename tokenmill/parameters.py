@@ -1,27 +1,59 @@
-"""The parameters of a step: the fields of its dataclass, with types that are checked and one description each.
+"""The parameters of a step or a packing: the fields of its dataclass, with types that are checked.
 
-A description is the string below the field in the class's source, so it is written once: for readers of the code, for
-``tokenmill steps show`` and for docs/steps.md.
+Each has one description, the string below the field in the class's source. So it is written once: for readers of the
+code, for ``tokenmill steps show`` and for docs/steps.md.
+
+A parameter may be a list in a file of the user's: its content decides, its path does not. A worker reads the file where
+the settings name it. What it makes of the content, in one canonical form, has a SHA-256 that is in the recipe, and is
+on the stream's control topic. So the recipe of a worker with another content has another fingerprint and is refused,
+and who verifies a stream elsewhere needs no file.
 """
 
 import ast
 import inspect
 from collections.abc import Hashable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
+from hashlib import sha256
 from math import isfinite
+from pathlib import Path
 from textwrap import dedent
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Self, cast, get_args, get_origin, get_type_hints
 
 from tokenmill.errors import SettingsError
 from tokenmill.spelling import nearest
-from tokenmill.stages.steps.list_file import ListFile
 
 MAX_TEXT: Final = 8192
 """Characters of a parameter that is text, and of each text in a list: the recipe holds them, in every genesis."""
 MAX_ITEMS: Final = 1024
 """Items of a list that stands in the settings; longer ones belong in a file."""
+MAX_LIST_BYTES: Final = 64 * 1024 * 1024
+"""Largest file of a list, and largest canonical form: a million domains have 20 MB, and every worker reads it."""
+DIGEST_PREFIX: Final = "sha256:"
+"""Begins what a recipe has in place of a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListFile:
+    """The content of a list, in its canonical form."""
+
+    sha256: str
+    content: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Return the list with this content."""
+        return cls(sha256(content).hexdigest(), content)
+
+    @property
+    def reference(self) -> str:
+        """What a recipe has in place of a path."""
+        return DIGEST_PREFIX + self.sha256
+
+    def lines(self) -> list[str]:
+        """Return the lines of a list in the form of `canonical_lines`."""
+        return self.content.decode().split("\n")[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +206,66 @@ def _descriptions(step: type) -> dict[str, str]:
     if not isinstance(body, ast.ClassDef):
         raise TypeError(f"{step.__name__} is no class")
     found = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
+    for line, below in zip(body.body, body.body[1:], strict=False):
         if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
+            isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
             and isinstance(below, ast.Expr)
             and isinstance(below.value, ast.Constant)
         ):
-            found[field.target.id] = " ".join(str(below.value.value).split())
+            found[line.target.id] = " ".join(str(below.value.value).split())
     return found
+
+
+def read_list_file(path: str, where: str) -> bytes:
+    """Return what a list file holds.
+
+    Raises:
+        SettingsError: it cannot be read, or is larger than `MAX_LIST_BYTES`; begins with ``where``.
+
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_LIST_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(
+            f"{where}: cannot read {path}: {error.strerror}; name a file that every worker has"
+        ) from error
+    if len(content) > MAX_LIST_BYTES:
+        raise SettingsError(f"{where}: {path} is larger than {MAX_LIST_BYTES >> 20} MiB, the most that a list may have")
+    return content
+
+
+def canonical_lines(content: bytes) -> bytes:
+    """Return a list's entries one a line, sorted, each once: white space around them, case order and CRLF do not count.
+
+    Empty lines and those that begin with ``#`` are left out.
+
+    Raises:
+        ValueError: it is no UTF-8.
+
+    """
+    stripped = {line.strip() for line in content.decode("utf-8-sig").split("\n")}
+    entries = sorted(line for line in stripped if line and not line.startswith("#"))
+    return "".join(f"{entry}\n" for entry in entries).encode()
+
+
+def list_entries(written: tuple[str, ...] | ListFile) -> list[str]:
+    """Return the entries of a list that stands in the settings or in a file."""
+    return written.lines() if isinstance(written, ListFile) else list(written)
+
+
+def describe_step(step: Any, *, version: int, **more: Any) -> dict[str, Any]:
+    """Return a step's name, the version of its rules, all its parameters, and ``more``, as JSON types.
+
+    ``version`` is raised with every change of an answer. A list is named by the SHA-256 of its content.
+    """
+    own = {field.name: plain(getattr(step, field.name)) for field in fields(step) if not field.name.startswith("_")}
+    return {"name": step.name, "version": version, **own, **more}
+
+
+def plain(value: Any) -> Any:
+    """Return a parameter's value as JSON types."""
+    if isinstance(value, ListFile):
+        return value.reference
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
