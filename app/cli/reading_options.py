@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,14 +14,15 @@ import typer
 
 from tokenmill.errors import SettingsError
 from tokenmill.sources import DocumentSource, FolderWalk, Reading, ShapeOptions, find_sources, is_piped, shape_for
-from tokenmill.sources.compressed import known_encoding
 from tokenmill.sources.conditions import Condition
+from tokenmill.sources.encodings import known_encoding
 from tokenmill.sources.formats import Choice
 from tokenmill.sources.mapping import CALL_SECONDS, Mapping
 from tokenmill.sources.sql import sql_sources
 from tokenmill.stages.decoding import FORMATS
 
 from ..settings import Settings
+from ..settings.values import parse_size
 from ..tools.produce import RunIdentity
 from ..tools.produce.run_notes import deciding_options
 from .produce_output import say_not_read
@@ -33,6 +35,7 @@ TORCH: Final = "USE_TORCH"
 
 HOW_READ: Final = "How files are read"
 WHAT_SENT: Final = "What is sent"
+_ESCAPES: Final = {"n": "\n", "t": "\t", "f": "\f", "r": "\r", "\\": "\\"}
 HOW_SENT: Final = "How it is sent"
 
 Paths = Annotated[
@@ -195,8 +198,16 @@ def _source_choice(
     ] = None,
     encoding: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of csv, tsv, texts: utf-16, latin-1, …", rich_help_panel=HOW_READ),
+        typer.Option(metavar="NAME", help="Of texts, JSON, csv: utf-16, latin-1, cp1252.", rich_help_panel=HOW_READ),
     ] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Between documents in a text: '\\n\\n'.", rich_help_panel=HOW_READ),
+    ] = None,
+    unpack_memory: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="Memory that a compressed file may take.", rich_help_panel=HOW_READ),
+    ] = "256MiB",
     follow_links: Annotated[
         bool,
         typer.Option("--follow-links", help="Also links that lead out of a folder.", rich_help_panel=HOW_READ),
@@ -310,6 +321,8 @@ def _source_choice(
         extract=extract,
         quote="" if quote == "none" else parse_character("quote", quote) or "",
         escape=parse_character("escape", escape),
+        separator=parse_separator(separator, lines=lines or format_name == "lines"),
+        unpack_memory=_parse_memory(unpack_memory),
     )
     return SourceChoice(
         reading,
@@ -331,6 +344,27 @@ def _refuse_framed(settings: Settings, topic: str) -> None:
             f'decode = "{decode}": the mill takes records of {topic} that name a schema, as serializers of your own '
             "producers write them, and files are sent as JSON or text: give them a raw topic of their own"
         )
+
+
+def parse_separator(given: str | None, *, lines: bool) -> str | None:
+    r"""Return what is between documents; ``\n``, ``\t``, ``\f``, ``\r`` and ``\\`` stand for the characters.
+
+    Raises:
+        typer.BadParameter: it is empty, or lines are documents.
+
+    """
+    if given is not None and (lines or not given):
+        raise typer.BadParameter(
+            "give a text, for example '<|endoftext|>' or '\\n\\n', and no --lines", param_hint="--separator"
+        )
+    return None if given is None else re.sub(r"\\([ntfr\\])", lambda found: _ESCAPES[found[1]], given)
+
+
+def _parse_memory(given: str) -> int:
+    try:
+        return parse_size(given)
+    except ValueError as error:
+        raise typer.BadParameter(f"{given!r} is no size: write one like 2GiB", param_hint="--unpack-memory") from error
 
 
 def parse_character(option: str, given: str | None) -> str | None:

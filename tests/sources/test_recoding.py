@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.sources.reading import found_in, reading_of, refusals, values
 from tokenmill.errors import InputError
-from tokenmill.sources.compressed import encoding_of, known_encoding, recoded
+from tokenmill.sources.encodings import known_encoding, marked_encoding, recoded
 from tokenmill.sources.items import Place, Refused
 from tokenmill.sources.paths import find_sources
 
@@ -51,7 +51,7 @@ def test_any_text_is_the_same_in_utf_8_from_any_place(encoding: str, text: str, 
 @given(data=st.binary(max_size=60), encoding=st.sampled_from(ENCODINGS))
 def test_what_is_no_character_is_no_utf_8(data: bytes, encoding: str) -> None:
     """Any bytes are read to their end; a text comes out if and only if they are one."""
-    if encoding in ("utf-16", "utf-32") and encoding_of(stream_of(data)) != encoding:
+    if encoding in ("utf-16", "utf-32") and marked_encoding(data) != encoding:
         return  # see the next test
     found = recoded(stream_of(data), encoding).read()
 
@@ -76,18 +76,26 @@ def test_a_missing_byte_order_mark_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-32-be", "shift_jis"])
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "a.txt"])
-def test_texts_and_tables_are_read_in_any_encoding(name: str, encoding: str, tmp_path: Path) -> None:
-    """Compressed or not; JSON beside them stays UTF-8."""
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "a.txt", "a.jsonl", "a.json", "says-nothing"])
+def test_every_format_of_text_is_read_in_any_encoding(name: str, encoding: str, tmp_path: Path) -> None:
+    """Compressed or not; a file that says by a mark that it is UTF-8 is."""
     text = "grün" if encoding in ("latin-1", "cp1252") else "漢字"
-    content = {"a.csv": f"id,text\r\n1,{text}\r\n", "a.tsv.gz": f"id\ttext\n1\t{text}\n", "a.txt": text}[name]
+    row = json.dumps({"text": text}, ensure_ascii=False)
+    content = {
+        "a.csv": f"id,text\r\n1,{text}\r\n",
+        "a.tsv.gz": f"id\ttext\n1\t{text}\n",
+        "a.txt": text,
+        "a.jsonl": row,
+        "a.json": f"[{row}]",
+        "says-nothing": f"{row}\n",
+    }[name]
     data = content.encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    (tmp_path / "b.jsonl").write_text('{"text": "né"}', encoding="utf-8")
+    (tmp_path / "b.txt").write_text("né", encoding="utf-8-sig")
 
     found = found_in(reading_of(encoding=encoding, plain=True), tmp_path)
 
-    assert values(found) == [text.encode(), "né".encode()]
+    assert sorted(values(found)) == sorted([text.encode(), "né".encode()])
 
 
 @pytest.mark.parametrize(
@@ -110,19 +118,26 @@ def test_wrong_bytes_are_refused_with_file_and_line(encoding: str, bad: bytes, c
     assert told.startswith(f"not {encoding}: character ")
 
 
-def test_a_byte_order_mark_names_a_tables_encoding(tmp_path: Path) -> None:
-    """As spreadsheets write it; nothing else is guessed, and a text is what it was."""
+def test_a_byte_order_mark_names_the_encoding(tmp_path: Path) -> None:
+    """As spreadsheets and editors write it; nothing else is guessed, and the message says what it seems to be."""
     for number, encoding in enumerate(("utf-16", "utf-16-be", "utf-32", "utf-32-be", "utf-8-sig")):
         mark = "" if encoding in ("utf-16", "utf-32", "utf-8-sig") else "\ufeff"
         (tmp_path / f"{number}.csv").write_bytes(f"{mark}id,text\n1,grün\n".encode(encoding))
     (tmp_path / "5.csv").write_bytes("id,text\n1,grün\n".encode("latin-1"))
     (tmp_path / "6.txt").write_bytes("grün".encode("utf-16"))
+    (tmp_path / "7.jsonl").write_bytes('{"text": "grün"}\n'.encode("utf-16"))
+    (tmp_path / "8.txt").write_bytes("Ein grüner Text.".encode("utf-16-le"))
+    (tmp_path / "9.txt").write_bytes("Это русский текст, в старой кодировке.".encode("koi8-r"))
+    (tmp_path / "x.txt").write_bytes(bytes(range(256)))
 
     found = found_in(reading_of(plain=True), tmp_path)
 
-    assert values(found) == ["grün".encode()] * 5
-    assert [where for where, _ in refusals(found)] == ["5.csv:2", "6.txt"]
-    assert encoding_of(stream_of(b"")) == "utf-8"
+    assert values(found) == ["grün".encode()] * 7
+    told = dict(refusals(found))
+    assert [*told] == ["5.csv:2", "8.txt", "9.txt", "x.txt"]
+    assert told["8.txt"].endswith("; it seems to be utf-16-le, 'Ein gr\\xfcner Text.': if so, --encoding utf-16-le")
+    assert "koi8-r" in told["9.txt"]
+    assert told["x.txt"] == "not text: it holds NUL bytes"
 
 
 def test_lines_in_another_encoding_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

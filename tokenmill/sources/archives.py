@@ -2,16 +2,17 @@
 
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from tokenmill.sources.compressed import DAMAGE, decompressed, in_steps, suffixes_of
-from tokenmill.sources.file_sources import Chunker, Reading, broken_chunk
-from tokenmill.sources.formats import File, kind_of
-from tokenmill.sources.items import DocumentSource, ItemChunk, Place, readable
+from tokenmill.sources.compressed import DAMAGE, in_steps
+from tokenmill.sources.file_sources import Opened, Reading, Unreadable, file_chunks
+from tokenmill.sources.foreign_folders import data_among, why_no_rows
+from tokenmill.sources.items import DocumentSource, File, ItemChunk, Place, readable
 
 ZIP: Final = ".zip"
 OPEN_ARCHIVES: Final = 16
@@ -24,15 +25,19 @@ all that some kilobytes become: gigabytes, in an archive that is meant to do har
 
 
 def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
-    """Yield the members that are files, by name, without names that start with a dot.
+    """Yield the members that are files, by name, without what is about the data (`is_about_data`).
 
     An archive that cannot be read is one source, which says so when it is read.
     """
     try:
-        members = [info for info in _opened(_Version.of(path)).infolist() if _is_wanted(info)]
+        listed = _opened(_Version.of(path)).infolist()
     except (*DAMAGE, ValueError, NotImplementedError) as error:  # names in no encoding; parts on several disks
-        yield UnreadableArchive(path, reading, str(error))
+        yield Unreadable(readable(path), reading, f"no zip archive, or damaged: {error}")
         return
+    data, tables = data_among([info.filename for info in listed])
+    for name, table in tables.items():
+        yield Unreadable(f"{readable(path)}!{readable(name)}", reading, why_no_rows(table))
+    members = [info for info in listed if info.filename in data and _is_file(info)]
     for info in sorted(members, key=lambda info: (info.filename, info.header_offset)):
         yield ZipMember(path, info, reading)
 
@@ -55,64 +60,30 @@ class ZipMember:
         """Bytes that it takes in the archive."""
         return self.info.compress_size
 
-    @property
-    def kind(self) -> str:
-        """The kind of file as which it is read."""
-        return kind_of(suffixes_of(self.info.filename)[0], self.reading.choice)
-
     def signature(self) -> bytes:
         """Return the checksum and size that the archive has of its content."""
         return b"%d %d" % (self.info.CRC, self.info.file_size)
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the member's items."""
-        chunker = Chunker(self.reading.shape_of(self.name), self.name, start)
-        try:
-            if why := _hindrance(self.info):
-                raise BadZipFile(why)
-            yield from self._chunks(chunker, start)
-        except DAMAGE as error:
-            yield broken_chunk(chunker, error)
+        return file_chunks(self, self.reading, start, self._opened())
 
-    def _chunks(self, chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
+    @contextmanager
+    def _opened(self) -> Iterator[Opened]:
+        if why := _hindrance(self.info):
+            raise BadZipFile(why)
         try:
             opened = _opened(_Version.of(self.archive)).open(self.info)
         except (ValueError, NotImplementedError, RuntimeError) as error:  # its own head says other than the table
             raise BadZipFile(str(error)) from error
         with opened as member:
-            file = File(self.name, decompressed(in_steps(member), suffixes_of(self.info.filename)[1]))
+            file = File(self.name, in_steps(member))
 
             def read_so_far() -> int:
                 share = member.tell() / max(1, self.info.file_size) if file.share is None else file.share
                 return int(share * self.size)
 
-            for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
-                yield chunker.chunk(items, read_so_far())
-            yield chunker.chunk(chunker.rest, self.size, last=True)
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableArchive:
-    """An archive whose members cannot be listed."""
-
-    path: str
-    reading: Reading
-    why: str
-    size: int = 0
-
-    @property
-    def name(self) -> str:
-        """The path as it was given."""
-        return readable(self.path)
-
-    def signature(self) -> bytes:
-        """Return why it cannot be read."""
-        return self.why.encode("utf-8", "replace")
-
-    def chunks(self, start: Place) -> Iterator[ItemChunk]:
-        """Yield a refusal that says why."""
-        why = f"no zip archive, or damaged: {self.why}"
-        yield broken_chunk(Chunker(self.reading.shape, self.name, start), BadZipFile(why))
+            yield file, read_so_far
 
 
 class _Version(NamedTuple):
@@ -135,11 +106,9 @@ def _opened(version: _Version) -> ZipFile:
     return ZipFile(version.path)
 
 
-def _is_wanted(info: ZipInfo) -> bool:
-    """Return whether it is a file, no folder and no link, whose path has no name that starts with a dot."""
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    hidden = any(part.startswith(".") and part != ".." for part in PurePosixPath(info.filename).parts)
-    return not info.filename.endswith("/") and not hidden and kind in (0, stat.S_IFREG)
+def _is_file(info: ZipInfo) -> bool:
+    """Return whether it is a file, no folder and no link."""
+    return not info.filename.endswith("/") and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
 
 
 def _hindrance(info: ZipInfo) -> str:

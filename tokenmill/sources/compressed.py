@@ -1,6 +1,5 @@
-"""Files as they are on disk, decompressed while they are read; text in other encodings, turned into UTF-8."""
+"""Files as they are on disk, decompressed while they are read."""
 
-import codecs
 import io
 import lzma
 import sys
@@ -8,20 +7,26 @@ import zlib
 from abc import abstractmethod
 from bz2 import BZ2Decompressor
 from collections.abc import Callable
+from functools import partial
 from gzip import GzipFile
 from importlib import import_module
 from pathlib import PurePath
 from typing import Any, Final
 from zipfile import BadZipFile
 
-from tokenmill.errors import InputError
+from tokenmill.sources.items import library
 
 _SKIPPED_BYTES: Final = 1 << 20
 """Bytes made at once on the way to a position."""
 BUFFER_BYTES: Final = 1 << 20
 """Large, because Python's own 8 KiB costs a tenth of the speed with long lines."""
-XZ_MEMORY_BYTES: Final = 256 << 20
-"""Memory that an xz file may demand of its reader; `xz -9` takes 65 MiB."""
+MEMORY_BYTES: Final = 256 << 20
+"""Memory that a file may demand of who unpacks it, where nobody says otherwise: `xz -9` takes 65 MiB, `zstd -19` 8 MiB,
+`zstd --long=28` all of it."""
+MORE_MEMORY: Final = "--unpack-memory 2GiB allows more"
+"""What to do then; no file of zstd takes more than that."""
+_LEAST_WINDOW: Final = 10
+"""Power of two of the smallest window of zstd."""
 _XZ_PADDING: Final = 4
 """Zero bytes may follow a stream, in fours (the .xz file format, 2.2)."""
 
@@ -87,16 +92,34 @@ DAMAGE: Final = (OSError, EOFError, zlib.error, ZSTD.ZstdError, lzma.LZMAError, 
 """What reading raises when a file cannot be read, is cut off, or is damaged."""
 
 
+class _Steps(ForwardStream):
+    """What one step of a library's own file gives, so that damage is met only when all before it has been read."""
+
+    def __init__(self, raw: Any, new: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._raw = raw
+        self._new = new
+        self._packed = new(raw)
+
+    def _more(self, size: int) -> bytes:
+        return bytes(self._packed.read1(size))
+
+    def _restart(self) -> None:
+        self._raw.seek(0)
+        self._packed = self._new(self._raw)
+
+
 class _Streams(ForwardStream):
     """The content of compressed streams, one after the other.
 
     The library's own files take anything after a stream that is no stream for the end, even padding between streams.
     """
 
-    def __init__(self, raw: "io.BufferedReader[Any]", new: Callable[[], Any], padding: int = 0) -> None:
+    def __init__(self, raw: "io.BufferedReader[Any]", new: Callable[[], Any], memory: int, padding: int = 0) -> None:
         super().__init__()
         self._raw = raw
         self._new = new
+        self._memory = memory
         self._padding = padding
         self._decompressor = new()
 
@@ -110,7 +133,13 @@ class _Streams(ForwardStream):
                 self._decompressor = self._new()
             elif self._decompressor.needs_input and not (data := self._raw.read1(BUFFER_BYTES)):
                 raise EOFError("a compressed stream is cut off")
-            if made := self._decompressor.decompress(data, size):
+            try:
+                made = self._decompressor.decompress(data, size)
+            except (ZSTD.ZstdError, lzma.LZMAError) as error:
+                if "memory" not in str(error).lower():
+                    raise
+                raise OSError(f"unpacking takes over {self._memory:,} bytes of memory: {MORE_MEMORY}") from error
+            if made:
                 return bytes(made)
 
     def _next_stream(self) -> bytes:
@@ -132,30 +161,43 @@ class _Streams(ForwardStream):
         self._decompressor = self._new()
 
 
-_OPENERS: Final[dict[str, Callable[[Any], "io.BufferedReader[Any]"]]] = {
-    ".gz": lambda raw: in_steps(GzipFile(fileobj=raw)),
-    ".zst": lambda raw: in_steps(ZSTD.ZstdFile(raw)),
-    ".bz2": lambda raw: io.BufferedReader(_Streams(raw, BZ2Decompressor), BUFFER_BYTES),
-    ".xz": lambda raw: io.BufferedReader(_Streams(raw, _xz, _XZ_PADDING), BUFFER_BYTES),
+def _zstd(memory: int) -> Any:
+    most = min(memory.bit_length() - 1, ZSTD.DecompressionParameter.window_log_max.bounds()[1])
+    return ZSTD.ZstdDecompressor(options={ZSTD.DecompressionParameter.window_log_max: max(_LEAST_WINDOW, most)})
+
+
+def _streams(new: Callable[[int], Any], padding: int = 0) -> "Opener":
+    return lambda raw, memory: io.BufferedReader(_Streams(raw, partial(new, memory), memory, padding), BUFFER_BYTES)
+
+
+def _lz4(raw: Any) -> Any:
+    return library("pyarrow", "produce", "reading lz4").CompressedInputStream(in_steps(raw), "lz4")  # closes it
+
+
+Opener = Callable[[Any, int], "io.BufferedReader[Any]"]
+_OPENERS: Final[dict[str, Opener]] = {
+    ".gz": lambda raw, _: in_steps(raw, lambda raw: GzipFile(fileobj=raw)),
+    ".zst": _streams(_zstd),
+    ".bz2": _streams(lambda _: BZ2Decompressor()),
+    ".xz": _streams(partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), _XZ_PADDING),
+    ".lzma": _streams(partial(lzma.LZMADecompressor, lzma.FORMAT_ALONE)),
+    ".lz4": lambda raw, _: in_steps(raw, _lz4),
 }
 SUFFIXES: Final = tuple(_OPENERS)
 
 
-def _xz() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY_BYTES)
-
-
-def decompressed(raw: "io.BufferedReader[Any]", suffix: str) -> "io.BufferedReader[Any]":
+def decompressed(raw: "io.BufferedReader[Any]", suffix: str, memory: int = MEMORY_BYTES) -> "io.BufferedReader[Any]":
     """Return the stream of what is in ``raw``, by its suffix; any other suffix is not compressed.
 
-    It reads several compressed members, one after the other, and raises one of `DAMAGE` where the last is cut off.
+    It reads several compressed members, one after the other, and raises one of `DAMAGE` where the last is cut off, or
+    where more than ``memory`` bytes would be needed.
     """
-    return _OPENERS[suffix](raw) if suffix in _OPENERS else raw
+    return _OPENERS[suffix](raw, memory) if suffix in _OPENERS else raw
 
 
-def in_steps(packed: Any) -> "io.BufferedReader[Any]":
-    """Return the stream of what a library decompresses; it raises nothing before all that is well has been read."""
-    return io.BufferedReader(_Steps(packed), BUFFER_BYTES)
+def in_steps(raw: Any, new: Callable[[Any], Any] = lambda raw: raw) -> "io.BufferedReader[Any]":
+    """Return the stream of what a library makes of ``raw``; it raises nothing before all that is well has been read."""
+    return io.BufferedReader(_Steps(raw, new), BUFFER_BYTES)
 
 
 def suffixes_of(name: str) -> tuple[str, str]:
@@ -163,108 +205,3 @@ def suffixes_of(name: str) -> tuple[str, str]:
     path = PurePath(name)
     outer = path.suffix.lower()
     return (PurePath(path.stem).suffix, outer) if outer in _OPENERS else (path.suffix, "")
-
-
-class _Steps(io.RawIOBase):
-    """Gives what one step of decompression gives, so that damage is met only when all before it has been read."""
-
-    def __init__(self, packed: Any) -> None:
-        self._packed = packed
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._packed.read1(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._packed.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._packed.tell())
-
-
-UTF_8: Final = "utf-8"
-_MARKS: Final = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-"""Byte order marks that UTF-8 never begins with. Readers of text handle UTF-8's own mark by themselves."""
-_NONE: Final = "\udc80"
-"""Instead of an invalid character: it is no UTF-8, so decoding its line fails."""
-_HANDLER: Final = "tokenmill.produce.no-character"
-
-
-def _no_character(error: UnicodeError) -> tuple[str, int]:
-    if isinstance(error, UnicodeDecodeError):
-        return _NONE, error.end
-    raise error
-
-
-codecs.register_error(_HANDLER, _no_character)
-
-
-def known_encoding(name: str) -> str:
-    """Return Python's name of an encoding.
-
-    Raises:
-        InputError: Python knows no text encoding of that name.
-
-    """
-    try:
-        "a".encode(name)
-        codecs.getincrementaldecoder(name)
-        return codecs.lookup(name).name
-    except (LookupError, ValueError) as error:
-        raise InputError(f"--encoding {name}: {error}; for example: utf-16, latin-1, cp1252, gb18030") from error
-
-
-def encoding_of(stream: "io.BufferedReader[Any]") -> str:
-    """Return the encoding that the byte order mark at the beginning of a stream names; without one, UTF-8."""
-    head = stream.peek(len(codecs.BOM_UTF32_LE))[: len(codecs.BOM_UTF32_LE)]
-    return next((name for mark, name in _MARKS if head.startswith(mark)), UTF_8)
-
-
-def recoded(stream: "io.BufferedReader[Any]", encoding: str) -> "io.BufferedReader[Any]":
-    """Return the text in UTF-8; an invalid character becomes invalid UTF-8. UTF-8 stays as it is."""
-    return stream if encoding == UTF_8 else io.BufferedReader(_Recoded(stream, encoding), BUFFER_BYTES)
-
-
-def why_not(encoding: str, data: bytes, error: UnicodeDecodeError) -> str:
-    """Return why recoded data is no UTF-8, by the ``error`` of decoding it."""
-    if encoding == UTF_8:
-        return f"not UTF-8: {error.reason} at byte {error.start}"
-    return f"not {encoding}: character {len(data[: error.start].decode()) + 1} is none"
-
-
-class _Recoded(ForwardStream):
-    """Decodes and encodes again, block by block."""
-
-    def __init__(self, stream: "io.BufferedReader[Any]", encoding: str) -> None:
-        super().__init__()
-        self._stream = stream
-        self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
-        self._ended = False
-
-    def _more(self, size: int) -> bytes:
-        made = ""
-        while not made and not self._ended:
-            data = self._stream.read1(size)
-            self._ended = not data
-            try:
-                made = self._decoder.decode(data, final=self._ended)
-            except UnicodeError as error:  # where it is not about a character: there is no byte order mark
-                raise OSError(f"{error}: name the encoding that needs none, for example utf-16-le") from error
-        return made.encode("utf-8", "surrogatepass")
-
-    def _restart(self) -> None:
-        self._stream.seek(0)
-        self._decoder.reset()
-        self._ended = False

@@ -7,6 +7,7 @@ files between row groups. What a part yields has the numbers, and so the ids, th
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,8 +15,8 @@ from typing import Final, NamedTuple
 import xxhash
 
 from tokenmill.errors import InputError
-from tokenmill.sources.compressed import BUFFER_BYTES, UTF_8, encoding_of, suffixes_of
-from tokenmill.sources.file_sources import TABLES, FileSource, Reading
+from tokenmill.sources.compressed import BUFFER_BYTES
+from tokenmill.sources.file_sources import TABLES, FileSource
 from tokenmill.sources.formats.columnar import row_groups
 from tokenmill.sources.formats.tables import row_ends
 from tokenmill.sources.items import DocumentSource, File, ItemChunk, Place
@@ -134,7 +135,8 @@ def parts_of(source: FileSource, least: int = PART_BYTES) -> FileParts:
         if source.kind == "parquet":
             return FileParts(size, tuple(_row_groups(source.path, least)))
         with FileIO(source.path) as raw, BufferedReader(raw, BUFFER_BYTES) as stream:
-            ends = _rows(source.reading, source, stream) if source.kind in TABLES else _lines(stream, least)
+            table = partial(row_ends, File(source.name, stream), source.reading.needs, tabs=source.kind == "tsv")
+            ends = table() if source.kind in TABLES else _lines(stream, least)
             return FileParts(size, tuple(_cut(ends, size, least)))
     except Exception:  # noqa: BLE001 - whatever is wrong with it, who reads the file says so
         return FileParts(size, ())
@@ -142,10 +144,7 @@ def parts_of(source: FileSource, least: int = PART_BYTES) -> FileParts:
 
 def may_be_divided(source: FileSource) -> bool:
     """Return whether it is so large, and of such a kind, that it may have several parts."""
-    if source.size < 2 * PART_BYTES or suffixes_of(source.path)[1]:
-        return False
-    in_rows = source.kind in TABLES and source.reading.encoding in (None, UTF_8)
-    return source.grows or in_rows or source.kind == "parquet"
+    return source.size >= 2 * PART_BYTES and (source.grows or source.kind in TABLES or source.kind == "parquet")
 
 
 def _lines(stream: "BufferedReader[FileIO]", least: int) -> Iterator[Place]:
@@ -161,13 +160,6 @@ def _lines(stream: "BufferedReader[FileIO]", least: int) -> Iterator[Place]:
             wanted = at + end + least
         number += piece.count(b"\n", passed)
         at += len(piece)
-
-
-def _rows(reading: Reading, source: FileSource, stream: "BufferedReader[FileIO]") -> Iterator[Place]:
-    """Yield the ends of all rows; of a table that is not UTF-8, none."""
-    if encoding_of(stream) != UTF_8:
-        return iter(())
-    return row_ends(File(source.name, stream), reading.needs, tabs=source.kind == "tsv")
 
 
 def _cut(ends: Iterable[Place], size: int, least: int) -> Iterator[PartBounds]:

@@ -3,9 +3,9 @@
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from stat import S_ISREG
@@ -14,8 +14,10 @@ from urllib.parse import unquote
 
 import orjson
 
-from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, UTF_8, decompressed, encoding_of, recoded, suffixes_of
-from tokenmill.sources.formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text, kind_of
+from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, MEMORY_BYTES
+from tokenmill.sources.contents import Look, begin_of, look_at, open_file
+from tokenmill.sources.encodings import UNDECODED, seems
+from tokenmill.sources.formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text
 from tokenmill.sources.items import DocumentSource, Item, ItemChunk, Place, Refused, Unmet, readable
 from tokenmill.sources.mapping import Mapping
 from tokenmill.sources.shape import Shape
@@ -26,8 +28,8 @@ with another size."""
 CHUNK_ENTRIES: Final = 4096
 """Entries in a chunk, wanted or not, so that the progress of a file is seen even if a condition hardly ever holds."""
 CHUNK_RULE: Final = 3
-"""Version of the rule by which chunks end: a run continues only with its own. In 1, refusals had no size; in 2, a file
-ended at its first broken value or row."""
+"""Version of the rule by which files are read, and chunks end: a run continues only with its own. In 1, refusals had no
+size; in 2, a file ended at its first broken value or row, and what no name told apart was a text."""
 STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
 STDIN_NUMBER: Final = 0
@@ -37,8 +39,6 @@ HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _FOLDERS: Final = re.compile(r"(?<![^/!])[^/!=]+=[^/!]*(?=[/!])")
 START: Final = Place()
 TABLES: Final = frozenset({"csv", "tsv"})
-RECODED: Final = TABLES | {"text", "lines"}
-"""Kinds of files that may be in other encodings than UTF-8; JSON never is (RFC 8259)."""
 
 
 class Chunker:
@@ -55,6 +55,7 @@ class Chunker:
         self._limit = 0 if one_by_one else CHUNK_BYTES
         self._items: list[Item | Refused] = []
         self._numbers: list[int] = []
+        self._advised = False
         self.size = 0
         """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
         self.unmet = Unmet()
@@ -105,7 +106,14 @@ class Chunker:
         return f"{self._name}:{number}" if number else self._name
 
     def outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
-        """Return what an entry is."""
+        """Return what an entry is; the first one that is in another encoding says which it seems to be."""
+        item = self._outcome(number, content)
+        if isinstance(item, Refused) and item.why.startswith(UNDECODED) and not self._advised:
+            self._advised = True
+            return item._replace(why=item.why + seems(item.data))
+        return item
+
+    def _outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
         if type(content) is bytes:
             return self._shape.of_json(f"{self._name}:{number}", content)
         if isinstance(content, dict):
@@ -137,13 +145,17 @@ class Reading:
     delimiter: str | None = None
     """Between the fields of csv and tsv; None: comma and tab."""
     encoding: str | None = None
-    """Of csv, tsv and texts; None: UTF-8, and for csv and tsv what a byte order mark says."""
+    """Of all files of text, JSON and tables that begin with no byte order mark; None: UTF-8."""
     extract: bool = False
     """Whether the text of HTML pages in WARC files is extracted."""
     quote: str = '"'
     """Around fields of csv and tsv; empty: none is."""
     escape: str | None = None
     """Before a quote or a delimiter that is a part of a field of csv and tsv."""
+    separator: str | None = None
+    """Between the documents of a text; None: it is one."""
+    unpack_memory: int = MEMORY_BYTES
+    """Memory that a compressed file may demand."""
 
     @property
     def needs(self) -> Needs:
@@ -151,14 +163,14 @@ class Reading:
         texts = tuple(name for name, _ in self.shape.texts)
         columns = None if self.mapping else self.shape.columns
         limit = self.shape.max_record_bytes
-        return Needs(limit, texts, columns, self.delimiter, self.extract, self.quote, self.escape)
+        return Needs(limit, texts, columns, self.delimiter, self.extract, self.quote, self.escape, self.separator)
 
-    def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
-        """Return the entries of a file of a kind, mapped if there is a mapping (`Mapping.of`)."""
-        if kind in RECODED:
-            file.encoding = self.encoding or (encoding_of(file.stream) if kind in TABLES else UTF_8)
-            file.stream = recoded(file.stream, file.encoding)
-        entries = BY_CHOICE[kind](file, self.needs, start)
+    def entries(self, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
+        """Return the entries of a file, packed or not, mapped if there is a mapping (`Mapping.of`)."""
+        look = open_file(file, self.choice, self.encoding, self.unpack_memory)
+        if look.why_not:
+            return iter([(0, 0, Bad(look.why_not, broken=True))])
+        entries = BY_CHOICE[look.kind](file, self.needs, start)
         if self.mapping is None:
             return entries
         if columns := folder_columns(file.name):
@@ -189,6 +201,29 @@ def _with_columns(entries: Iterator[Entry], columns: dict[str, str | None]) -> I
         yield number, at, columns | row if isinstance(row, dict) else content
 
 
+Opened = tuple[File, Callable[[], int]]
+"""An open file, and what tells how many bytes of it were read."""
+
+
+def file_chunks(
+    source: DocumentSource,
+    reading: Reading,
+    start: Place,
+    opening: AbstractContextManager[Opened],
+    *,
+    piped: bool = False,
+) -> Iterator[ItemChunk]:
+    """Yield the items of a file, wherever it lies; ``piped``: one in each chunk."""
+    chunker = Chunker(reading.shape_of(source.name), source.name, start, one_by_one=piped)
+    try:
+        with opening as (file, read_so_far):
+            for items in chunker.chunks(reading.entries(file, start, piped=piped)):
+                yield chunker.chunk(items, read_so_far())
+            yield chunker.chunk(chunker.rest, source.size, last=True)
+    except DAMAGE as error:
+        yield broken_chunk(chunker, error)
+
+
 @dataclass(slots=True)
 class FileSource:
     """A file of any format, perhaps compressed; or a part of one that grows."""
@@ -205,6 +240,7 @@ class FileSource:
     """The row groups of a parquet file that are the part; None: all."""
     root: str = ""
     """The folder that it was found in, out of which nothing leads that is there when it is opened; empty: none."""
+    _look: Look | None = field(default=None, init=False, compare=False)
 
     def open(self) -> FileIO:
         """Open the file; what was found in a folder may meanwhile be something else.
@@ -237,15 +273,20 @@ class FileSource:
 
     @property
     def kind(self) -> str:
-        """The kind of file as which it is read."""
-        return kind_of(suffixes_of(self.path)[0], self.reading.choice)
+        """The kind of file as which its bytes are read as they are on disk; empty where they are packed or recoded."""
+        if self._look is None:
+            self._look = Look()
+            with suppress(OSError):
+                if S_ISREG(Path(self.path).stat().st_mode):  # a pipe can be read once
+                    with BufferedReader(self.open(), BUFFER_BYTES) as stream:
+                        begin = begin_of(File(self.name, stream))
+                    self._look = look_at(self.name, begin, self.reading.choice, self.reading.encoding)
+        return self._look.plain_kind
 
     @property
     def grows(self) -> bool:
         """Whether it may grow at its end, with what was there before read as it was."""
-        if self.kind in RECODED and self.reading.encoding not in (None, UTF_8):
-            return False  # its places count bytes of UTF-8, the file has others
-        return self.kind in GROWING and not suffixes_of(self.path)[1]
+        return self.kind in GROWING
 
     def part(self, entry: int, byte: int, end: int) -> "FileSource":
         """Return the part between two places of a file that grows; any other file whole."""
@@ -257,30 +298,23 @@ class FileSource:
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the file's items."""
-        start = max(start, self.begin)
-        chunker = Chunker(self.reading.shape_of(self.name), self.name, start)
-        try:
-            file = self.open()
-            with BufferedReader(BoundedFile(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
-                yield from self._chunks(raw, chunker, start)
-        except DAMAGE as error:
-            yield broken_chunk(chunker, error)
+        return file_chunks(self, self.reading, max(start, self.begin), self._opened())
 
-    def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
-        suffix = suffixes_of(self.path)[1]
-        path = None if suffix else f"/proc/self/fd/{raw.fileno()}" if self.root else self.path
-        file = File(self.name, decompressed(raw, suffix), path, begin=self.begin, groups=self.groups)
+    @contextmanager
+    def _opened(self) -> Iterator[Opened]:
+        opened = self.open()
+        with BufferedReader(BoundedFile(opened, self.size) if self.bounded else opened, BUFFER_BYTES) as raw:
+            path = f"/proc/self/fd/{raw.fileno()}" if self.root else self.path
+            file = File(self.name, raw, path, begin=self.begin, groups=self.groups)
 
-        def read_so_far() -> int:
-            # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a
-            # buffered reader moves its notion of that.
-            if file.share is not None:
-                return int(file.share * self.size)
-            return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if self.size else 0  # a pipe has no size, and no place
+            def read_so_far() -> int:
+                # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a
+                # buffered reader moves its notion of that.
+                if file.share is not None:
+                    return int(file.share * self.size)
+                return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if self.size else 0  # a pipe has no size, and no place
 
-        for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
-            yield chunker.chunk(items, read_so_far())
-        yield chunker.chunk(chunker.rest, self.size, last=True)
+            yield file, read_so_far
 
 
 class BoundedFile(RawIOBase):
@@ -335,17 +369,30 @@ class StandardInput:
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the items, one in each chunk."""
-        chunker = Chunker(self.reading.shape, self.name, start, one_by_one=True)
         # Not sys.stdin: the interpreter closes it at its end, and aborts if a thread is still in the middle of a read.
         # Nor is this one closed, which would wait for the end of a read that was given up.
         raw = BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES)
-        try:
-            kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
-            for items in chunker.chunks(self.reading.entries(kind, File(self.name, raw), start, piped=True)):
-                yield chunker.chunk(items, 0)
-            yield chunker.chunk(chunker.rest, 0, last=True)
-        except DAMAGE as error:
-            yield broken_chunk(chunker, error)
+        opened: Opened = (File(self.name, raw), lambda: 0)
+        return file_chunks(self, self.reading, start, nullcontext(opened), piped=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What was found and is no source: an archive whose members cannot be listed, the folder of a table format."""
+
+    name: str
+    reading: Reading
+    why: str
+    size: int = 0
+
+    def signature(self) -> bytes:
+        """Return why it cannot be read."""
+        return self.why.encode("utf-8", "replace")
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield a refusal that says why."""
+        refused = Refused(self.name, self.why, broken=True)
+        yield Chunker(self.reading.shape, self.name, start).chunk([refused], 0, last=True)
 
 
 def broken_chunk(chunker: Chunker, error: BaseException) -> ItemChunk:

@@ -12,8 +12,8 @@ from tokenmill.extras import how_to_install
 
 
 def readable(path: str) -> str:
-    """Return a path as text: what in it is not UTF-8 is replaced."""
-    return os.fsencode(path).decode("utf-8", "replace")
+    """Return a path as text: bytes that are no UTF-8, which names may hold, as escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 class Item(NamedTuple):
@@ -177,6 +177,8 @@ class Needs:
     """Around fields of csv and tsv; empty: none is."""
     escape: str | None = None
     """Before a quote or a delimiter that is a part of a field of csv and tsv."""
+    separator: str | None = None
+    """Between the documents of a text; None: it is one."""
 
     @property
     def too_long(self) -> Bad:

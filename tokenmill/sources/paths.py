@@ -17,9 +17,19 @@ from typing import Final
 from tokenmill.errors import InputError
 from tokenmill.sources.addresses import HUB
 from tokenmill.sources.archives import ZIP, ZipMember, zip_sources
+from tokenmill.sources.compressed import suffixes_of
 from tokenmill.sources.datasets import DatasetSource, is_dataset
-from tokenmill.sources.file_sources import STDIN, STDIN_NUMBER, FileSource, Reading, StandardInput
-from tokenmill.sources.formats import require
+from tokenmill.sources.file_sources import (
+    STDIN,
+    STDIN_NUMBER,
+    FileSource,
+    Reading,
+    StandardInput,
+    Unreadable,
+    readable,
+)
+from tokenmill.sources.foreign_folders import is_about_data, table_above, why_no_rows
+from tokenmill.sources.formats import kind_of, require
 from tokenmill.sources.formats.web_pages import EXTRACT
 from tokenmill.sources.items import DocumentSource, library
 from tokenmill.sources.remote import RemoteFile, is_remote, remote_sources
@@ -39,7 +49,7 @@ _Place = tuple[int, int]
 
 @dataclass(slots=True)
 class FolderWalk:
-    """How folders are read, and what was left out in them. Names that start with a dot are ignored."""
+    """How folders are read, and what was left out in them. What is about the data is ignored (`is_about_data`)."""
 
     follow_links: bool = False
     """Whether links that lead out of a folder are followed, each folder once."""
@@ -61,7 +71,7 @@ class FolderWalk:
     def _listed(self, folder: Path) -> tuple[list[Path], list[Path]]:
         """Return the files and folders in a folder, by name; a link is what it leads to."""
         try:
-            names = sorted(name for name in os.listdir(folder) if not name.startswith("."))  # noqa: PTH208 - names alone
+            names = sorted(name for name in os.listdir(folder) if not is_about_data(name))  # noqa: PTH208 - names alone
         except OSError as error:
             self.left_out.append(f"{folder} is left out: {error.strerror}")
             return [], []
@@ -97,6 +107,8 @@ class FolderWalk:
             through = next((one for one in _above(path, Path(root)) if one.is_symlink()), path)
             if through.is_dir() and through.is_symlink() and _leads_out(path, real) and not self.follow_links:
                 self._leave_out(through)
+            elif any(map(is_about_data, path.relative_to(root).parts)):
+                continue
             elif path.is_dir():
                 yield from self.folder(str(path))
             elif self._takes_file(path, real):
@@ -179,7 +191,8 @@ def find_sources(
         library("resiliparse.parse.html", EXTRACT, "--extract")
     walk = walk or FolderWalk()
     sources = [source for path in paths for source in _sources(path, reading, split, walk)]
-    require(source.kind for source in sources if isinstance(source, FileSource | ZipMember | RemoteFile))
+    files = (source.name for source in sources if isinstance(source, FileSource | ZipMember | RemoteFile))
+    require({kind_of(suffixes_of(name)[0], reading.choice) for name in files})
     return sources
 
 
@@ -209,8 +222,14 @@ def _sources(path: str, reading: Reading, split: str | None, walk: FolderWalk) -
 
 
 def _files(files: Iterable[str], reading: Reading, root: str) -> Iterator[DocumentSource]:
+    told: set[Path] = set()
     for file in files:
-        if Path(file).suffix.lower() == ZIP:
+        found = table_above(Path(file).absolute().parent)
+        if found is not None:
+            if found[0] not in told:
+                yield Unreadable(readable(str(found[0])), reading, why_no_rows(found[1]))
+            told.add(found[0])
+        elif Path(file).suffix.lower() == ZIP:
             yield from zip_sources(file, reading)
         else:
             yield FileSource(file, reading, root=root)

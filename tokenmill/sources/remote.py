@@ -5,7 +5,7 @@ against these: an object that changes while it is read ends the run, and one tha
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader, RawIOBase
@@ -13,10 +13,10 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tokenmill.errors import InputError
-from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, decompressed, suffixes_of
-from tokenmill.sources.file_sources import Chunker, Reading, broken_chunk
-from tokenmill.sources.formats import File, kind_of
-from tokenmill.sources.items import ItemChunk, Place, library
+from tokenmill.sources.compressed import BUFFER_BYTES
+from tokenmill.sources.file_sources import Opened, Reading, Unreadable, file_chunks
+from tokenmill.sources.foreign_folders import data_among, why_no_rows
+from tokenmill.sources.items import File, ItemChunk, Place, library
 from tokenmill.sources.web import WEB_ERRORS, RemoteAnswer, Version, WebServer
 
 SCHEMES: Final = ("s3://", "gs://", "https://", "http://")
@@ -29,11 +29,11 @@ def is_remote(path: str) -> bool:
     return path.startswith(SCHEMES)
 
 
-def remote_sources(address: str, reading: Reading) -> list["RemoteFile"]:
+def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreadable"]:
     """Return the objects that an address names, by name.
 
-    An address that ends with a slash is a prefix, of all objects below it whose names do not begin with a dot; one with
-    ``*``, ``?`` or ``[`` is a pattern, whose ``*`` also matches slashes. Web servers have no lists: theirs is one file.
+    An address that ends with a slash is a prefix, of all objects below it that hold data (`data_among`). With ``*``,
+    ``?`` or ``[`` it is a pattern, whose ``*`` also matches slashes. Web servers have no lists: theirs is one file.
 
     Raises:
         InputError: there is no such object; the store does not answer, or refuses; the library is missing.
@@ -46,24 +46,28 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile"]:
             f"{parts.scheme}://{parts.hostname or ''}{parts.path}: an address with a query or a password is not read: "
             "it would be in ids and notes: download the file, or name an object of a store"
         )
-    origin, key = f"{parts.scheme}://{parts.netloc}", unquote(parts.path.lstrip("/"))
+    origin = f"{parts.scheme}://{parts.netloc}"
+    key = unquote(parts.path.lstrip("/")) if web else address.partition("://")[2].partition("/")[2].lstrip("/")
     store = WebServer(origin) if web else _ObjectStore(origin)
+    tables: dict[str, str] = {}
     wild = not web and next((at for at, letter in enumerate(key) if letter in "*?["), None)
     try:
         if isinstance(store, WebServer) or (wild is None and key and not key.endswith("/")):
             found = [(key, store.version(key))]
         else:
             prefix = key if wild is None else key[:wild].rpartition("/")[0]
-            found = [
-                (path, version)
-                for path, version in store.below(prefix)
-                if all(part[:1] != "." for part in path.split("/")) and (wild is None or fnmatchcase(path, key))
-            ]
+            below = dict(store.below(prefix))
+            data, tables = data_among(below)
+            found = [(path, below[path]) for path in data if wild is None or fnmatchcase(path, key)]
     except WEB_ERRORS as error:
         raise InputError(f"{address}: {_first_line(error)}; check the address, and how you log in there") from error
-    if not found:
+    if not found and not tables:
         raise InputError(f"{address}: matches nothing; check the address")
-    return [RemoteFile(f"{origin}/{path}", store, path, version, reading) for path, version in sorted(found)]
+    refused = [Unreadable(f"{origin}/{name}", reading, why_no_rows(table)) for name, table in tables.items()]
+    return [
+        *refused,
+        *(RemoteFile(f"{origin}/{path}", store, path, version, reading) for path, version in sorted(found)),
+    ]
 
 
 class _ObjectStore:
@@ -126,11 +130,6 @@ class RemoteFile:
         """Bytes of it."""
         return self.version.size
 
-    @property
-    def kind(self) -> str:
-        """The kind of file as which it is read."""
-        return kind_of(suffixes_of(self.path)[0], self.reading.choice)
-
     def signature(self) -> bytes:
         """Return its entity tag and size."""
         return f"{self.version.tag} {self.version.size}".encode()
@@ -142,17 +141,9 @@ class RemoteFile:
             InputError: the store does not answer any more, or the object is another one now.
 
         """
-        chunker = Chunker(self.reading.shape_of(self.name), self.name, start)
         remote = _RemoteStream(self)
-        try:
-            with BufferedReader(remote, BUFFER_BYTES) as raw:
-                suffix = suffixes_of(self.path)[1]
-                file = File(self.name, decompressed(raw, suffix))
-                for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
-                    yield chunker.chunk(items, remote.furthest)
-                yield chunker.chunk(chunker.rest, self.size, last=True)
-        except DAMAGE as error:
-            yield broken_chunk(chunker, error)
+        opened: Opened = (File(self.name, BufferedReader(remote, BUFFER_BYTES)), lambda: remote.furthest)
+        return file_chunks(self, self.reading, start, nullcontext(opened))
 
 
 class _RemoteStream(RawIOBase):

@@ -12,6 +12,7 @@ import orjson
 from tokenmill.documents import INTEGERS, Limits
 from tokenmill.errors import RecordError
 from tokenmill.sources.conditions import Condition, Finder, Row, columns_of, finder, word
+from tokenmill.sources.encodings import NULS, UTF_8, why_not
 from tokenmill.sources.items import Item, Refused, Unmet
 from tokenmill.stages.decoding.json_objects import check_integer
 from tokenmill.stages.decoding.reasons import INTEGER_OUT_OF_RANGE, WRONG_TYPE
@@ -137,7 +138,7 @@ class Shape:
     def of_text(self, where: str, name: str, data: bytes) -> Item | Refused | Unmet:
         """Return the document of a text: ``{"id": name, "text": …}``, or with ``plain`` the text as it is."""
         if b"\0" in data:
-            return Refused(where, "not text: it holds NUL bytes", data)
+            return Refused(where, NULS, data)
         try:
             text = data.decode("utf-8-sig")
             row = {**self.given, self.id_field: name, self.text_field: text}
@@ -146,7 +147,7 @@ class Shape:
             self.limits.check_text(text)
             return self._made(where, row, text, name)
         except UnicodeDecodeError as error:
-            return Refused(where, f"not UTF-8: {error.reason} at byte {error.start}", data)
+            return Refused(where, why_not(UTF_8, data, error), data)
         except RecordError as error:
             return Refused(where, str(error), data)
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import SourceError
-from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE, suffixes_of
+from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE
 from tokenmill.sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
 from tokenmill.sources.formats.columnar import RowGroup, read_parquet, row_groups
 from tokenmill.sources.formats.text import read_lines
@@ -268,7 +268,7 @@ def parted(sources: Sequence[DocumentSource], scan_part: Scan, ahead: int) -> li
 
 
 def _parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSource:
-    if not isinstance(source, FileSource) or source.reading.mapping is not None or suffixes_of(source.path)[1]:
+    if not isinstance(source, FileSource) or source.reading.mapping is not None:
         return source
     if source.size < LEAST_BYTES or not os.path.isfile(source.path):  # noqa: PTH113 - raises nothing
         return source

@@ -21,6 +21,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from tokenmill.errors import SourceError
 from tokenmill.redaction import redacted
+from tokenmill.sources.compressed import MEMORY_BYTES
 from tokenmill.sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
 from tokenmill.sources.reading_order import READERS
 from tokenmill.sources.source_changes import KnownSource
@@ -69,9 +70,10 @@ def deciding_options(
     listed = reading.mapping is not None and reading.mapping.batch is not None
     given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
     given |= {"extract": reading.extract or None, "sql": sql, "escape": reading.escape}
-    given |= {"quote": None if reading.quote == '"' else reading.quote}
+    given |= {"quote": None if reading.quote == '"' else reading.quote, "separator": reading.separator}
     return {
         **{name: value for name, value in given.items() if value is not None},
+        **({} if reading.unpack_memory == MEMORY_BYTES else {"unpack_memory": reading.unpack_memory}),
         "format": reading.choice,
         "map": None if reading.mapping is None else reading.mapping.name,
         "split": split,

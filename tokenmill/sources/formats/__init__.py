@@ -39,7 +39,7 @@ BY_SUFFIX: Final = {
     ".warc": "warc",
     ".wet": "warc",
 }
-"""Any other file is tried as text."""
+"""Any other file is what its content says (`tokenmill.sources.contents`)."""
 
 
 LIBRARIES: Final = {
@@ -53,12 +53,9 @@ LIBRARIES: Final = {
 def kind_of(suffix: str, choice: Choice) -> str:
     """Return the kind of a file, a key of `BY_CHOICE`, by its suffix (without that of a compression) and the choice.
 
-    ``auto`` takes it from the suffix; ``lines`` does as well, and reads any other text line by line; every other choice
-    is the kind.
+    ``auto`` and ``lines`` take it from the suffix, and other suffixes say nothing; every other choice is the kind.
     """
-    if choice not in ("auto", "lines"):
-        return choice
-    return BY_SUFFIX.get(suffix.lower(), "lines" if choice == "lines" else "text")
+    return choice if choice not in ("auto", "lines") else BY_SUFFIX.get(suffix.lower(), "")
 
 
 def require(kinds: Iterable[str]) -> None:

@@ -11,7 +11,8 @@ from functools import partial
 from io import SEEK_CUR, BufferedReader, BytesIO, RawIOBase
 from typing import Any, Final
 
-from tokenmill.sources.compressed import BUFFER_BYTES, why_not
+from tokenmill.sources.compressed import BUFFER_BYTES
+from tokenmill.sources.encodings import why_not
 from tokenmill.sources.items import Bad, Entry, File, Format, Needs, Place
 
 _MAX_FIELD: Final = (1 << 31) - 1

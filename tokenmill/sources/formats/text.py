@@ -1,9 +1,11 @@
 """Text files: one document each, or one in each line; JSON lines."""
 
+import re
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from tokenmill.sources.compressed import UTF_8, why_not
+from tokenmill.sources.compressed import BUFFER_BYTES
+from tokenmill.sources.encodings import UTF_8, why_not
 from tokenmill.sources.items import Bad, Entry, File, Needs, Place, Text
 
 
@@ -54,7 +56,10 @@ def read_jsonl(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
 
 
 def read_text(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
-    """Yield the file as one text with its name as id; an empty file is none."""
+    """Yield the file as one text with its name as id, or each of its texts; an empty one is none."""
+    if needs.separator is not None:
+        yield from _separated(file, needs, start, needs.separator.encode())
+        return
     if start.entry:
         return
     data = file.stream.read(needs.limit + 1)
@@ -63,6 +68,35 @@ def read_text(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     elif data:
         text = _text(file, data, whole=True)
         yield 0 if isinstance(text, Bad) else 1, 0, text
+
+
+def _separated(file: File, needs: Needs, start: Place, separator: bytes) -> Iterator[Entry]:
+    r"""Yield what is between the separators, without line ends around it, numbered from 1; ``\n`` is any line end."""
+    pattern = re.compile(re.escape(separator).replace(b"\\\n", rb"\r?\n"))
+    number, at = start
+    if at:
+        file.stream.seek(at)
+    held, searched, lost, ended = b"", 0, False, False
+    while not ended:
+        piece = file.stream.read1(BUFFER_BYTES)
+        held, begin, ended = held + piece, 0, not piece
+        while found := pattern.search(held, searched):
+            number += 1
+            yield number, at + found.end(), _between(file, needs, held[begin : found.start()], lost=lost)
+            begin, searched, lost = found.end(), found.end(), False
+        if ended and (lost or held[begin:].strip()):
+            yield number + 1, at + len(held), _between(file, needs, held[begin:], lost=lost)
+        lost = lost or len(held) - begin > needs.limit + BUFFER_BYTES
+        begin = max(begin, len(held) - 2 * len(separator)) if lost else begin  # a separator may be cut here
+        at, held = at + begin, held[begin:]
+        searched = max(0, searched - begin, len(held) - 2 * len(separator))
+
+
+def _between(file: File, needs: Needs, data: bytes, *, lost: bool) -> Text | Bad | None:
+    data = data.strip(b"\r\n")
+    if lost or len(data) > needs.limit:
+        return needs.too_long
+    return _text(file, data) if data.strip() else None
 
 
 def read_text_lines(file: File, needs: Needs, start: Place) -> Iterator[Entry]:

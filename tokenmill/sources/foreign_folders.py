@@ -1,0 +1,72 @@
+"""What other programs leave in folders: files that are about the data, and tables of which the files are not the rows.
+
+The files of a table format also hold rows that it has deleted or changed; which ones count, only its own library knows.
+"""
+
+import os
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+_ABOUT: Final = re.compile(
+    r"\..*"
+    r"|_(SUCCESS|FAILURE|metadata|common_metadata|spark_metadata|symlink_format_manifest|temporary|logs)"
+    r"|_(started|committed)_(vacuum)?\d+|_(delta_log|delta_index|change_data)"
+    r"|.*(_\$folder\$|\.crc)"
+)
+"""Names that begin with a dot, and what Hadoop, Hive, Spark, Databricks and their like write beside data."""
+_TABLES: Final = {
+    "Delta Lake": ("_delta_log", r"\d{20}\.(json|checkpoint\..*)|_last_checkpoint", "deltalake"),
+    "Iceberg": ("metadata", r"(v\d+|\d{5}-[0-9a-f-]{36})(\.gz)?\.metadata\.json(\.gz)?", "pyiceberg"),
+    "Hudi": (".hoodie", r"hoodie\.properties", "hudi"),
+    "Lance": ("_versions", r"\d+\.manifest", "lance"),
+}
+"""Formats of tables: the folder in each that says which files count, the names of its files, and who reads it."""
+
+
+def is_about_data(name: str) -> bool:
+    """Return whether a file or folder of this name, found beside data, is none itself."""
+    return _ABOUT.fullmatch(name) is not None
+
+
+def why_no_rows(table: str) -> str:
+    """Return why the files of a table are not read, and what to do."""
+    return (
+        f"a table of {table}, whose files also hold deleted rows: write its rows as parquet, with {_TABLES[table][2]}"
+    )
+
+
+def table_above(folder: Path) -> tuple[Path, str] | None:
+    """Return the table that a folder is in, or is, and its format; None where it is in none."""
+    return next(((above, table) for above in (folder, *folder.parents) if (table := _table_at(above))), None)
+
+
+@lru_cache(4096)
+def _table_at(folder: Path) -> str:
+    for table, (inner, names, _) in _TABLES.items():
+        with suppress(OSError):
+            if any(re.fullmatch(names, name) for name in os.listdir(folder / inner)):  # noqa: PTH208 - names alone
+                return table
+    return ""
+
+
+def data_among(names: Collection[str]) -> tuple[set[str], dict[str, str]]:
+    """Return which files of an archive or a store hold data, and which tables are among them, with their formats.
+
+    A table's name ends with a slash; that of the whole is empty.
+    """
+    tables: dict[str, str] = {}
+    for path in map(PurePosixPath, names):
+        for table, (inner, file_names, _) in _TABLES.items():
+            if path.parent.name == inner and re.fullmatch(file_names, path.name):
+                tables[f"{path.parent.parent}/".removeprefix("./")] = table
+    roots = tuple(tables)
+    data = {name for name in names if not name.startswith(roots) and not any(map(is_about_data, _parts(name)))}
+    return data, tables
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split("/") if part not in {"", ".", ".."}]
