@@ -51,13 +51,11 @@ FormatName = Annotated[
     typer.Option(
         "--format",
         metavar="NAME",
-        help=f"{', '.join(get_args(Choice))}. auto: by the suffix; a file of no known suffix is a text.",
+        help=f"{', '.join(get_args(Choice))}. auto: by name or content.",
         rich_help_panel=HOW_READ,
     ),
 ]
-Lines = Annotated[
-    bool, typer.Option("--lines", help="Each line of a text is a document: --format lines.", rich_help_panel=HOW_READ)
-]
+Lines = Annotated[bool, typer.Option("--lines", help="Each line of a text is a document.", rich_help_panel=HOW_READ)]
 
 _FOR_EXAMPLE: Final = {"delimiter": "';'", "quote": '"\'", or none', "escape": "'\\'"}
 
@@ -198,7 +196,7 @@ def _source_choice(
     ] = None,
     encoding: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of texts, JSON, csv: utf-16, latin-1, cp1252.", rich_help_panel=HOW_READ),
+        typer.Option(metavar="NAME", help="Of what is text: utf-16, cp1252.", rich_help_panel=HOW_READ),
     ] = None,
     separator: Annotated[
         str | None,
@@ -206,7 +204,9 @@ def _source_choice(
     ] = None,
     unpack_memory: Annotated[
         str,
-        typer.Option(metavar="SIZE", help="Memory that a compressed file may take.", rich_help_panel=HOW_READ),
+        typer.Option(
+            metavar="SIZE", help="Of a compressed file: 256MiB.", show_default=False, rich_help_panel=HOW_READ
+        ),
     ] = "256MiB",
     follow_links: Annotated[
         bool,
@@ -273,9 +273,7 @@ def _source_choice(
     ] = None,
     map_processes: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Processes that run it. Default: physical cores.", rich_help_panel=WHAT_SENT
-        ),
+        typer.Option(min=1, metavar="N", help="Default: physical cores.", rich_help_panel=WHAT_SENT),
     ] = None,
     map_timeout: Annotated[
         float,

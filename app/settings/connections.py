@@ -1,5 +1,6 @@
 """How clients reach brokers and a schema registry: addresses, TLS and a login, named as Kafka names them."""
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal, Self, get_args
 
@@ -74,6 +75,11 @@ Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 OptionalMechanism = Annotated[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None, BeforeValidator(empty_is_none)]
 
 
+def _without_scheme(given: object) -> object:
+    """Return addresses without the ``kafka://`` that other programs write before them."""
+    return re.sub(r"(?i)(^|,)\s*kafka://", r"\1", given) if isinstance(given, str) else given
+
+
 class ConnectionSettings(BaseModel):
     """What a client needs to know of the brokers; nothing here decides a token.
 
@@ -83,7 +89,7 @@ class ConnectionSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bootstrap_servers: str = Field(
+    bootstrap_servers: Annotated[str, BeforeValidator(_without_scheme)] = Field(
         default="127.0.0.1:9092",
         min_length=1,
         description="Addresses of Kafka brokers, host:port, separated by commas.",

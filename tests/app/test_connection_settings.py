@@ -149,3 +149,9 @@ def test_secrets_are_equal_when_they_are_the_same() -> None:
     """Two loads of the same settings are equal."""
     assert Settings(**LOGIN) == Settings(**LOGIN)
     assert Settings(**LOGIN).sasl_password == SecretStr("gr1st")
+
+
+def test_brokers_may_be_written_with_the_scheme_of_other_programs() -> None:
+    """Before each of several addresses, or before some."""
+    found = ConnectionSettings(bootstrap_servers="kafka://a:9092, KAFKA://b:9092,c:9092")
+    assert found.bootstrap_servers == "a:9092,b:9092,c:9092"

@@ -1,4 +1,4 @@
-"""What a file is, wherever it lies: by its name where that is known, and by its first bytes.
+"""What a file is, wherever it is: by its name where that is known, and by its first bytes.
 
 Many names say nothing (``wiki_00``, ``part-00000``, ``items.jl``), and some say what is not so: an archive that nobody
 unpacked, a pointer of Git LFS. The first bytes decide alone, so a run that goes on takes a file for what it was.

@@ -202,7 +202,7 @@ def _with_columns(entries: Iterator[Entry], columns: dict[str, str | None]) -> I
 
 
 Opened = tuple[File, Callable[[], int]]
-"""An open file, and what tells how many bytes of it were read."""
+"""An open file, and what says how many bytes of it were read."""
 
 
 def file_chunks(
@@ -213,7 +213,7 @@ def file_chunks(
     *,
     piped: bool = False,
 ) -> Iterator[ItemChunk]:
-    """Yield the items of a file, wherever it lies; ``piped``: one in each chunk."""
+    """Yield the items of a file, wherever it is; ``piped``: one in each chunk."""
     chunker = Chunker(reading.shape_of(source.name), source.name, start, one_by_one=piped)
     try:
         with opening as (file, read_so_far):
