@@ -83,7 +83,7 @@ def test_a_source_that_ends_in_the_middle_of_a_record(tmp_path: Path, monkeypatc
     write_jsonl(first, rows(80))
     second.write_bytes(as_lines(rows(80, 1)) + b'{"id": "x", "text": "cut o')
     no_document = tmp_path / "c.txt"
-    no_document.write_text('{"a text that begins like JSON')
+    no_document.write_text("{a text that begins like JSON")
     paths = [first, second, no_document]
     one, other = (small_settings(tmp_path / name / "store") for name in ("one", "other"))
     plain: dict[str, Any] = {"reading": {"plain": True}}
