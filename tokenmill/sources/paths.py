@@ -26,12 +26,11 @@ from tokenmill.sources.file_sources import (
     Reading,
     StandardInput,
     Unreadable,
-    readable,
 )
 from tokenmill.sources.foreign_folders import is_about_data, table_above, why_no_rows
 from tokenmill.sources.formats import kind_of, require
 from tokenmill.sources.formats.web_pages import EXTRACT
-from tokenmill.sources.items import DocumentSource, library
+from tokenmill.sources.items import DocumentSource, library, readable
 from tokenmill.sources.remote import RemoteFile, is_remote, remote_sources
 
 WILD: Final = re.compile(r"[*?\[]")
