@@ -17,6 +17,7 @@ from tokenmill.wire.dead_letters import DeadLetter, Place, RecordPlace, parse_pl
 
 from ..settings import Settings
 from ..terminal import escaped
+from ..tools.inspect.packed import packed_rejects, packed_streams
 from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from .figures import example_lines
@@ -224,12 +225,14 @@ def rejects_command(
         for line in example_lines(f"{stream}, {reason}", documents, whole=everything):
             show(line)
     if not found:
-        say("nothing is filtered out, or the raw topic no longer holds it")
+        say("nothing is filtered out, or it is kept nowhere any more")
 
 
 async def _rejected(
     settings: Settings, streams: Sequence[str], reasons: Sequence[str], limit: int, report: "RejectsProgressLine"
 ) -> list[RejectedDocument]:
+    if packed := packed_streams(settings, streams):
+        return list(packed_rejects(settings, packed, reasons=reasons, limit=limit))
     found = read_rejected(settings, streams, reasons=reasons, limit=limit, progress=report)
     return [one async for one in found]
 

@@ -21,7 +21,7 @@ Out = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="The folder: new, or of the same export.", show_default=False)
 ]
 Rows = Annotated[What, typer.Option("--what", metavar="ROWS", help=f"What a row is: {' or '.join(get_args(What))}.")]
-Description = Literal["croissant", "card", "json"]
+Description = Literal["card", "croissant", "json"]
 As = Annotated[Description, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(get_args(Description))}.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Ask no broker: what the store knows.")]
 Sha = Annotated[
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "describe",
         epilog=examples(
-            "tokenmill describe raw-text.train --format card > README.md",
+            "tokenmill describe raw-text.train > README.md",
             "tokenmill describe raw-text.train --format croissant --offline > croissant.json",
         ),
     )(with_settings(describe_command, "store", "bootstrap_servers"))
@@ -78,11 +78,12 @@ def export_command(
 
 
 def describe_command(
-    settings: Settings, stream: OneStream, *, description: As = "json", offline: Offline = False, with_sha: Sha = False
+    settings: Settings, stream: OneStream, *, description: As = "card", offline: Offline = False, with_sha: Sha = False
 ) -> None:
     """Say what a stream in the store is: sources, recipe, tokenizer, counts, retention, checksums.
 
-    Facts alone: from the store, and from the brokers where they answer. What is not known is left open and named.
+    As a card, for people and hubs; --format json has the same for machines. Facts alone: from the store, and from the
+    brokers where they answer. What is not known is left open and named.
     """
     facts = store_facts(settings.store, stream, with_sha256=with_sha or description == "croissant")
     asyncio.run(add_broker_facts(facts, None if offline else settings))
@@ -91,5 +92,6 @@ def describe_command(
     else:
         told = json.dumps(croissant(facts) if description == "croissant" else facts.to_dict(), indent=2)
     show_page(told)
-    for name, why in facts.unknown.items():
-        say(f"not known: {name}: {why}")
+    if description == "croissant":  # the others have it in them
+        for name, why in facts.unknown.items():
+            say(f"not known: {name}: {why}")

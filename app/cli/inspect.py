@@ -187,7 +187,7 @@ def chains_table(report: StreamReport) -> ShownTable:
         first, end = chain.raw_range
         held = ("-", "-") if chain.store_blocks is None else (_held(chain), chain.segments)
         source = f"{first:,} to {end - 1:,}" if end > first else "empty"
-        messages = chain.token_range[1] - chain.token_range[0]
+        messages = "-" if chain.token_range is None else chain.token_range[1] - chain.token_range[0]
         counts = (chain.totals.get("records", 0), chain.totals.get("kept", 0), chain.blocks)
         table.add(chain.partition, source, chain.next_offset, messages, *counts, *held)
     return table

@@ -18,7 +18,8 @@ from tokenmill.sources.web import SameHost
 from ..broker_contact import moment
 from ..settings import Settings
 from ..telemetry.status_document import VERSION, identity, stopped_words
-from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger, read_ledger
+from ..tools.inspect.packed import ledger_of
+from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger
 from .figures import show_figures
 from .options import examples, with_settings
 from .output import All, AsJson, count, say, show, show_json, show_table
@@ -201,7 +202,7 @@ def ledger_command(
     reason; with --all, for each stream. `tokenmill verify` counts the records again. Of a packed store, no broker is
     asked.
     """
-    ledger = asyncio.run(read_ledger(settings, streams or ()))
+    ledger = asyncio.run(ledger_of(settings, streams or ()))
     if as_json:
         show_json(ledger.to_dict())
     elif ledger.empty:

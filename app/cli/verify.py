@@ -1,15 +1,19 @@
 """``tokenmill verify``: whether every block is what it must be."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
-from tokenmill.errors import TokenMillError
+from tokenmill.errors import InputError, TokenMillError
+from tokenmill.store.layout import comparing
 
 from ..local.output_files import require_file
 from ..settings import Settings
+from ..tools.inspect.packed import PackedStream, check_packed, packed_streams
 from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
@@ -30,8 +34,6 @@ Since = Annotated[
 Reference = Annotated[bool, typer.Option("--reference", help="Let the reference compute every record, not a sample.")]
 Seed = Annotated[int | None, typer.Option("--sample-seed", help="Chooses the sample; by default chance does.")]
 Processes = Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")]
-
-SHOWN_RUNS = 8  # of the sample, for each partition
 
 
 def register(app: typer.Typer) -> None:
@@ -67,6 +69,9 @@ def verify_command(
     one; a sample of the records also by the reference, one by one, with tokenizers: a hundred times slower.
     """
     store = None if no_store else settings.store
+    if store is not None and (packed := packed_streams(settings, streams or ())):
+        _verify_packed(packed, others=since is not None or reference or sample_seed is not None, as_json=as_json)
+        return
     if since is not None:
         require_file("--since", since)
     with VerifyProgressLine() as report:
@@ -88,12 +93,41 @@ def verify_command(
             say(line)
         for note in result.notes:
             say(note)
-        for line in sample_lines(result):
-            say(line)
+        if named := sample_line(result):
+            say(named)
         show(verdict(result))
     if not result.ok:
         for difference in result.differences:
             say(str(difference))
+        raise typer.Exit(TokenMillError.exit_code)
+
+
+def _verify_packed(packed: Sequence[PackedStream], *, others: bool, as_json: bool) -> None:
+    """Say whether packed streams agree with themselves; ``others``: whether options were given that ask for more.
+
+    Raises:
+        InputError: they were.
+        typer.Exit: something is wrong.
+
+    """
+    store = packed[0].store
+    if others:
+        raise InputError(
+            f"{store} was packed from files, which --since, --reference and --sample-seed would have to read: "
+            f"{comparing(store, packed[0].settled.stream.name)}, and takes --reference and --sample-seed"
+        )
+    checks = [check_packed(one) for one in packed]
+    if as_json:
+        show_json({"packed": [asdict(check) for check in checks]})
+    for check in checks if not as_json else ():
+        told = f"{count(check.blocks, 'block')} and {count(check.eras, 'era')}"
+        wrong = f"DIFFERENT: {count(len(check.differences), 'difference')}, the first: {check.differences[:1]}"
+        show(f"{check.stream}: {wrong if check.differences else f'{told} are as they were packed'}")
+    for check in checks:
+        for difference in check.differences:
+            say(f"{check.stream}: {difference}")
+    say(f"this compared the store with itself; {comparing(store, checks[0].stream)}")
+    if any(check.differences for check in checks):
         raise typer.Exit(TokenMillError.exit_code)
 
 
@@ -126,18 +160,16 @@ def era_lines(result: VerifyResult) -> list[str]:
     return lines
 
 
-def sample_lines(result: VerifyResult) -> list[str]:
-    """Return which records the reference computed, too: a line for each partition, and how to get the same again."""
-    runs: dict[tuple[str, int], set[tuple[int, int]]] = {}
-    for chain in result.chains:
-        runs.setdefault((chain.raw_topic, chain.partition), set()).update(chain.sampled)
-    lines = []
-    for (topic, partition), found in runs.items():
-        if found:
-            named = ", ".join(f"{first} to {end - 1}" for first, end in sorted(found)[:SHOWN_RUNS])
-            more = f" and {len(found) - SHOWN_RUNS} more (--json)" if len(found) > SHOWN_RUNS else ""
-            lines.append(f"by the reference, too: {topic}[{partition}] offsets {named}{more}")
-    return lines and [*lines, f"--sample-seed {result.seed} chooses these again"]
+def sample_line(result: VerifyResult) -> str:
+    """Return how many records were computed a second way, and how to get the same again; nothing where all were."""
+    runs = {(chain.raw_topic, chain.partition, *run) for chain in result.chains for run in chain.sampled}
+    records = sum(end - first for *_, first, end in runs)
+    again = f"--sample-seed {result.seed} chooses the same, --json names them"
+    return (
+        f"a sample of {count(records, 'record')} was also computed by the slow, plain reference ({again})"
+        if runs
+        else ""
+    )
 
 
 def waiting(chain: ChainResult) -> str:

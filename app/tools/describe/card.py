@@ -31,7 +31,7 @@ def _lines(facts: DataSetFacts) -> Iterator[str]:
     yield ""
     yield (
         f"{facts.blocks:,} blocks of {info.block_tokens:,} tokens ({facts.blocks * info.block_tokens:,} tokens, "
-        f"{info.dtype.name}) of the split `{recipe.get('split')}` of the Kafka topic `{info.values['raw_topic']}`. "
+        f"{info.dtype.name}) of the split `{recipe.get('split')}` of {facts.origin}. "
         f"The data set {'is live: it may still grow' if facts.live else 'is complete'}."
     )
     eras = facts.eras
@@ -46,7 +46,7 @@ def _lines(facts: DataSetFacts) -> Iterator[str]:
         rows = [{"language": name, **amount} for name, amount in facts.languages.items()]
         yield from _table("Languages", ("language", "documents", "tokens"), rows)
     produced = [source for run in facts.files or () for source in run["sources"]]
-    yield from _table("Files that were produced", ("name", "bytes", "digest"), produced)
+    yield from _table("Files that it came from", ("name", "bytes", "digest"), produced)
     yield from _values("Tokenizer", facts.tokenizer)
     yield from _values("Recipe", {"fingerprint": info.fingerprint.hex(), **recipe})
     segments = [segment.to_dict() for segment in facts.segments]

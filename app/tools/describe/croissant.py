@@ -1,5 +1,6 @@
 """A stream as Croissant 1.1 (ML Commons): JSON-LD that says what the files are and where they came from."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -64,10 +65,7 @@ def croissant(facts: DataSetFacts) -> dict[str, Any]:
         "description": _description(facts),
         "version": VERSION,
         "isLiveDataset": facts.live,
-        "prov:wasDerivedFrom": [
-            {"@id": f"kafka:{one['topic']}/{one['partition']}", "sc:description": _offsets(one)}
-            for one in facts.partitions
-        ],
+        "prov:wasDerivedFrom": list(_derived_from(facts)),
         "prov:wasGeneratedBy": {
             "@type": "prov:Activity",
             "prov:label": f"tokenmill {facts.genesis.get('versions', {}).get('tokenmill', tokenmill.__version__)}",
@@ -88,6 +86,14 @@ def day(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).date().isoformat()
 
 
+def _derived_from(facts: DataSetFacts) -> Iterator[dict[str, str]]:
+    if facts.packed is None:
+        for one in facts.partitions:
+            yield {"@id": f"kafka:{one['topic']}/{one['partition']}", "sc:description": _offsets(one)}
+    for one in (source for run in facts.files or () if facts.packed for source in run["sources"]):
+        yield {"@id": one["name"], "sc:description": f"{one['bytes']} bytes, xxh3 {one['digest'] or 'not known'}"}
+
+
 def _offsets(one: dict[str, Any]) -> str:
     return f"offsets {one['first_offset']} to {one['last_offset']} of partition {one['partition']} of {one['topic']}"
 
@@ -95,7 +101,7 @@ def _offsets(one: dict[str, Any]) -> str:
 def _description(facts: DataSetFacts) -> str:
     unknown = "; ".join(f"{name} ({why})" for name, why in facts.unknown.items())
     return (
-        f"Token blocks of the split {facts.recipe.get('split')!r} of the Kafka topic {facts.info.values['raw_topic']}: "
+        f"Token blocks of the split {facts.recipe.get('split')!r} of {facts.origin}: "
         f"{facts.blocks:,} blocks of {facts.info.block_tokens} tokens, {facts.info.dtype.name}, made by TokenMill with "
         f"the recipe {facts.info.fingerprint.hex()}. Not known: {unknown or 'nothing that this format asks for'}."
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tokenmill.errors import BrokerError, SettingsError, StoreError, TopicError
+from tokenmill.sources.source_changes import KnownSource
 from tokenmill.store import StreamInfo, open_eras, open_partition, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
 from tokenmill.store.sealing import Manifest, sealed_segments
@@ -16,7 +17,8 @@ from tokenmill.wire.pieces import PADDING
 
 from ...broker_contact import no_answer
 from ...settings import Settings
-from ..inspect.record_ledger import ChainLedger, read_ledger
+from ..inspect.packed import PackedStream
+from ..inspect.record_ledger import ChainLedger, added, read_ledger
 from ..produce.run_notes import RunStart, produced_runs
 
 FORMAT: Final = 1
@@ -61,7 +63,9 @@ class DataSetFacts:
     """What became of all records, by the last messages of the token topics; None where no broker says it."""
     languages: dict[str, dict[str, int]] | None = None
     files: list[dict[str, Any]] | None = None
-    """What `tokenmill produce` sent into the raw topic: each run, and the files or data sets that it read."""
+    """What `tokenmill produce` sent into the raw topic, or `pack` into the store: each run, and what it read."""
+    packed: PackedStream | None = None
+    """What `tokenmill pack` noted, where that filled the stream: then no broker is asked."""
     unknown: dict[str, str] = field(default_factory=dict)
     """What is not known, and why."""
 
@@ -74,6 +78,12 @@ class DataSetFacts:
     def recipe(self) -> dict[str, Any]:
         """All that decides the tokens."""
         return dict(self.genesis.get("recipe", {}))
+
+    @property
+    def origin(self) -> str:
+        """What its documents came from, for people."""
+        topic = self.info.values["raw_topic"]
+        return f"the Kafka topic {topic}" if self.packed is None else f"files that were packed as {topic}"
 
     @property
     def blocks(self) -> int:
@@ -127,6 +137,7 @@ def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
         eras=eras,
         segments=[one for number in numbers for one in _segments(store, info, number, with_sha256=with_sha256)],
         tokenizer=_tokenizer(store, info),
+        packed=PackedStream.find(store, stream),
     )
     facts.unknown |= {
         "license": "a stream does not say under which licence its documents are",
@@ -217,6 +228,9 @@ async def add_broker_facts(facts: DataSetFacts, settings: Settings | None) -> No
     What they do not tell is unknown, with the reason; so is all of it where none answers.
     """
     told = ("counts", "retention", "languages", "last_record_time", "produced")
+    if facts.packed is not None:
+        _add_packed(facts, facts.packed)
+        return
     if settings is None:
         facts.unknown |= dict.fromkeys(told, "no broker was asked; the totals are on the token topics alone")
         return
@@ -257,6 +271,18 @@ def _add(facts: DataSetFacts, chains: Sequence[ChainLedger], whole: ChainLedger)
         facts.unknown["languages"] = "the recipe has no step `language`"
 
 
+def _add_packed(facts: DataSetFacts, packed: PackedStream) -> None:
+    """Add what `tokenmill pack` noted."""
+    chains, run = packed.chains(), packed.run
+    _add(facts, chains, added(facts.info.name, chains))
+    facts.unknown["last_record_time"] = "documents of files have no time"
+    facts.files = [{"run": run.run, "begun": None, "sources": list(map(_source, run.sources))}]
+
+
+def _source(seen: KnownSource) -> dict[str, Any]:
+    return {"name": seen.name, "bytes": seen.size, "digest": seen.digest}
+
+
 def _run(name: str, run: RunStart) -> dict[str, Any]:
     ends = run.run_end.ends if run.run_end is not None else None
     return {
@@ -264,5 +290,5 @@ def _run(name: str, run: RunStart) -> dict[str, Any]:
         "begun": run.started_ms,
         "offsets": list(run.offsets.values()),
         "ends": None if ends is None else list(ends.values()),
-        "sources": [{"name": seen.name, "bytes": seen.size, "digest": seen.digest} for seen in run.sources],
+        "sources": list(map(_source, run.sources)),
     }

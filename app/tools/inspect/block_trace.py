@@ -25,7 +25,7 @@ from tokenmill.recipe_stages import decoder_of
 from tokenmill.stages.decoding import Decoder
 from tokenmill.stages.engines import RAW_BYTES, REFERENCE, Engine, TokenizerFile, open_engine
 from tokenmill.store import StreamInfo, open_partition, read_stream
-from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
+from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, is_packed, partition_directory, stream_directory
 from tokenmill.store.segment import Segment
 from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
 from tokenmill.wire.genesis import Genesis
@@ -213,7 +213,9 @@ async def trace_block(
     found = await find_block(settings, stream, partition, block, store)
     texts: dict[int, RecordText] = {}
     note = None
-    if records:
+    if records and store is not None and is_packed(store, stream):
+        note = f"{stream} was packed: its records are in the files that it came from, and in no topic"
+    elif records:
         try:
             texts, note = await _records(settings, found, partition)
         # SettingsError: no right to read raw text, or no registry is set. The block is worth more than its texts.

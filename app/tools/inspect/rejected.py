@@ -63,9 +63,7 @@ async def read_rejected(
     async with consumer(settings) as client:
         ends = {one.stream.name: await _ends(client, one) for one in found}
         counted = {name: sum((count for _, count in parts.values()), Counter[str]()) for name, parts in ends.items()}
-        every = sorted({reason for counts in counted.values() for reason in +counts})
-        for reason in sorted(set(reasons) - set(every)):
-            raise InputError(f"nothing is filtered out for {reason!r}; reasons here: {', '.join(every) or 'none'}")
+        every = require_counted(reasons, sum(counted.values(), Counter[str]()))
         for settled in found:
             counts = counted[settled.stream.name]
             wanted = Counter({reason: min(limit, counts[reason]) for reason in reasons or every})
@@ -74,6 +72,14 @@ async def read_rejected(
                 async with aclosing(search.partition(partition, end)) as documents:
                     async for document in documents:
                         yield document
+
+
+def require_counted(reasons: Collection[str], counted: Counter[str]) -> list[str]:
+    """Return all reasons that are counted. Raises `InputError` where one of ``reasons`` is not."""
+    every = sorted(+counted)
+    for reason in sorted(set(reasons) - set(every)):
+        raise InputError(f"nothing is filtered out for {reason!r}; reasons here: {', '.join(every) or 'none'}")
+    return every
 
 
 async def _ends(client: AIOKafkaConsumer, settled: Settled) -> dict[int, tuple[int, Counter[str]]]:

@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import InputError, SourceError, TopicError
 from tokenmill.funnel.tried_documents import beginning_of
+from tokenmill.recipe_stages import RAW_BYTES_SHA256
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import REFERENCE, Engine, open_engine
 from tokenmill.store import StreamInfo, open_partition, read_stream, streams_in
@@ -27,6 +28,7 @@ from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import furthest, last_messages, message_of
 from ...settings import Settings
 from .block_trace import decode, engine_in, meta_of
+from .packed import PackedStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,12 @@ class ChainReport:
     partition: int
     raw_range: tuple[int, int]
     """First offset retained, and end."""
-    token_range: tuple[int, int]
+    token_range: tuple[int, int] | None
+    """The same of the token topic; None of a packed stream, which has none."""
     next_offset: int
     """The source offset that the next block begins with."""
     blocks: int
-    """In the topic."""
+    """In the topic, or packed."""
     totals: dict[str, Any]
     store_first: int | None
     """The first block that the store holds, or will hold."""
@@ -93,22 +96,26 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
         DamagedError: its last messages, or the store's commit logs, are damaged.
 
     """
-    settled = await settled_stream(settings, name)
-    tokenizer = tokenizer_of(settled)
+    packed = PackedStream.find(store, name) if store is not None else None
+    if packed is not None:
+        engine = engine_in(packed.store, read_stream(packed.store, name))
+        settled, numbers = packed.settled, range(packed.run.partitions)
+        chains = [
+            _report_of(settled, number, packed.head(number), packed.store, _stored_sample(packed, number, engine))
+            for number in numbers
+        ]
+    else:
+        settled = await settled_stream(settings, name)
+        chains = await _chains(settings, settled, store if store is not None and name in streams_in(store) else None)
     recipe, genesis = settled.genesis.recipe, settled.genesis
-    engine = open_engine(tokenizer, REFERENCE)
-    held = store if store is not None and name in streams_in(store) else None
-    async with consumer(settings) as client:
-        count = await require_topic(client, settled.stream.tokens_topic)
-        await require_topic(client, recipe.raw_topic)
-        chains = [await _chain(client, settled, partition, engine, held) for partition in range(count)]
+    own = recipe.tokenizer_sha256 != RAW_BYTES_SHA256
     return StreamReport(
         name=name,
         raw_topic=recipe.raw_topic,
         fingerprint=recipe.fingerprint.hex(),
         dtype=recipe.dtype,
         block_tokens=recipe.block_tokens,
-        tokenizer=f"{recipe.tokenizer_sha256[:16]} ({recipe.vocabulary_size} ids)" if tokenizer.content else "bytes",
+        tokenizer=f"{recipe.tokenizer_sha256[:16]} ({recipe.vocabulary_size} ids)" if own else "bytes",
         segment_blocks=genesis.segment_blocks,
         settings=recipe.to_dict(),
         versions=dict(genesis.versions),
@@ -118,6 +125,14 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
     )
 
 
+async def _chains(settings: Settings, settled: Settled, store: Path | None) -> list[ChainReport]:
+    engine = open_engine(tokenizer_of(settled), REFERENCE)
+    async with consumer(settings) as client:
+        count = await require_topic(client, settled.stream.tokens_topic)
+        await require_topic(client, settled.stream.raw_topic)
+        return [await _chain(client, settled, partition, engine, store) for partition in range(count)]
+
+
 async def _chain(
     client: AIOKafkaConsumer, settled: Settled, partition: int, engine: Engine, store: Path | None
 ) -> ChainReport:
@@ -125,20 +140,34 @@ async def _chain(
     raw = TopicPartition(settled.stream.raw_topic, partition)
     spans = await offsets(client, [tokens, raw])
     messages = await last_messages(client, tokens, settled)
-    head = furthest(messages)
-    name = settled.stream.name
+    sample = _sample(engine, settled, furthest([message for message in messages if not message.is_carry]))
+    return _report_of(settled, partition, furthest(messages), store, sample, spans=(spans[raw], spans[tokens]))
+
+
+def _report_of(
+    settled: Settled,
+    partition: int,
+    head: Message | None,
+    store: Path | None,
+    sample: str,
+    *,
+    spans: tuple[tuple[int, int], tuple[int, int]] | None = None,
+) -> ChainReport:
+    """Return what a chain's furthest message says, and the store; ``spans``: of the raw and the token topic."""
+    name, start = settled.stream.name, settled.genesis.start(partition)
+    next_offset = head.cursor.next_offset if head else start
     reader = open_partition(store, name, partition) if store is not None else None
     return ChainReport(
         partition=partition,
-        raw_range=spans[raw],
-        token_range=spans[tokens],
-        next_offset=head.cursor.next_offset if head else settled.genesis.start(partition),
+        raw_range=spans[0] if spans is not None else (start, next_offset),
+        token_range=spans[1] if spans is not None else None,
+        next_offset=next_offset,
         blocks=head.cursor.block if head else 0,
         totals=head.totals.to_dict() if head else {},
         store_first=reader.first_block if reader is not None else None,
         store_blocks=reader.blocks if reader is not None else None,
         segments=_segments(partition_directory(store, name, partition)) if store is not None else None,
-        sample=_sample(engine, settled, furthest([message for message in messages if not message.is_carry])),
+        sample=sample,
     )
 
 
@@ -152,6 +181,11 @@ def _sample(engine: Engine, settled: Settled, message: Message | None) -> str:
     recipe = settled.genesis.recipe
     last = memoryview(message.tokens)[-recipe.block_bytes :]
     return beginning_of(decode(engine, np.frombuffer(last, recipe.token_dtype)))
+
+
+def _stored_sample(packed: PackedStream, partition: int, engine: Engine) -> str:
+    reader = open_partition(packed.store, packed.settled.stream.name, partition)
+    return beginning_of(decode(engine, reader.read(reader.blocks - 1))) if reader.blocks > reader.first_block else ""
 
 
 _PARTITION_DEPTH = 3  # <store>/<stream>/<partition>

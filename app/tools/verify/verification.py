@@ -12,10 +12,9 @@ from tempfile import TemporaryDirectory
 
 from aiokafka import TopicPartition
 
-from tokenmill.errors import InputError, StoreError
+from tokenmill.errors import StoreError
 from tokenmill.stages.decoding import FORMATS
 from tokenmill.store import StreamInfo, read_stream, streams_in
-from tokenmill.store.layout import comparing, is_packed
 from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
 
 from ...kafka.clients import consumer, read_range
@@ -123,8 +122,6 @@ def verify(
 
     """
     started = time.monotonic()
-    if store is not None:
-        _require_no_pack(store, streams)
     sample = ReferenceSample(secrets.randbits(32) if seed is None else seed, reference)
     found, marks = asyncio.run(_look(settings, streams, store))
     notes = _check_store(found, store) if store is not None else []
@@ -155,18 +152,6 @@ def verify(
     if since is not None and result.ok:
         save_verified(since, store, known, _verified(result))
     return result
-
-
-def _require_no_pack(store: Path, streams: Sequence[str]) -> None:
-    """Raise InputError where the store has one of these streams, or all that it has, from files, which no topic has."""
-    there = streams_in(store)
-    packed = [name for name in there if is_packed(store, name)]
-    wanted = [name for name in packed if name in streams] or (packed if packed == there and not streams else [])
-    if wanted:
-        raise InputError(
-            f"{store} holds {wanted[0]}, which was packed from files: {comparing(store, wanted[0])}; to verify a "
-            "stream on the brokers, leave the store out (--no-store)"
-        )
 
 
 async def _look(settings: Settings, names: Sequence[str], store: Path | None) -> tuple[list[Settled], VerifyMarks]:

@@ -37,7 +37,8 @@ def described(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.usefixtures("logging_restored")
 def test_a_store_tells_what_it_has_without_a_broker(store: MilledStore, capsys: pytest.CaptureFixture[str]) -> None:
     """Blocks, offsets, recipe and checksums; the rest is named as unknown."""
-    told = json.loads(described(capsys, STREAM, "--store", str(store.path), "--offline", "--hashes"))
+    options = ("--offline", "--hashes", "--format", "json")
+    told = json.loads(described(capsys, STREAM, "--store", str(store.path), *options))
     assert told["isLiveDataset"] is True
     assert told["fingerprint"] == store.info.fingerprint.hex()
     assert told["blocks"] == sum(map(len, store.blocks.values()))

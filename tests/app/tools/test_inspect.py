@@ -81,8 +81,8 @@ async def test_messages_of_all_kinds_are_told(milled: Milled) -> None:
     assert [found["sample"] for found in blocks] == [b.tokens.decode(errors="replace") for b in chain[: len(blocks)]]
     assert first["message"]["chain_after"] == chain[len(blocks) - 1].chain.hex()
 
-    report = await inspect_stream(milled.settings, milled.train)
-    last = await inspect_message(milled.settings, topic, 0, report.chains[0].token_range[1] - 1)
+    end = (await inspect_stream(milled.settings, milled.train)).chains[0].token_range
+    last = await inspect_message(milled.settings, topic, 0, end[1] - 1 if end is not None else -1)
     assert (last["message"]["kind"], last["message"]["first"]) == ("carry", len(chain))
 
     dead = await inspect_message(milled.settings, f"{milled.raw_topic}.dead-letters", 0, 0)

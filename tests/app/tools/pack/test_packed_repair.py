@@ -10,8 +10,7 @@ from tests.app.tools.pack.packing import content, pack_into, require_equal, rows
 from tests.sources.files import write_jsonl
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.store_repair import examine_store, repair_store
-from tokenmill.app.tools.verify import verify
-from tokenmill.errors import DamagedError, InputError
+from tokenmill.errors import DamagedError
 
 STREAM = "raw-text.train"
 SERVICE = re.compile(r"worker|topic|broker|Kafka|tokenmill verify")
@@ -81,14 +80,6 @@ def test_eras_are_written_again_by_the_same_command(packed: tuple[Settings, list
         (settings.store / STREAM / file).unlink()
     pack_into(settings, paths, flush=True, end=True)
     require_equal(content(settings.store, eras=True), before)
-
-
-def test_a_verification_against_topics_is_refused(packed: tuple[Settings, list[Path]]) -> None:
-    """For there are none; it names the one against files, and asks no broker."""
-    settings, _ = packed
-    for names in ((), (STREAM,)):
-        with pytest.raises(InputError, match=r"which was packed from files: .*`tokenmill pack` command with --verify"):
-            verify(settings, names, store=settings.store)
 
 
 def test_a_damaged_description_comes_from_another_store(packed: tuple[Settings, list[Path]]) -> None:

@@ -1,0 +1,190 @@
+"""Packed streams: what their store knows of them, in the types that are made of Kafka's topics elsewhere."""
+
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tokenmill.errors import DamagedError, InputError, RecordError
+from tokenmill.recipe_stages import decoder_of
+from tokenmill.stages.splits import SplitRule
+from tokenmill.store import open_eras, open_partition, read_stream, streams_in
+from tokenmill.store.layout import PACK_DIRECTORY, comparing, is_packed
+from tokenmill.untrusted import parse_json, regular_file
+from tokenmill.wire.control_log import ControlLog
+from tokenmill.wire.dead_letters import RecordPlace
+from tokenmill.wire.message import Message
+
+from ...kafka.control_topic import Settled
+from ...kafka.schema_registry import schemas_for_command
+from ...settings import Settings, Stream
+from ..pack.pack_state import PackFiles, PackRun
+from ..store_repair import examine_store
+from .block_trace import genesis_in
+from .record_ledger import ChainLedger, RecordLedger, account, raw_partition_accounts, read_ledger
+from .rejected import RejectedDocument, require_counted
+
+REJECTED: Final = "rejected-{}.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStream:
+    """A stream that `tokenmill pack` filled, and what that noted."""
+
+    store: Path
+    settled: Settled
+    files: PackFiles
+    run: PackRun
+
+    @classmethod
+    def find(cls, store: Path, name: str) -> "PackedStream | None":
+        """Return a stream of a store; None where that does not hold it, or it came from Kafka.
+
+        Raises:
+            DamagedError, StoreError: what the store says of it is damaged, or of another version.
+
+        """
+        if name not in streams_in(store) or not is_packed(store, name):
+            return None
+        genesis = genesis_in(read_stream(store, name))
+        recipe = genesis.recipe
+        suffix = name.removeprefix(f"{recipe.raw_topic}.{recipe.split}")
+        files = PackFiles(store / PACK_DIRECTORY / f"{recipe.raw_topic}{suffix}")
+        run = files.read_run()
+        stream = Stream(name, recipe.raw_topic, recipe.split)
+        return None if run is None else cls(store, Settled(stream, genesis, ControlLog(name, genesis)), files, run)
+
+    def head(self, partition: int) -> Message | None:
+        """Return the message that says where a chain continues; None of one that has not begun."""
+        return self.files.read_partition(partition).carries.get(self.settled.stream.split)
+
+    def chains(self) -> list[ChainLedger]:
+        """Return the account of each chain."""
+        stream, start = self.settled.stream, self.run.first_offset
+        found = []
+        for partition in range(self.run.partitions):
+            empty, head = ChainLedger(stream.name, stream.raw_topic, partition, start), self.head(partition)
+            found.append(empty if head is None else account(empty, head, self.settled))
+        return found
+
+
+def packed_streams(settings: Settings, names: Sequence[str] = ()) -> list[PackedStream]:
+    """Return the packed ones of some streams; without names those of the settings' raw topics, or else of any."""
+    wanted = names or streams_in(settings.store)
+    found = [one for name in sorted(wanted) if (one := PackedStream.find(settings.store, name)) is not None]
+    own = [one for one in found if one.settled.stream.raw_topic in settings.raw_topics]
+    if found and len(found) < len(names):
+        others = set(names) - {one.settled.stream.name for one in found}
+        raise InputError(
+            f"{', '.join(sorted(others))}: not packed, as {found[0].settled.stream.name} in {settings.store} is: ask "
+            "for packed streams and for those on brokers one after the other"
+        )
+    return found if names else own or found
+
+
+async def ledger_of(settings: Settings, names: Sequence[str] = ()) -> RecordLedger:
+    """Return the ledger of packed streams where the store has these; of all others as `read_ledger`."""
+    packed = packed_streams(settings, names)
+    if not packed:
+        return await read_ledger(settings, names)
+    chains = [chain for one in packed for chain in one.chains()]
+    return RecordLedger(chains, raw_partition_accounts([one.settled for one in packed], chains))
+
+
+def packed_rejects(
+    settings: Settings, packed: Sequence[PackedStream], *, reasons: Collection[str] = (), limit: int
+) -> Iterator[RejectedDocument]:
+    """Yield what packed streams filtered out, at most ``limit`` documents of a reason and stream.
+
+    Raises:
+        InputError: no stream counts anything under one of the ``reasons``, or the documents were not kept.
+
+    """
+    counts = [sum((chain.totals.filtered for chain in one.chains()), Counter[str]()) for one in packed]
+    require_counted(reasons, sum(counts, Counter[str]()))
+    for one, counted in zip(packed, counts, strict=True):
+        wanted = Counter({reason: min(limit, counted[reason]) for reason in reasons or counted})
+        for found in _letters(settings, one):
+            if wanted[found.reason] > 0:
+                wanted[found.reason] -= 1
+                yield found
+        if missing := +wanted:
+            told = ", ".join(f"{counted[reason]:,} {reason}" for reason in sorted(missing))
+            raise InputError(
+                f"{one.settled.stream.name} counts {told}, and these documents were not kept: `tokenmill try` with "
+                "the same files and settings shows them; a pack with --rejects topic keeps them in the store"
+            )
+
+
+def _letters(settings: Settings, one: PackedStream) -> Iterator[RejectedDocument]:
+    """Yield the documents of a stream in the files of what was filtered out."""
+    stream, recipe = one.settled.stream, one.settled.genesis.recipe
+    decoder = decoder_of(recipe, schemas_for_command(settings, recipe.decode))
+    splits = SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by)
+    for partition in range(one.run.partitions):
+        path = one.files.directory / REJECTED.format(partition)
+        left = one.files.read_partition(partition).letters.get("rejected", 0)
+        if not left:
+            continue
+        with regular_file(path) as file:
+            while left > 0:
+                line = file.readline(left)
+                left -= len(line) or left
+                try:
+                    letter: dict[str, Any] = parse_json(line)
+                    document = decoder(b64decode(letter["value"]))
+                    place = RecordPlace(letter["topic"], letter["partition"], letter["offset"])
+                    told = letter["timestamp"], letter["reason"], letter["detail"]
+                except (ValueError, TypeError, KeyError, RecordError) as error:
+                    raise DamagedError(f"{path} is not what was written there ({error!r})", _AGAIN) from error
+                if splits.split_of_document(document) == stream.split:
+                    yield RejectedDocument(stream.name, place, *told, document)
+
+
+_AGAIN: Final = "`tokenmill try` with the same files and settings shows what is filtered out"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCheck:
+    """Whether a packed stream agrees with itself."""
+
+    stream: str
+    blocks: int
+    eras: int
+    differences: list[str]
+    again: str
+    """What compares it with the files that it came from."""
+
+
+def check_packed(one: PackedStream) -> PackedCheck:
+    """Compare all that a store has of a stream with itself; reads every byte.
+
+    Blocks with their checksums and hashes; with the end that the pack noted for each chain, and its account; eras with
+    the blocks that they name.
+    """
+    store, name = one.store, one.settled.stream.name
+    found = [
+        f"partition {part.partition}: {segment.what}"
+        for part in examine_store(store, name)
+        for segment in part.segments
+    ]
+    readers = {number: open_partition(store, name, number) for number in range(one.run.partitions)}
+    for number, chain in enumerate(one.chains()):
+        head, held = one.head(number), readers[number]
+        if head is not None and (
+            held.blocks < head.cursor.block or held.chain_before(head.cursor.block) not in {None, head.after}
+        ):
+            found.append(f"partition {number}: the blocks do not end as the pack noted, before block {chain.blocks}")
+        if not chain.balanced:
+            found.append(f"partition {number}: its account does not balance")
+    eras = open_eras(store, name)
+    for era in map(eras.era, range(eras.eras)):
+        for number, part in enumerate(era.ranges):
+            if part.blocks and readers[number].chain_before(part.stop) not in {None, part.after}:
+                found.append(f"era {era.number}: it names other blocks of partition {number}")
+    if (torn := eras.torn()) is not None:
+        found.append(str(torn))
+    blocks = sum(reader.blocks for reader in readers.values())
+    return PackedCheck(name, blocks, eras.eras, found, comparing(store, name))

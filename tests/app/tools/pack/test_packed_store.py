@@ -1,0 +1,127 @@
+"""What commands say of a packed store: all of it is from the store, and no broker is asked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.tools.pack.packing import pack_into, rows, small_settings
+from tests.sources.files import write_jsonl
+from tokenmill.app.cli import main
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.pack.packing_run import PackSummary
+from tokenmill.store import open_eras
+from tokenmill.store.layout import SegmentPaths, partition_directory
+
+TRAIN, VALIDATION = "raw-text.train", "raw-text.validation"
+SHORT = [{"id": f"short {number}", "text": f"tiny {number}"} for number in range(6)]
+pytestmark = pytest.mark.usefixtures("logging_restored")
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> tuple[Settings, PackSummary]:
+    """Return settings and outcome of a pack that filtered some documents out, and kept these."""
+    write_jsonl(tmp_path / "corpus.jsonl", [*(row for row in rows(120) if len(row["text"]) >= 8), *SHORT])
+    settings = small_settings(tmp_path / "store", splits={"train": 80, "validation": 20}, min_chars=8, rejects="topic")
+    return settings, pack_into(settings, [tmp_path / "corpus.jsonl"], flush=True, end=True)
+
+
+def said(capsys: pytest.CaptureFixture[str], store: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
+    """Return what a command prints that has brokers which do not answer."""
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--store", str(store), "--bootstrap-servers", "127.0.0.1:1"])
+    printed = capsys.readouterr()
+    assert ended.value.code == code, printed.err
+    return printed.out, printed.err
+
+
+def test_the_ledger_counts_every_document(
+    packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the totals of the pack, by stream and partition, and balances; the eras are the store's."""
+    settings, summary = packed
+    ledger = json.loads(said(capsys, settings.store, "ledger", "--json")[0])
+    totals = {one["stream"]: one for one in ledger["streams"]}
+    assert set(totals) == {TRAIN, VALIDATION}
+    for name, stream in summary.streams.items():
+        assert totals[name]["kept"] == stream.totals.kept > 0
+        assert totals[name]["filtered"] == dict(stream.totals.filtered)
+        assert totals[name]["blocks"] == stream.blocks
+    assert ledger["balanced"]
+    assert sum(sum(one["filtered"].values()) for one in totals.values()) == len(SHORT)
+    eras = json.loads(said(capsys, settings.store, "eras", TRAIN, "--json")[0])["eras"]
+    reader = open_eras(settings.store, TRAIN)
+    assert [era["hash"] for era in eras] == [reader.era(n).hash.hex() for n in range(reader.eras)]
+    assert eras[-1]["end"]
+    assert "`tokenmill pack … --end`" in said(capsys, settings.store, "close", TRAIN, code=12)[1]
+
+
+def test_what_was_filtered_out_is_shown_where_it_was_kept(
+    packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each document in its own stream; where none was kept, what shows them is named."""
+    settings, _ = packed
+    found = json.loads(said(capsys, settings.store, "rejects", "--limit", "9", "--json")[0])
+    assert sorted(one["text"] for one in found) == sorted(one["text"] for one in SHORT)
+    ledger = json.loads(said(capsys, settings.store, "ledger", "--json")[0])
+    for name in (TRAIN, VALIDATION):
+        (counted,) = [sum(one["filtered"].values()) for one in ledger["streams"] if one["stream"] == name]
+        assert len([one for one in found if one["stream"] == name]) == counted
+    bare = small_settings(tmp_path / "bare", splits={"train": 100}, min_chars=8)
+    pack_into(bare, [tmp_path / "corpus.jsonl"])
+    told = said(capsys, bare.store, "rejects", code=12)[1]
+    assert f"{TRAIN} counts 6 min_chars" in told
+    assert "--rejects topic" in told
+
+
+def test_a_stream_is_inspected_and_described(
+    packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The recipe, the chains, and the files with what tells that they are the same."""
+    settings, summary = packed
+    stream = json.loads(said(capsys, settings.store, "inspect", "stream", TRAIN, "--json")[0])
+    assert [chain["blocks"] for chain in stream["chains"]] == [chain["store_blocks"] for chain in stream["chains"]]
+    assert stream["blocks"] == summary.streams[TRAIN].blocks
+    assert all(chain["sample"] for chain in stream["chains"])
+    assert said(capsys, settings.store, "inspect", "stream", TRAIN)[0]
+    facts: dict[str, Any] = json.loads(said(capsys, settings.store, "describe", TRAIN, "--format", "json")[0])
+    assert facts["counts"]["kept"] == summary.streams[TRAIN].totals.kept
+    (source,) = facts["produced"][0]["sources"]
+    assert source["name"] == str(tmp_path / "corpus.jsonl")
+    assert source["bytes"] == (tmp_path / "corpus.jsonl").stat().st_size
+    assert len(source["digest"]) > 8
+    card = said(capsys, settings.store, "describe", TRAIN)[0]
+    assert "files that were packed as raw-text" in card
+    assert "corpus.jsonl" in card
+    block = said(capsys, settings.store, "inspect", "block", TRAIN, "0", "0")
+    assert "document" in block[0]
+    assert "was packed" in block[1]
+
+
+def test_a_packed_store_is_compared_with_itself(
+    packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is equal; a byte that was changed is named, and the exit code says it; what reads the files is named."""
+    settings, summary = packed
+    out, err = said(capsys, settings.store, "verify")
+    assert out.count("are as they were packed") == 2
+    assert f"{summary.streams[TRAIN].blocks:,} blocks" in out
+    assert "`tokenmill pack` command with --verify" in err
+    assert "--since" in said(capsys, settings.store, "verify", "--since", "verified.json", code=12)[1]
+    path = SegmentPaths(partition_directory(settings.store, TRAIN, 0), 0).tokens
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1
+    path.write_bytes(data)
+    out, err = said(capsys, settings.store, "verify", code=1)
+    assert "DIFFERENT: 1 difference" in out
+    assert f"{TRAIN}: partition 0: " in err
+
+
+def test_streams_of_a_store_and_of_brokers_are_asked_for_one_after_the_other(
+    packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither is left out in silence."""
+    settings, _ = packed
+    told = said(capsys, settings.store, "ledger", "--stream", TRAIN, "--stream", "other.train", code=12)[1]
+    assert "other.train: not packed" in told
