@@ -20,7 +20,7 @@ from ..kafka.control_topic import read_eras, write_control
 from ..kafka.settled_streams import settled_stream
 from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
-from ..tools.inspect.packed import PackedStream
+from ..tools.inspect.packed import StoredPack
 from ..tools.skip_and_ignore import ignore, skip
 from .options import OneStream, examples, with_settings
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, show_table
@@ -64,7 +64,7 @@ def close_command(settings: Settings, stream: OneStream, *, dry: DryRun = False,
     Runs over the stream end there. Nothing milled later is ever trained on; stop the producers first, and flush. This
     cannot be undone; more text wants a new stream (stream_suffix). On a terminal, this asks first.
     """
-    if PackedStream.find(settings.store, stream) is not None:
+    if StoredPack.find(settings.store, stream) is not None:
         raise InputError(f"{stream} in {settings.store} was packed: {ending(settings.store, stream)} closes it")
     if dry or asks(yes=yes):
         before, left = asyncio.run(_eras_and_blocks_left(settings, stream))
@@ -128,7 +128,7 @@ def ignore_command(
 
 
 async def _read(settings: Settings, stream: str) -> list[Era]:
-    if PackedStream.find(settings.store, stream) is not None:
+    if StoredPack.find(settings.store, stream) is not None:
         reader = open_eras(settings.store, stream)
         return [reader.era(number) for number in range(reader.eras)]
     settled = await settled_stream(settings, stream)

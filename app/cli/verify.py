@@ -13,7 +13,7 @@ from tokenmill.store.layout import comparing
 
 from ..local.output_files import require_file
 from ..settings import Settings
-from ..tools.inspect.packed import PackedStream, check_packed, packed_streams
+from ..tools.inspect.packed import StoredPack, check_packed, packed_streams
 from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
@@ -102,7 +102,7 @@ def verify_command(
         raise typer.Exit(TokenMillError.exit_code)
 
 
-def _verify_packed(packed: Sequence[PackedStream], *, others: bool, as_json: bool) -> None:
+def _verify_packed(packed: Sequence[StoredPack], *, others: bool, as_json: bool) -> None:
     """Say whether packed streams agree with themselves; ``others``: whether options were given that ask for more.
 
     Raises:

@@ -17,7 +17,7 @@ from tokenmill.wire.pieces import PADDING
 
 from ...broker_contact import no_answer
 from ...settings import Settings
-from ..inspect.packed import PackedStream
+from ..inspect.packed import StoredPack
 from ..inspect.record_ledger import ChainLedger, added, read_ledger
 from ..produce.run_notes import RunStart, produced_runs
 
@@ -64,7 +64,7 @@ class DataSetFacts:
     languages: dict[str, dict[str, int]] | None = None
     files: list[dict[str, Any]] | None = None
     """What `tokenmill produce` sent into the raw topic, or `pack` into the store: each run, and what it read."""
-    packed: PackedStream | None = None
+    packed: StoredPack | None = None
     """What `tokenmill pack` noted, where that filled the stream: then no broker is asked."""
     unknown: dict[str, str] = field(default_factory=dict)
     """What is not known, and why."""
@@ -137,7 +137,7 @@ def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
         eras=eras,
         segments=[one for number in numbers for one in _segments(store, info, number, with_sha256=with_sha256)],
         tokenizer=_tokenizer(store, info),
-        packed=PackedStream.find(store, stream),
+        packed=StoredPack.find(store, stream),
     )
     facts.unknown |= {
         "license": "a stream does not say under which licence its documents are",
@@ -271,7 +271,7 @@ def _add(facts: DataSetFacts, chains: Sequence[ChainLedger], whole: ChainLedger)
         facts.unknown["languages"] = "the recipe has no step `language`"
 
 
-def _add_packed(facts: DataSetFacts, packed: PackedStream) -> None:
+def _add_packed(facts: DataSetFacts, packed: StoredPack) -> None:
     """Add what `tokenmill pack` noted."""
     chains, run = packed.chains(), packed.run
     _add(facts, chains, added(facts.info.name, chains))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.errors import DamagedError, InputError, RecordError
 from tokenmill.recipe_stages import decoder_of
 from tokenmill.stages.splits import SplitRule
 from tokenmill.store import open_eras, open_partition, read_stream, streams_in
 from tokenmill.store.layout import PACK_DIRECTORY, comparing, is_packed
 from tokenmill.untrusted import parse_json, regular_file
-from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.dead_letters import RecordPlace
 from tokenmill.wire.message import Message
 
@@ -30,7 +30,7 @@ REJECTED: Final = "rejected-{}.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class PackedStream:
+class StoredPack:
     """A stream that `tokenmill pack` filled, and what that noted."""
 
     store: Path
@@ -39,7 +39,7 @@ class PackedStream:
     run: PackRun
 
     @classmethod
-    def find(cls, store: Path, name: str) -> "PackedStream | None":
+    def find(cls, store: Path, name: str) -> "StoredPack | None":
         """Return a stream of a store; None where that does not hold it, or it came from Kafka.
 
         Raises:
@@ -70,10 +70,10 @@ class PackedStream:
         return found
 
 
-def packed_streams(settings: Settings, names: Sequence[str] = ()) -> list[PackedStream]:
+def packed_streams(settings: Settings, names: Sequence[str] = ()) -> list[StoredPack]:
     """Return the packed ones of some streams; without names those of the settings' raw topics, or else of any."""
     wanted = names or streams_in(settings.store)
-    found = [one for name in sorted(wanted) if (one := PackedStream.find(settings.store, name)) is not None]
+    found = [one for name in sorted(wanted) if (one := StoredPack.find(settings.store, name)) is not None]
     own = [one for one in found if one.settled.stream.raw_topic in settings.raw_topics]
     if found and len(found) < len(names):
         others = set(names) - {one.settled.stream.name for one in found}
@@ -94,7 +94,7 @@ async def ledger_of(settings: Settings, names: Sequence[str] = ()) -> RecordLedg
 
 
 def packed_rejects(
-    settings: Settings, packed: Sequence[PackedStream], *, reasons: Collection[str] = (), limit: int
+    settings: Settings, packed: Sequence[StoredPack], *, reasons: Collection[str] = (), limit: int
 ) -> Iterator[RejectedDocument]:
     """Yield what packed streams filtered out, at most ``limit`` documents of a reason and stream.
 
@@ -118,7 +118,7 @@ def packed_rejects(
             )
 
 
-def _letters(settings: Settings, one: PackedStream) -> Iterator[RejectedDocument]:
+def _letters(settings: Settings, one: StoredPack) -> Iterator[RejectedDocument]:
     """Yield the documents of a stream in the files of what was filtered out."""
     stream, recipe = one.settled.stream, one.settled.genesis.recipe
     decoder = decoder_of(recipe, schemas_for_command(settings, recipe.decode))
@@ -158,7 +158,7 @@ class PackedCheck:
     """What compares it with the files that it came from."""
 
 
-def check_packed(one: PackedStream) -> PackedCheck:
+def check_packed(one: StoredPack) -> PackedCheck:
     """Compare all that a store has of a stream with itself; reads every byte.
 
     Blocks with their checksums and hashes; with the end that the pack noted for each chain, and its account; eras with

@@ -28,7 +28,7 @@ from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import furthest, last_messages, message_of
 from ...settings import Settings
 from .block_trace import decode, engine_in, meta_of
-from .packed import PackedStream
+from .packed import StoredPack
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
         DamagedError: its last messages, or the store's commit logs, are damaged.
 
     """
-    packed = PackedStream.find(store, name) if store is not None else None
+    packed = StoredPack.find(store, name) if store is not None else None
     if packed is not None:
         engine = engine_in(packed.store, read_stream(packed.store, name))
         settled, numbers = packed.settled, range(packed.run.partitions)
@@ -183,7 +183,7 @@ def _sample(engine: Engine, settled: Settled, message: Message | None) -> str:
     return beginning_of(decode(engine, np.frombuffer(last, recipe.token_dtype)))
 
 
-def _stored_sample(packed: PackedStream, partition: int, engine: Engine) -> str:
+def _stored_sample(packed: StoredPack, partition: int, engine: Engine) -> str:
     reader = open_partition(packed.store, packed.settled.stream.name, partition)
     return beginning_of(decode(engine, reader.read(reader.blocks - 1))) if reader.blocks > reader.first_block else ""
 
