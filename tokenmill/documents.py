@@ -27,6 +27,7 @@ ID_TOO_LONG: Final = "id_too_long"
 """Dead-letter reason: the id is longer than the limit."""
 FIELDS_TOO_LONG: Final = "fields_too_long"
 """Dead-letter reason: the carried fields together are longer than the limit."""
+OVER_A_LIMIT: Final = (TOO_LARGE, ID_TOO_LONG, FIELDS_TOO_LONG)
 
 NO_FIELDS: Final[Mapping[str, Scalar]] = MappingProxyType({})
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, cast
 
-from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES, Limits
+from tokenmill.documents import Limits
 from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.milling.outcomes import Stages
 from tokenmill.packings import SEPARATE, packing_of
@@ -24,6 +24,7 @@ from tokenmill.stages.engines import (
     choose_engine,
     dtype_for,
     probe,
+    text_limit_of,
 )
 from tokenmill.stages.splits import SplitRule
 from tokenmill.stages.steps import open_steps
@@ -98,11 +99,6 @@ def decoder_of(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:
     )
 
 
-def text_limit_of(tokenizer: TokenizerFile) -> int:
-    """Return the most bytes that a text has in UTF-8 where ``max_text_bytes`` is not set."""
-    return MAX_TEXT_BYTES if tokenizer.content is None else MAX_TOKENIZED_BYTES
-
-
 def complete(
     draft: Recipe,
     tokenizer: TokenizerFile,
@@ -125,7 +121,7 @@ def complete(
 
     """
     if not draft.max_text_bytes:
-        draft = replace(draft, max_text_bytes=text_limit_of(tokenizer))
+        draft = replace(draft, max_text_bytes=text_limit_of(tokenizer.name))
     stages = open_stages(draft, tokenizer, engine, schemas, lists)
     packing = packing_of(draft)
     opened = stages.engine

@@ -212,7 +212,10 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
         show(f"a document ends with {summary.end}")
         waiting = sum(stream.open_tokens for stream in summary.streams.values())
         if waiting:
-            say(f"{count(waiting, 'token')} wait in open blocks; to fill these with padding: the same command, --flush")
+            then = "to fill these with padding: the same command, --flush"
+            show(f"{count(waiting, 'token')} wait in open blocks; {then}")
+        if any(stream.totals.dead_lettered.total() for stream in summary.streams.values()):
+            show(f"dead letters, each with its reason, are in {summary.letters}")
     if summary.broken:
         raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see above")
 

@@ -38,6 +38,8 @@ def say_refusals(found: PassedOver) -> None:
         say(f"{refused.where}: {refused.why}")
     if found.refused > len(shown):
         say(f"… passed over {found.refused:,} in all")
+    if found.over:
+        say(f"{', '.join(f'{number:,} over {name}' for name, number in found.over.items())}: a higher limit takes them")
 
 
 def say_not_read(walk: FolderWalk) -> None:

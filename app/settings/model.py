@@ -6,12 +6,12 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tokenmill.documents import MAX_TEXT_BYTES, Limits
+from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
 from tokenmill.packings import CONCAT, PackingParameters, packing_parameters
 from tokenmill.spelling import nearest
 from tokenmill.stages.document_frame import TemplateName
-from tokenmill.stages.engines import EngineName, SpecialTokens
+from tokenmill.stages.engines import EngineName, SpecialTokens, text_limit_of
 from tokenmill.stages.splits import SplitRule, division
 
 from .connections import SECRETS, ConnectionSettings, RegistrySettings
@@ -221,8 +221,8 @@ class TopicSettings(BaseModel):
 
     @property
     def limits(self) -> Limits:
-        """How long parts of a document may be; of a text, the most that any tokenizer takes where no limit is set."""
-        return Limits(self.max_text_bytes or MAX_TEXT_BYTES, self.max_id_bytes, self.max_fields_bytes)
+        """How long parts of a document may be, as the recipe of the topic's streams will say it."""
+        return Limits(self.max_text_bytes or text_limit_of(self.tokenizer), self.max_id_bytes, self.max_fields_bytes)
 
     @property
     def start_milliseconds(self) -> int | None:

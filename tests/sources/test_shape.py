@@ -241,3 +241,28 @@ def test_the_quick_way_is_the_usual_one() -> None:
         assert shape.quick(json.dumps(row).encode()) is not None
     for options in ({"metadata_fields": ["a"]}, {"fields": ["a"]}, {"key": "id"}, {"plain": True}, {"id_field": "uid"}):
         assert reading_of(Settings(), **options).shape.quick(b'{"text": "a", "id": 1}') is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [({}, 4 << 20), ({"tokenizer": "bytes"}, 4 << 20), ({"tokenizer": "a.json"}, 3 << 19), ({"max_text_bytes": 9}, 9)],
+    ids=str,
+)
+def test_a_text_has_the_limit_that_the_recipe_will_have(settings: dict[str, Any], limit: int) -> None:
+    """In whatever it is: what is over it is named with it. The identity of runs has the limit of earlier versions."""
+    shape, earlier = reading_of(Settings(**settings)).shape, reading_of(Settings()).shape
+    for length, fits in ((limit, True), (limit + 1, False)):
+        text = "é" * (length // 2) + "a" * (length % 2)
+        row = {"id": 1, "text": text}
+        whole = json.dumps(row, ensure_ascii=False).encode()
+        for found in (
+            shape.of_json("f", whole),
+            shape.of_row("f", row, ""),
+            shape.of_text("f", "", text.encode()),
+        ):
+            assert isinstance(found, Item) == fits
+            if isinstance(found, Refused):
+                assert found.why == f"too_large: the text is longer than {limit} bytes (max_text_bytes)"
+                assert (found.item is not None) == (limit == 3 << 19)
+                assert found.size == len(found.item.value if found.item else found.data)
+    assert (shape.deciding() == earlier.deciding()) == ("max_text_bytes" not in settings)

@@ -78,7 +78,7 @@ class Chunker:
                     items.append(item)
                     numbers.append(0 if type(content) is Text and content.whole else number)
                     if isinstance(item, Refused):
-                        size += len(item.data)
+                        size += item.size
                     else:
                         size += len(item.value)
                         unnamed += item.unnamed

@@ -39,11 +39,23 @@ class Refused(NamedTuple):
     """The data itself, for a dead letter; empty if it is too long, or no bytes."""
     broken: bool = False
     """The source cannot be read to its end: it is truncated, damaged, or not what it should be."""
+    item: Item | None = None
+    """Of a text that is too long: the document that it is to runs of earlier versions, whose limit was higher."""
 
     @property
     def without_data(self) -> "Refused":
         """Where and why, without the data: to be kept for people."""
-        return self._replace(data=b"")
+        return self._replace(data=b"", item=None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data, or of the document that it is to earlier versions, so that chunks end where theirs did."""
+        return len(self.data if self.item is None else self.item.value)
+
+
+def as_earlier(items: Sequence[Item | Refused]) -> Sequence[Item | Refused]:
+    """Return the items as earlier versions made them, for a run that one of them began."""
+    return [(found.item or found) if isinstance(found, Refused) else found for found in items]
 
 
 class Unmet(NamedTuple):

@@ -1,15 +1,15 @@
 """From an object, a row or a text to a record: which field is the text, what goes with it, and what is left out."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Final, Protocol
 
 import numpy as np
 import orjson
 
-from tokenmill.documents import INTEGERS, Limits
+from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, TOO_LARGE, Limits
 from tokenmill.errors import RecordError
 from tokenmill.sources.conditions import Condition, Finder, Row, columns_of, finder, word
 from tokenmill.sources.encodings import NULS, UTF_8, why_not
@@ -34,6 +34,8 @@ class Shape:
     """How documents of one topic are made of objects, rows and texts; made by `shape_for`."""
 
     limits: Limits
+    noted_text_bytes: int
+    """`Limits.max_text_bytes` as runs note it; of documents up to it, earlier versions left the choice to the mill."""
     text_field: str
     """Name of the text in the topic's records."""
     id_field: str
@@ -76,7 +78,12 @@ class Shape:
             "where": [condition.deciding() for condition in self.where],
             "key": None if self.key is None else self.key[0],
             "kind": [self.plain, self.as_is],
-            "limits": [self.max_record_bytes, *astuple(self.limits)],
+            "limits": [
+                self.max_record_bytes,
+                self.noted_text_bytes,
+                self.limits.max_id_bytes,
+                self.limits.max_fields_bytes,
+            ],
             **({"nan": None} if self.nan_is_null else {}),
         }
 
@@ -130,7 +137,7 @@ class Shape:
             made = self._made(where, row, text, name if own is None else own)
             return self._told(made, row) if own is None and isinstance(made, Item) else made
         except RecordError as error:
-            return Refused(where, str(error), data)
+            return self._refused(where, error, data, lambda earlier: earlier.of_row(where, row, name, data))
         except (orjson.JSONEncodeError, UnicodeEncodeError):
             name = next(name for name, find in self.texts if type(find(row)) is str)
             return Refused(where, f"invalid_utf8: {name!r} has half a character (a surrogate)", data)
@@ -144,12 +151,11 @@ class Shape:
             row = {**self.given, self.id_field: name, self.text_field: text}
             if self.where and (unwanted := self._unwanted(row)):
                 return unwanted
-            self.limits.check_text(text)
             return self._made(where, row, text, name)
         except UnicodeDecodeError as error:
             return Refused(where, why_not(UTF_8, data, error), data)
         except RecordError as error:
-            return Refused(where, str(error), data)
+            return self._refused(where, error, data, lambda earlier: earlier.of_text(where, name, data))
 
     def too_long(self, where: str) -> Refused:
         """Return the refusal of what is longer than a record may be."""
@@ -173,7 +179,15 @@ class Shape:
             item = Item(data, text, None if self.key is None else self._key(row, name))
             return self._told(item, row) if self.asked and name is None else item
         except RecordError as error:
-            return Refused(where, str(error), data)
+            return self._refused(where, error, data, lambda earlier: earlier.of_json(where, data))
+
+    def _refused(
+        self, where: str, error: RecordError, data: bytes, again: Callable[["Shape"], Item | Refused | Unmet]
+    ) -> Refused:
+        """Return why something is no document; ``again`` makes it with the limit of earlier versions."""
+        limits = replace(self.limits, max_text_bytes=self.noted_text_bytes)
+        made = again(replace(self, limits=limits)) if error.reason == TOO_LARGE and limits != self.limits else None
+        return Refused(where, str(error), data, item=made._replace(text="") if isinstance(made, Item) else None)
 
     def _name(self, row: Row) -> str | int | None:
         """Return the id that a row has: a text or a whole number, also one that became a float; None: it has none."""
@@ -392,6 +406,10 @@ class TopicRules(Protocol):
         """A longer id is shortened."""
 
     @property
+    def max_text_bytes(self) -> int | None:
+        """The limit of a text, where one is set."""
+
+    @property
     def limits(self) -> Limits:
         """Beyond these, a document is refused."""
 
@@ -412,6 +430,7 @@ def shape_for(topic: TopicRules, max_record_bytes: int, options: ShapeOptions | 
     ordinary = as_is and not (options.where or options.key or metadata_fields or "." in id_field)
     return Shape(
         limits=topic.limits,
+        noted_text_bytes=topic.max_text_bytes or MAX_TEXT_BYTES,
         text_field=topic.text_fields[0],
         id_field=topic.id_field,
         max_record_bytes=max_record_bytes,

@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tokenmill.sources.items import DocumentSource, Item, Refused
+from tokenmill.sources.items import DocumentSource, Item, Refused, as_earlier
 from tokenmill.sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
 
 from ..produce.producing import partition_of
+from ..produce.run_notes import IN_TURN
 from ..produce.summary import Summary
 from .millers import Millers, batch_of
 from .parted_sources import parted
@@ -78,7 +79,7 @@ class Dealer:
         count, limit, offsets, wanted = len(self.offsets), self.limit, self.offsets, self.wanted
         open_, open_bytes, dealt = self._open, self._open_bytes, self.summary.partitions
         room = self._room
-        for found in items:
+        for found in as_earlier(items) if self.order == IN_TURN else items:
             if isinstance(found, Refused):
                 self.refuse(found)
                 continue

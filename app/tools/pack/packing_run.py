@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NoReturn
 
 import xxhash
 
@@ -34,7 +34,7 @@ from .millers import Ends, Millers, MillTask, open_for_packing
 from .pack_beginning import OTHER_STORE, SourceDigests, begin_run, bring_streams, held_recipe, new_run
 from .pack_state import PackFiles, PackPosition, PackRun, pack_directory
 from .packed_eras import PackedEras
-from .partition_packer import LetterFile, source_letter
+from .partition_packer import DEAD, LetterFile, source_letter
 
 COMMIT_SECONDS: Final = 5.0
 """Between two commits: what is done again after a kill."""
@@ -82,6 +82,8 @@ class PackSummary(Summary):
     """By name; known at the end."""
     end: str = ""
     """What ends a document, and why."""
+    letters: str = ""
+    """Where the mill's dead letters are."""
 
 
 Progress = Callable[[Summary], None]
@@ -120,6 +122,7 @@ async def pack(
         store = Store.open_or_create(settings.store)
         stack.callback(StoreLock(store.path, exclusive=True).close)
         files = PackFiles(pack_directory(store.path, raw_topic, own))
+        summary.letters = str(files.directory / f"{DEAD}-*.jsonl")
         identity = plan.identity.run if plan.identity is not None else ""
         fresh = new_run(sources, identity, plan.partitions)
         run = await asyncio.to_thread(begin_run, store, files, topic_plan, sources, fresh)
@@ -243,14 +246,16 @@ class _Call:
 
     def _refuse(self, refused: Refused) -> None:
         if self._plan.on_error == "fail":
-            goes_on = "; the same command with --on-error skip (or dead-letter) goes on from there"
-            goes_on = goes_on if self._run.run else ""
-            raise InputError(f"{refused.where}: {refused.why}. What came before it is packed{goes_on}")
+            self._fail(f"{refused.where}: {refused.why}. What came before it is packed")
         self._summary.refuse(refused)
         if self._plan.on_error == "dead-letter":
             run = xxhash.xxh32_hexdigest(self._run.run.encode())
             letter = source_letter(self._summary.topic, run, refused.where, refused.why, refused.data)
             self._letters.add([letter])
+
+    def _fail(self, why: str) -> NoReturn:
+        goes_on = "; the same command with --on-error skip (or dead-letter) goes on from there"
+        raise InputError(f"{why}{goes_on if self._run.run else ''}")
 
     def _require_not_flushed(self) -> None:
         if self._position.flushed:
@@ -262,7 +267,7 @@ class _Call:
     async def _begin_commit(self, *, last: bool = False) -> None:
         """Have all that was dealt out made durable, and noted after that; waits for the commit before.
 
-        With the ``last`` commit the eras are closed.
+        With the ``last`` commit the eras are closed, unless the mill has dead letters and none are allowed.
         """
         await self._dealer.deal_open()
         if self._committing is not None:
@@ -276,11 +281,15 @@ class _Call:
         for answer in answers:
             ends |= await answer
         # Each waits for the disk, and for none of the others; who fails lets them end before files are closed.
+        totals = [chain.totals for chains in ends.values() for chain in chains.values()]
+        dead = set().union(*(one.dead_lettered for one in totals)) if self._plan.on_error == "fail" else set()
         noted = asyncio.to_thread(self._note, position)
-        closed = (asyncio.to_thread(self._close_eras, split, ends) for split in self._eras if last)
+        closed = (asyncio.to_thread(self._close_eras, split, ends) for split in self._eras if last and not dead)
         for failed in await asyncio.gather(noted, *closed, return_exceptions=True):
             if failed is not None:
                 raise failed
+        if dead:
+            self._fail(f"the mill cannot use documents ({', '.join(sorted(dead))}): see {self._summary.letters}")
         return ends
 
     def _note(self, position: PackPosition) -> None:

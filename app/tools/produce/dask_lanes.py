@@ -212,6 +212,7 @@ def _add(total: Summary, lane: Summary) -> None:
     total.refused += lane.refused
     total.broken += lane.broken
     total.broken_before += lane.broken_before
+    total.over += lane.over
     total.unmet += lane.unmet
     total.unnamed += lane.unnamed
     total.without_field += lane.without_field

@@ -15,7 +15,7 @@ from aiokafka.partitioner import murmur2
 
 from tokenmill.errors import BrokerError, InputError, SettingsError, TopicError
 from tokenmill.records import FLUSH_HEADER
-from tokenmill.sources.items import DocumentSource, Item, Refused
+from tokenmill.sources.items import DocumentSource, Item, Refused, as_earlier
 from tokenmill.sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from tokenmill.wire.dead_letters import LetterTopic
 
@@ -237,7 +237,7 @@ class _Run:
     async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
         sender, sent, last, count = self._sender, self._sent, self.last_numbers, self._partitions
         put, paced, limit = sender.put, self._plan.rate is not None, self._plan.limit
-        for found in items:
+        for found in as_earlier(items) if self._order == IN_TURN else items:
             if isinstance(found, Refused):
                 await self._refusals.take(found)
                 continue

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 
+from tokenmill.documents import MAX_TEXT_BYTES
 from tokenmill.errors import InputError, SourceError
 from tokenmill.sources.items import DocumentSource
 from tokenmill.sources.reading_order import OrderState
@@ -28,7 +29,7 @@ from tokenmill.sources.source_changes import (
 
 from ...kafka.retry import retry
 from ...settings import Settings, produced_topic
-from .run_notes import NOTHING_BEFORE, ORDER, ORDERS, RunEnd, RunNotes, RunStart, SentBefore
+from .run_notes import IN_TURN, NOTHING_BEFORE, ORDER, RunEnd, RunNotes, RunStart, SentBefore
 from .run_position import RunPosition, has_marks, is_complete, partition_ends, read_position
 
 SETTLE_SECONDS: Final = 60.0
@@ -66,6 +67,12 @@ class Resuming:
     def _notes(self) -> RunNotes:
         return RunNotes(self.settings, self.topic, self.run)
 
+    @property
+    def _order(self) -> str:
+        """How a part that begins now orders documents: the limit of texts decides which of them have a number."""
+        limit = self.settings.for_topic(self.topic).limits.max_text_bytes
+        return ORDER if limit == MAX_TEXT_BYTES else f"{ORDER} {limit}"
+
     async def next_part(self, partitions: int, *, restart: bool = False) -> NextPart:
         """Return the part that is to be sent; on return a new one is noted on Kafka.
 
@@ -82,8 +89,11 @@ class Resuming:
             return await self._begin(partitions, [one.seen for one in looks])
         if len(run_start.offsets) > partitions:
             raise SourceError(f"{self.topic} was created again, with fewer partitions, since this run began: {ADVICE}")
-        if run_start.order not in ORDERS:
-            raise InputError(f"this version orders documents in another way than the one that began this run: {ADVICE}")
+        if run_start.order not in (self._order, IN_TURN):
+            raise InputError(
+                "this run began with another limit of texts (max_text_bytes, or another tokenizer), or with a version "
+                f"that orders documents in another way: set the limit back, or {ADVICE}"
+            )
         looks = await asyncio.to_thread(look_at_sources, self.sources, run_start.sources, whole_lines=self.only_new)
         found = compare_sources(run_start.sources, looks)
         if found.changes and not self.only_new:
@@ -119,7 +129,7 @@ class Resuming:
         ends = await partition_ends(self.settings, self.topic, partitions)
         now = time.time_ns() // 1_000_000
         started = max(now, earlier.started_ms + 1 if earlier is not None else 0)
-        run_start = RunStart(started, ends, tuple(present), before, ORDER)
+        run_start = RunStart(started, ends, tuple(present), before, self._order)
         await self._notes.write(self.client, run_start, earlier)
         sources = sources_to_send(present, self.sources)
         position = RunPosition.nothing(len(sources), partitions, before)

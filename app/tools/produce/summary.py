@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -23,6 +24,7 @@ from .sender import Acknowledged, raise_for
 EXAMPLES: Final = 20
 """Refusals that are remembered with their text; all are counted."""
 SAMPLES: Final = 3
+LIMITS: Final = ("max_text_bytes", "max_record_bytes", "max_id_bytes", "max_fields_bytes")
 UNDER_WAY: Final = 1000
 """Dead letters that may be sent and not acknowledged: enough not to slow the run down."""
 REASON: Final = "not_produced"
@@ -44,6 +46,8 @@ class PassedOver:
     """How many such there were."""
     broken: int = 0
     """Sources that could not be read to their end."""
+    over: Counter[str] = field(default_factory=Counter)
+    """By the setting: what this call refused because it is longer than that."""
     examples: list[Refused] = field(default_factory=list)
     """The first refusals, without their data."""
     unmet: int = 0
@@ -63,6 +67,7 @@ class PassedOver:
         """Count something that is no document."""
         self.refused += 1
         self.broken += refused.broken
+        self.over.update(name for name in LIMITS if refused.why.endswith(f"({name})"))
         if len(self.examples) < EXAMPLES:
             self.examples.append(refused.without_data)
 

@@ -192,11 +192,19 @@ def test_the_frame_tells_its_schema() -> None:
     assert "schema 7" in detail(AVRO)
 
 
+SETTING_OF = {"id_too_long": "id", "too_large": "text", "fields_too_long": "fields"}
+
+
 def test_limits_hold_for_documents_and_for_plain_text() -> None:
-    """A document over a limit is refused; it does not become plain text."""
-    decoder = opened("auto", max_text_bytes=20, max_id_bytes=3)
-    assert answer(decoder, b'{"text": "a", "id": "long"}') == "id_too_long"
-    assert answer(decoder, b'{"text": "aaaaaaaaaaaaaaaaaaaaa"}') == "too_large"
+    """A document over a limit is refused; it does not become plain text, and nobody is told to make it that."""
+    decoder = opened("auto", max_text_bytes=20, max_id_bytes=3, max_fields_bytes=3, metadata_fields=("f",))
+    for value, reason in (
+        (b'{"text": "a", "id": "long"}', "id_too_long"),
+        (b'{"text": "aaaaaaaaaaaaaaaaaaaaa"}', "too_large"),
+        (b'{"text": "a", "f": "long"}', "fields_too_long"),
+    ):
+        assert answer(decoder, value) == reason
+        assert decoder.many([value]).refused[0][1].detail.endswith(f"(max_{SETTING_OF[reason]}_bytes)")
     assert answer(decoder, b"a" * 21) == "too_large"
 
 

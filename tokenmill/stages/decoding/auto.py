@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from tokenmill.documents import Document
+from tokenmill.documents import OVER_A_LIMIT, Document
 from tokenmill.errors import RecordError
 from tokenmill.stages.decoding.appearance import (
     MAGIC,
@@ -93,5 +93,7 @@ class AutoDecoder:
         try:
             return self.objects(value)
         except RecordError as error:
+            if error.reason in OVER_A_LIMIT:  # it is an object, and would be too long as text as well
+                raise
             detail = f'it begins like JSON, but: {error.detail}; plain text that begins so needs decode = "text"'
             raise RecordError(error.reason, detail) from None

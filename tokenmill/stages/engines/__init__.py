@@ -11,7 +11,7 @@ from tokenmill.errors import SettingsError
 from tokenmill.stages.engines.probe import PROBE, probe
 from tokenmill.stages.engines.protocol import TEXT, TOKENIZER_FAILED, Encoder, Engine, SpecialTokens, TokenBatch, joined
 from tokenmill.stages.engines.raw_bytes import RawBytes
-from tokenmill.stages.engines.tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer
+from tokenmill.stages.engines.tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer, text_limit_of
 from tokenmill.stages.engines.vocabulary import dtype_for
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "open_fast",
     "probe",
     "reference_of",
+    "text_limit_of",
 ]
 
 EngineName: TypeAlias = Literal["auto", "gigatoken", "tokenizers"]

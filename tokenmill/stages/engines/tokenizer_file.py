@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES
 from tokenmill.errors import SettingsError
 from tokenmill.stages.engines.other_formats import beside, known_elsewhere, looks_like_file, other_format
 from tokenmill.stages.hub import listening, reason
@@ -26,6 +27,14 @@ HUB: Final = "hf://"
 """Begins a name that is meant on the hub, whatever is here; ``@`` and a revision may follow it."""
 
 log = logging.getLogger(__name__)
+
+
+def text_limit_of(tokenizer: str) -> int:
+    """Return the most bytes that a text has in UTF-8 where ``max_text_bytes`` is not set, by the setting ``tokenizer``.
+
+    Where that is not set either, as for `produce` alone, nothing is too long that a mill may take.
+    """
+    return MAX_TEXT_BYTES if tokenizer in ("", RAW_BYTES) else MAX_TOKENIZED_BYTES
 
 
 @dataclass(frozen=True, slots=True)

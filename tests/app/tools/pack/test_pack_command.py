@@ -33,7 +33,10 @@ def test_documents_are_packed_told_and_verified(tmp_path: Path) -> None:
 
     packed = run(tmp_path, "a.jsonl", "--processes", "2", "--json")
     verified = run(tmp_path, "a.jsonl", "--verify")
+    again = run(tmp_path, "a.jsonl")
 
+    assert packed.stderr == b""
+    assert b" wait in open blocks; " in again.stdout
     assert packed.returncode == 0, packed.stderr
     said: dict[str, Any] = json.loads(packed.stdout)
     assert (said["documents"], said["before"], said["refused"]) == (100, 0, 0)

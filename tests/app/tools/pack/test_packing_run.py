@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from tests.app.tools.pack.packing import (
     blocks_in,
@@ -215,37 +216,59 @@ def test_every_tenth_of_a_run_is_as_the_whole(tmp_path: Path, partitions: int, p
 
 
 def test_what_an_earlier_version_began_goes_on_by_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The n-th document to partition n modulo their number; a run that begins now deals them in rounds."""
+    """The n-th document to partition n modulo their number; a run that begins now deals them in rounds.
+
+    Texts that earlier versions left to the mill keep their number there: they are its dead letters. A run that begins
+    now leaves them out when it reads them.
+    """
     monkeypatch.setattr(packing_run, "COMMIT_SECONDS", 0.0)
-    write_jsonl(tmp_path / "a.jsonl", given := rows(300))
-    settings, paths = small_settings(tmp_path / "store", splits={"all": 1}), [tmp_path / "a.jsonl"]
+    given = rows(300)
+    for number, word in ((40, "a "), (150, "\u00e4 "), (151, "a ")):
+        given[number]["text"] = word * 800_000
+    write_jsonl(tmp_path / "a.jsonl", given)
+    tokenizer = word_level(tmp_path)
+    settings, paths = small_settings(tmp_path / "store", splits={"all": 1}, **tokenizer), [tmp_path / "a.jsonl"]
     with monkeypatch.context() as patch:
         patch.setattr(packing_run, "new_run", lambda *a: replace(new_run(*a), order=IN_TURN))
         pack_into(settings, paths, partitions=3, limit=100)
-    pack_into(settings, paths, partitions=3)
+    with pytest.raises(InputError, match=r"the mill cannot use documents \(too_large\): see .*--on-error skip"):
+        pack_into(settings, paths, partitions=3, on_error="fail")
+    assert open_eras(settings.store, "raw-text.all").eras == 1
+    summary = pack_into(settings, paths, partitions=3)
+    assert (summary.refused, summary.streams["raw-text.all"].totals.dead_lettered) == (0, {"too_large": 3})
 
     ids = [one["id"] for one in given]
     for number in range(3):
         held = open_partition(settings.store, "raw-text.all", number)
         found = [piece.id for block in range(held.blocks) for piece in held.documents(block) if piece.position == 0]
         assert len(found) > 50
-        assert found == ids[number::3][: len(found)]
+        dealt = [one for one in ids[number::3] if one not in (ids[40], ids[150], ids[151])]
+        assert found == dealt[: len(found)]
     assert verified(settings, paths, partitions=3).to_dict()["complete"]
-    other = small_settings(tmp_path / "other", splits={"all": 1})
-    pack_into(other, paths, partitions=3)
+    other = small_settings(tmp_path / "other", splits={"all": 1}, **tokenizer)
+    summary = pack_into(other, paths, partitions=3)
+    assert (summary.documents, summary.refused, summary.over) == (297, 3, {"max_text_bytes": 3})
+    assert not summary.streams["raw-text.all"].totals.dead_lettered
     assert content(other.store) != content(settings.store)
+
+
+def word_level(folder: Path) -> dict[str, str]:
+    """Write a small tokenizer; return the setting that names it."""
+    tokens = [AddedToken("<eos>", special=True), AddedToken("</s>", normalized=False)]
+    tokenizer = Tokenizer(WordLevel({"u": 0, "<eos>": 1, "</s>": 2, "a": 3}, "u"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.add_tokens(tokens[1:])
+    tokenizer.add_special_tokens(tokens[:1])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return {"tokenizer": str(folder / "tokenizer.json")}
 
 
 def test_a_stream_keeps_the_end_that_an_earlier_version_guessed(tmp_path: Path) -> None:
     """A word with a usual name; a new stream gets the special token, and says so."""
-    tokens = [AddedToken("<eos>", special=True), AddedToken("</s>", normalized=False)]
-    tokenizer = Tokenizer(WordLevel({"u": 0, "<eos>": 1, "</s>": 2, "a": 3}, "u"))
-    tokenizer.add_tokens(tokens[1:])
-    tokenizer.add_special_tokens(tokens[:1])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = word_level(tmp_path)
     write_jsonl(tmp_path / "a.jsonl", rows(20))
     paths = [tmp_path / "a.jsonl"]
-    new, old = (small_settings(tmp_path / name, tokenizer=str(tmp_path / "tokenizer.json")) for name in ("new", "old"))
+    new, old = (small_settings(tmp_path / name, **tokenizer) for name in ("new", "old"))
     assert pack_into(new, paths).end == "<eos> (id 1), the special token with a usual name"
     pack_into(old.model_copy(update={"end_of_document": "</s>"}), paths, limit=10)
     assert pack_into(old, paths).end == "id 2, as its streams were settled"

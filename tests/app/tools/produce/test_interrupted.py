@@ -6,6 +6,7 @@ The real run, sender, marks, fence and register, on a Kafka in memory that lets 
 import asyncio
 import json
 import random
+import sys
 from collections import Counter
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, ScriptedKafka
 from tests.sources.reading import reading_of
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce
+from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce, resuming
 from tokenmill.app.tools.produce.run_notes import IN_TURN
 from tokenmill.app.tools.produce.run_position import MARK_HEADER, BatchMark, decode_mark
 from tokenmill.errors import InputError, SourceError
@@ -323,14 +324,18 @@ def test_notes_of_earlier_parts_are_forgotten(tmp_path: Path, small: pytest.Monk
 
 
 def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """One that orders documents in another way; nor does one that has fewer partitions."""
+    """One that orders documents in another way, or limits texts otherwise; nor does one that has fewer partitions."""
     some = world(tmp_path, small, seed=5)
     some.kafka.counts[RAW] = 3
     some.corpus.grow(files=3, lines=60)
     some.call(limit=10)
-    small.setattr("tokenmill.app.tools.produce.resuming.ORDERS", ("another",))
-    with pytest.raises(InputError, match="orders documents in another way"):
-        some.call()
+    for name, value in (("ORDER", "another"), ("SETTINGS", Settings(tokenizer="tokenizer.json"))):
+        with small.context() as changed:
+            changed.setattr(sys.modules[__name__] if name == "SETTINGS" else resuming, name, value)
+            with pytest.raises(
+                InputError, match=r"another limit of texts \(max_text_bytes, .*orders documents in another"
+            ):
+                some.call()
     some.kafka.counts[RAW] = 2
     with pytest.raises(SourceError, match="fewer partitions"):
         some.call()
