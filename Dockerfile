@@ -74,7 +74,7 @@ RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
 COPY --from=wheel /wheels /wheels
 RUN PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \
     /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --no-deps --no-index /wheels/*.whl
-RUN python -c "from tokenmill.stages.curation.choosing import compile_kernels; compile_kernels()"
+RUN python -c "from tokenmill.app.milling.curation.choosing import compile_kernels; compile_kernels()"
 USER 10001:10001
 LABEL org.opencontainers.image.title="TokenMill tools" \
     org.opencontainers.image.description="TokenMill's commands, with all that they read." \
@@ -113,7 +113,7 @@ FROM runtime AS service
 COPY --from=wheel /wheels /wheels
 RUN PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \
     /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --no-deps --no-index /wheels/*.whl
-RUN python -c "from tokenmill.stages.curation.choosing import compile_kernels; compile_kernels()"
+RUN python -c "from tokenmill.app.milling.curation.choosing import compile_kernels; compile_kernels()"
 USER 10001:10001
 EXPOSE 9464
 ARG VERSION=unknown

@@ -23,7 +23,7 @@ WINDOW_SECONDS: Final = 10
 class HeldTrouble(logging.Filter):
     """Holds back what libraries say, several times a second, of brokers that they cannot reach.
 
-    `tokenmill.app.broker_contact.OutageLog` says in a line that no broker answers, with the last of these words. Where
+    `app.broker_contact.OutageLog` says in a line that no broker answers, with the last of these words. Where
     other brokers answer and the trouble lasts, one of them passes each minute, and says how many were held back.
     Everything else passes. The log level ``debug`` shows all.
     """

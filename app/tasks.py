@@ -76,7 +76,7 @@ def run_until_signalled(main: Coroutine[Any, Any, int], *, serves: bool = False)
     Of a process that ``serves`` until it is told to end, SIGTERM is the orderly end: 0, as of a worker.
 
     The first signal cancels ``main``, which ends what it started in order. The second one ends this process at once,
-    and the kernel kills the children that asked for that (`tokenmill.processes`).
+    and the kernel kills the children that asked for that (`app.processes`).
     """
     received: list[signal.Signals] = []
 

@@ -20,20 +20,20 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
+from tests.app.milling.steps.curated import odd_texts
 from tests.every_step import every_step
 from tests.mills import RECIPE, Source
 from tests.peers.curation.corpus import documents
-from tests.stages.steps.curated import odd_texts
 from tests.vocabularies import gpt2
+from tokenmill.app.milling.curation.choosing import faster_steps
+from tokenmill.app.milling.curation.fast_steps import FastStep
+from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.recipe_stages import open_stages
+from tokenmill.app.milling.steps.pipeline import open_pipeline, read_pipeline
+from tokenmill.app.milling.steps.protocol import Step
+from tokenmill.app.milling.tokenizers import TokenizerFile, dtype_for
 from tokenmill.documents import Document, Limits
-from tokenmill.recipe_stages import open_stages
 from tokenmill.records import Record
-from tokenmill.stages.curation.choosing import faster_steps
-from tokenmill.stages.curation.fast_steps import FastStep
-from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.engines import TokenizerFile, dtype_for
-from tokenmill.stages.steps.pipeline import open_pipeline, read_pipeline
-from tokenmill.stages.steps.protocol import Step
 
 DIRECTORY: Final = Path(".tokenmill/curation")
 PEER: Final = Path(".venv/peers/curation")

@@ -14,11 +14,11 @@ from tokenmill.app.kafka.clients import consumer, producer, read_range
 from tokenmill.app.kafka.control_topic import Settled, settle
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.outcomes import Stages
+from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.eras import EraLog, Extent, close_era
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Stages
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.reading.resume import genesis_point
 from tokenmill.records import Record

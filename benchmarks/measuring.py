@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import psutil
 
-from tokenmill.processes import guarded
+from tokenmill.app.processes import guarded
 
 START_SECONDS: Final = 60.0
 """How long processes may take until they are ready; most of it is importing, and Kafka's wait for a group's members."""

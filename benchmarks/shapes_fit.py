@@ -17,10 +17,10 @@ import numpy as np
 from benchmarks.corpus import whole_documents
 from tests.mills import RECIPE, Source
 from tests.vocabularies import gpt2
-from tokenmill.milling.partition_mill import PartitionMill
-from tokenmill.recipe_stages import open_stages
+from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.recipe_stages import open_stages
+from tokenmill.app.milling.tokenizers import TokenizerFile
 from tokenmill.records import Record
-from tokenmill.stages.engines import TokenizerFile
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE
 

@@ -20,7 +20,7 @@ from benchmarks.measuring import measure
 from benchmarks.workplace import RESULTS, about_this_run, gpt2_in, workplace, write_result
 from tests.vocabularies import gpt2
 from tokenmill.app.local.broker import Broker
-from tokenmill.stages.engines import open_fast
+from tokenmill.app.milling.tokenizers import open_fast
 
 DIRECTORY: Final = Path(".tokenmill/verify")
 CUT_AT: Final = 3670

@@ -26,9 +26,9 @@ from xdist.scheduler import LoadFileScheduling
 from tests.forked import SideForks
 from tests.java_cache import VARIABLE, java_options
 from tests.shared_broker import WORKER, shared_broker, shared_directory
-from tokenmill import processes
+from tokenmill.app import processes
 from tokenmill.app.local.broker import Broker
-from tokenmill.processes import keep_loaded
+from tokenmill.app.processes import keep_loaded
 
 # Until all tests are loaded (`pytest_collection_finish`): next to nothing of that is garbage.
 gc.disable()

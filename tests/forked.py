@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tokenmill import processes
+from tokenmill.app import processes
 from tokenmill.app.cli import BLAS_THREADS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -135,7 +135,7 @@ def run(words: Sequence[str], log: Path, environment: Mapping[str, str], directo
 
 
 class _SideFork(ForkServerProcess):
-    """One of `tokenmill.processes.side_processes`.
+    """One of `tokenmill.app.processes.side_processes`.
 
     Gets the environment and signal mask that a spawned process would inherit.
     """
@@ -153,7 +153,7 @@ class _SideFork(ForkServerProcess):
 
 
 class SideForks(ForkServerContext):
-    """What to set `tokenmill.processes.STARTING` to."""
+    """What to set `tokenmill.app.processes.STARTING` to."""
 
     Process = _SideFork
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tokenmill.app.local.broker import Broker
-from tokenmill.processes import Process
+from tokenmill.app.processes import Process
 
 VARIABLE: Final = "JAVA_TOOL_OPTIONS"
 CACHE: Final = Path(sys.prefix) / "kafka.aot"

@@ -8,7 +8,7 @@ import inspect
 from importlib import import_module
 from typing import Final
 
-from tokenmill.processes import keep_loaded
+from tokenmill.app.processes import keep_loaded
 
 NAMES: Final = (
     "tokenmill.app.cli.workers",

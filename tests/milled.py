@@ -13,9 +13,9 @@ from tests.service import Chain, Raw, Service, in_own_loop, send, service_settin
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.token_topic import published_head
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.milling.reference import ReferenceBlock
 from tokenmill.app.settings import Settings
 from tokenmill.errors import StoreError
-from tokenmill.milling.reference import ReferenceBlock
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.store import open_eras
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header

@@ -14,14 +14,14 @@ from tokenizers import Tokenizer
 
 from tests.mills import RAW, RECIPE
 from tests.store.eras import make_eras, write_eras
-from tokenmill.milling.reference import Reference, ReferenceBlock
+from tokenmill.app.milling.recipe_stages import complete
+from tokenmill.app.milling.reference import Reference, ReferenceBlock
+from tokenmill.app.milling.tokenizers import TokenizerFile
+from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.packings import Chunks, Rows, packing_of
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.recipe import Recipe
-from tokenmill.recipe_stages import complete
 from tokenmill.records import FLUSH_HEADER, Record
-from tokenmill.stages.engines import TokenizerFile
-from tokenmill.stages.training_tokenizer import train_tokenizer
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_eras
 from tokenmill.wire.genesis import Genesis
 

@@ -8,18 +8,18 @@ from functools import cache
 import numpy as np
 from tokenizers import Tokenizer, normalizers
 
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.chain_outcomes import ChainOutcomes
-from tokenmill.milling.columns import OutcomeColumns, RecordColumns
-from tokenmill.milling.outcomes import Stages
-from tokenmill.milling.partition_mill import PartitionMill
-from tokenmill.milling.reference import Reference, ReferenceBlock
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.chain_outcomes import ChainOutcomes
+from tokenmill.app.milling.columns import OutcomeColumns, RecordColumns
+from tokenmill.app.milling.outcomes import Stages
+from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.recipe_stages import RAW_BYTES_SHA256, open_stages
+from tokenmill.app.milling.reference import Reference, ReferenceBlock
+from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine
+from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.recipe import Recipe
-from tokenmill.recipe_stages import RAW_BYTES_SHA256, open_stages
 from tokenmill.records import FLUSH_HEADER, Record
-from tokenmill.stages.engines import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine
-from tokenmill.stages.training_tokenizer import train_tokenizer
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import Message
 

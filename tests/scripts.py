@@ -20,7 +20,7 @@ from typing import Final, Self, cast
 
 import torch
 
-from tokenmill import processes
+from tokenmill.app import processes
 
 ROOT: Final = Path(__file__).parents[1]
 SEED: Final = torch.default_generator.initial_seed()

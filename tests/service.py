@@ -28,11 +28,11 @@ from tokenmill.app.kafka.clients import consumer, offsets, producer, read_range
 from tokenmill.app.kafka.topics import ensure_topics, partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
 from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import BrokerError, StoreError
-from tokenmill.milling.reference import Reference, ReferenceBlock
 from tokenmill.records import Record
 from tokenmill.store import open_partition
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tokenmill.app.local.broker import Broker
-from tokenmill.processes import start
+from tokenmill.app.processes import start
 
 WORKER = "PYTEST_XDIST_WORKER"
 """Set by pytest-xdist in each of its processes."""

@@ -59,13 +59,27 @@ def test_the_core_needs_no_kafka_no_faust_no_torch_and_neither_side(pure: set[st
     assert not [name for name in pure if name.startswith(OTHERS)]
 
 
+def test_every_module_of_the_core_is_there_for_readers(pure: set[str]) -> None:
+    """What the service alone needs stands in `app`; `documents` is what functions of the user's own are given."""
+    core = {name for name in pure if name.partition(".")[0] == "tokenmill"}
+    assert core - _loaded("tokenmill.consumers") == {"tokenmill.documents"}
+
+
+def test_milling_is_pure() -> None:
+    """What becomes of a record hangs on no broker, no worker and no command: it knows the core alone."""
+    loaded = _loaded("tokenmill.app.milling")
+    assert not {name.partition(".")[0] for name in loaded} & {"aiokafka", "faust", "mode", "torch", "typer", "aiohttp"}
+    others = {name for name in loaded if name.startswith("tokenmill.app.")}
+    assert {name for name in others if not name.startswith("tokenmill.app.milling")} == set()
+
+
 @pytest.mark.parametrize(("package", "most"), [("tokenmill.store", 45), ("tokenmill.consumers", 75)])
 def test_readers_load_no_step_no_tokenizer_and_no_decoder(package: str, most: int) -> None:
     """A trainer's host starts soon, and needs nothing of what makes tokens."""
     look = f"import sys, {package}; print(*(name for name in sys.modules if name.startswith('tokenmill.')))"
     found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout.split()
     assert package in found
-    assert [name for name in found if name.startswith(("tokenmill.stages", "tokenmill.milling", "tokenmill.app"))] == []
+    assert [name for name in found if name.startswith("tokenmill.app")] == []
     assert len(found) <= most
 
 
@@ -107,11 +121,11 @@ LOOKS_AT_NO_RECORD: Final = {
     "app/worker/ending.py": "the process ends",
     "app/worker/transport.py": "the process ends",
     "consumers/beside.py": "raised where it is waited for",
-    "tokenmill/sources/datasets.py": "less is known beforehand, or the command ends",
-    "tokenmill/sources/file_parts.py": "the file is read in one piece, which says what is wrong",
-    "tokenmill/sources/formats/columnar.py": "each row is read by itself",
-    "tokenmill/sources/reading_order.py": "raised where it is waited for",
-    "tokenmill/stages/engines/tokenizer_file.py": "the command ends",
+    "app/sources/datasets.py": "less is known beforehand, or the command ends",
+    "app/sources/file_parts.py": "the file is read in one piece, which says what is wrong",
+    "app/sources/formats/columnar.py": "each row is read by itself",
+    "app/sources/reading_order.py": "raised where it is waited for",
+    "app/milling/tokenizers/tokenizer_file.py": "the command ends",
 }
 """Where any error is caught, and what becomes of it then: no outcome."""
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.bad_inputs import MAX_ID_BYTES, MAX_TEXT_BYTES, SILENT_ROW, TABLE, BadInput, ExpectedOutcome
 from tests.mills import RECIPE, Source, assert_follow, make_source, tiny_bpe
 from tests.strategies import json_bytes, json_values, nasty_bytes
-from tokenmill.milling.outcomes import NO_TOKENS, Outcome
+from tokenmill.app.milling.decoding import REASONS
+from tokenmill.app.milling.outcomes import NO_TOKENS, Outcome
 from tokenmill.records import Record
-from tokenmill.stages.decoding import REASONS
 from tokenmill.wire.totals import Totals
 
 NEIGHBOURS = ("the one before", "the one after")

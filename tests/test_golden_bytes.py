@@ -18,17 +18,17 @@ from tests.milled_store import DRAFT, SHAPES
 from tests.mills import PARTITION, RAW, RECIPE, Source, tiny_bpe
 from tests.store.eras import make_eras, with_offsets, write_eras
 from tokenmill.app.kafka.control_log import list_parts, skip_record, skip_request_record, tokenizer_parts
+from tokenmill.app.kafka.dead_letters import RecordPlace
+from tokenmill.app.kafka.ignoring import ignore_record
 from tokenmill.app.mill.publisher import letter_of
-from tokenmill.milling.outcomes import Outcome
+from tokenmill.app.milling.outcomes import Outcome
+from tokenmill.app.milling.recipe_stages import complete, open_stages
+from tokenmill.app.milling.steps.pipeline import read_pipeline
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.recipe import Recipe
-from tokenmill.recipe_stages import complete, open_stages
 from tokenmill.records import FLUSH_HEADER, Record
-from tokenmill.stages.steps.pipeline import read_pipeline
 from tokenmill.store import PartitionWriter, Store, StreamInfo
-from tokenmill.wire.dead_letters import RecordPlace
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
-from tokenmill.wire.ignoring import ignore_record
 from tokenmill.wire.message import Message, encode_header
 
 GOLDEN: Final = Path(__file__).with_suffix(".json")

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import unit_of
 from tests.shared_broker import shared_broker
 from tokenmill.app.local.broker import Broker
-from tokenmill.processes import Process
+from tokenmill.app.processes import Process
 
 WAIT_SECONDS = 60
 
@@ -23,7 +23,7 @@ CONFTEST = """
 import pytest
 from tests.shared_broker import shared_broker, shared_directory
 from tokenmill.app.local.broker import Broker
-from tokenmill.processes import start
+from tokenmill.app.processes import start
 
 class Stub(Broker):
     def start(self, *, detached: bool = False) -> None:

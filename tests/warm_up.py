@@ -11,7 +11,7 @@ from typing import Final
 
 PARTS: Final = {
     # Machine code of filters: half a minute, as long as the other two together.
-    "kernels": ("-c", "from tokenmill.stages.curation.choosing import compile_kernels; compile_kernels()"),
+    "kernels": ("-c", "from tokenmill.app.milling.curation.choosing import compile_kernels; compile_kernels()"),
     # All modules, and the tests as pytest rewrites them.
     "bytecode": ("-m", "pytest", "--collect-only", "--quiet", "-p", "no:cacheprovider"),
     # Kafka's classes as Java keeps them.

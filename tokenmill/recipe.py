@@ -40,7 +40,7 @@ class Recipe:
     id_field: str
     metadata_fields: tuple[str, ...]
     max_text_bytes: int
-    """0 in a draft: that of the tokenizer (`tokenmill.recipe_stages.complete`)."""
+    """0 in a draft: that of the tokenizer (`tokenmill.app.milling.recipe_stages.complete`)."""
     max_id_bytes: int
     max_fields_bytes: int
     normalize: str
@@ -66,7 +66,7 @@ class Recipe:
     allow_flush: bool = True
     """Whether records may fill the open blocks with padding; where not, such a record is a tombstone."""
     pipeline: tuple[Mapping[str, Any], ...] = ()
-    """What the setting ``steps`` asks for, in order (`tokenmill.stages.steps.pipeline`): each step's name and the
+    """What the setting ``steps`` asks for, in order (`tokenmill.app.milling.steps.pipeline`): each step's name and the
     parameters that have not their default; of a list file, the hash of its content."""
     begin_of_document: tuple[int, ...] = ()
     """The ids before those of each text."""

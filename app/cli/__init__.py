@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
 from tokenmill import __version__
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.extras import missing_extra
-from tokenmill.processes import collect_seldom
 
+from ..processes import collect_seldom
 from ..terminal import escaped, escaped_lines, guard_streams
 
 if TYPE_CHECKING:  # typer comes with an extra, and `main` says so where it is missing

@@ -12,9 +12,9 @@ import typer
 from rich.progress import SpinnerColumn
 
 from tokenmill.errors import InputError
-from tokenmill.funnel.tried_documents import TriedDocument, beginning_of
-from tokenmill.wire.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 
+from ..funnel.tried_documents import TriedDocument, beginning_of
+from ..kafka.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 from ..settings import Settings
 from ..terminal import escaped
 from ..tools.inspect.packed import packed_rejects, packed_streams

@@ -8,10 +8,9 @@ from typing import Annotated, Literal, get_args
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
-from tokenmill.exports import FORMATS, FormatChoice, What, export
-
 from ..settings import Settings
 from ..tools.describe import add_broker_facts, card, croissant, store_facts
+from ..tools.export import FORMATS, FormatChoice, What, export
 from .options import OneStream, examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_page
 from .progress import ProgressLine

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tokenmill.funnel.pictures import languages_line
-from tokenmill.funnel.retention import Retention
-from tokenmill.funnel.tried_documents import TriedDocument, beginning_of
-
+from ..funnel.pictures import languages_line
+from ..funnel.retention import Retention
+from ..funnel.tried_documents import TriedDocument, beginning_of
 from .output import LINE_CHARACTERS, show, show_table
 from .tables import ShownTable
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tokenmill.funnel.tried_documents import beginning_of
 from tokenmill.packings import packing_in_words
 
+from ..funnel.tried_documents import beginning_of
 from ..settings import Settings
 from ..tools.inspect import (
     BlockTrace,

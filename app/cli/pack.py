@@ -9,9 +9,9 @@ from typing import Annotated, Any, get_args
 import typer
 
 from tokenmill.errors import InputError, TokenMillError
-from tokenmill.funnel.retention import Retention
 from tokenmill.wire.totals import Totals
 
+from ..funnel.retention import Retention
 from ..settings import Settings
 from ..tools.pack.pack_verification import verify_pack
 from ..tools.pack.packing_run import PackPlan, PackSummary, pack

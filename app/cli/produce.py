@@ -11,12 +11,12 @@ import typer
 from aiokafka import TopicPartition
 
 from tokenmill.errors import InputError
-from tokenmill.sources import is_piped
 
 from ..broker_contact import transaction_words
 from ..kafka.clients import open_transactions
 from ..settings import Settings
 from ..settings.values import parse_size
+from ..sources import is_piped
 from ..tools.produce import RunPlan, Summary, dry_run, flush, produce, require_flush_allowed
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from ..tools.produce.summary import OnError

@@ -8,10 +8,10 @@ from rich.progress import BarColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
 from tokenmill.packings import SEPARATE
-from tokenmill.sources import FolderWalk
-from tokenmill.sources.datasets import DatasetInfo
 
 from ..settings import Settings
+from ..sources import FolderWalk
+from ..sources.datasets import DatasetInfo
 from ..tools.produce import DryRunResult, PassedOver, Summary
 from .output import PlainColumn, count, say, show, show_json, size
 from .progress import ProgressLine

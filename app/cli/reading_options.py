@@ -13,16 +13,16 @@ from typing import Annotated, Any, Concatenate, Final, NamedTuple, ParamSpec, Ty
 import typer
 
 from tokenmill.errors import SettingsError
-from tokenmill.sources import DocumentSource, FolderWalk, Reading, ShapeOptions, find_sources, is_piped, shape_for
-from tokenmill.sources.conditions import Condition
-from tokenmill.sources.encodings import known_encoding
-from tokenmill.sources.formats import Choice
-from tokenmill.sources.mapping import CALL_SECONDS, Mapping
-from tokenmill.sources.sql import sql_sources
-from tokenmill.stages.decoding import FORMATS
 
+from ..milling.decoding import FORMATS
 from ..settings import Settings
 from ..settings.values import parse_size
+from ..sources import DocumentSource, FolderWalk, Reading, ShapeOptions, find_sources, is_piped, shape_for
+from ..sources.conditions import Condition
+from ..sources.encodings import known_encoding
+from ..sources.formats import Choice
+from ..sources.mapping import CALL_SECONDS, Mapping
+from ..sources.sql import sql_sources
 from ..tools.produce import RunIdentity
 from ..tools.produce.run_notes import deciding_options
 from .produce_output import say_not_read

@@ -9,10 +9,10 @@ import typer
 import tokenmill
 from tokenmill.errors import InputError, TopicError
 from tokenmill.spelling import nearest
-from tokenmill.stages.steps.as_toml import steps_as_toml
-from tokenmill.stages.steps.profiles import PROFILES
-from tokenmill.stages.steps.registry import STEPS
 
+from ..milling.steps.as_toml import steps_as_toml
+from ..milling.steps.profiles import PROFILES
+from ..milling.steps.registry import STEPS
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
 from .options import examples, with_loaded, with_settings

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from tokenmill.errors import BrokerError, DamagedError, InputError
-from tokenmill.funnel.pictures import terminal_plot, write_png
-from tokenmill.sources.web import SameHost
 
 from ..broker_contact import moment
+from ..funnel.pictures import terminal_plot, write_png
 from ..settings import Settings
+from ..sources.web import SameHost
 from ..telemetry.status_document import VERSION, identity, stopped_words
 from ..tools.inspect.packed import ledger_of
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger

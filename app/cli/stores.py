@@ -9,11 +9,11 @@ import typer
 from tokenmill.errors import DamagedError, GapError, InputError
 from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import Store, open_eras, open_partition, partitions_in, read_stream
-from tokenmill.store.repairing import Repaired
-from tokenmill.store.retiring import Retired, retire
 
+from ..segments.retiring import Retired, retire
 from ..settings import Settings
-from ..tools.store_repair import PartitionRepair, examine_store, repair_store
+from ..tools.repair.repairing import Repaired
+from ..tools.repair.store_repair import PartitionRepair, examine_store, repair_store
 from .options import KeepFrom, OneStream, SomePartitions, examples, with_settings
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, size
 

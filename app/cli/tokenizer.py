@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.status import Status
 
 from tokenmill.errors import EngineError
-from tokenmill.sources import Reading, Refused, read_items, shape_for
-from tokenmill.stages.engines import load_tokenizer
-from tokenmill.stages.training_tokenizer import train_tokenizer
 
 from ..local.output_files import require_file
+from ..milling.tokenizers import load_tokenizer
+from ..milling.training_tokenizer import train_tokenizer
 from ..settings import Settings
+from ..sources import Reading, Refused, read_items, shape_for
 from ..tools.tokenizer_report import TokenizerReport, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size

@@ -10,7 +10,6 @@ import typer
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
-from tokenmill.funnel.tried_documents import beginning_of
 from tokenmill.samples import (
     MixtureTracer,
     Source,
@@ -25,6 +24,7 @@ from tokenmill.samples import (
     read_state,
 )
 
+from ..funnel.tried_documents import beginning_of
 from ..settings import Settings
 from ..tools.inspect.block_trace import RecordText
 from ..tools.inspect.tracing import Place, RecordOutcome, outcome_of, record_texts

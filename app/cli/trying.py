@@ -9,10 +9,10 @@ import typer
 from rich.progress import BarColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
-from tokenmill.funnel.pictures import length_bars, terminal_bars
-from tokenmill.funnel.trial import TrialResult
-from tokenmill.funnel.tried_documents import TriedDocument
 
+from ..funnel.pictures import length_bars, terminal_bars
+from ..funnel.trial import TrialResult
+from ..funnel.tried_documents import TriedDocument
 from ..mill.recipes import RawTopicPlan
 from ..settings import Settings
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings

@@ -14,12 +14,12 @@ import typer
 from rich.progress import SpinnerColumn
 
 from tokenmill.errors import TokenMillError
-from tokenmill.processes import allow_more_files
 from tokenmill.store import Store, StoreLock
 
 from ..kafka import fastpath
 from ..kafka.settled_streams import require_ready
 from ..logs import set_up_logging
+from ..processes import allow_more_files
 from ..segments.mirror import Mirror, MirroredStream
 from ..settings import Settings
 from ..supervisor import Supervisor, WatchLimits, run_until_signalled

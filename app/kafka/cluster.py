@@ -1,7 +1,7 @@
 """What aiokafka knows of the cluster and of its connections, which it shows nobody: leaders, connections, metadata.
 
 Nothing else in the project asks aiokafka's private parts about them. The parts are named in `CALLED` and `ATTRIBUTES`
-and checked before the first client starts (`tokenmill.app.kafka.connections`).
+and checked before the first client starts (`app.kafka.connections`).
 """
 
 import random

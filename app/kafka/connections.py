@@ -6,8 +6,8 @@ aiokafka lacks six things, with or without the fast path:
    connections are refused, that costs little. Where they are accepted and reset at once, as by a proxy whose brokers
    are away, each costs two sockets, and memory: the error holds the frames that it passed, these hold the connection
    with its buffer, and the connection holds the error. Python frees such a cycle only in a garbage collection, and
-   here it collects seldom (`tokenmill.processes`). So `connect` pauses, and frees what the error holds.
-2. It does not say when a broker answered: `ContactProtocol` does (`tokenmill.app.broker_contact`).
+   here it collects seldom (`app.processes`). So `connect` pauses, and frees what the error holds.
+2. It does not say when a broker answered: `ContactProtocol` does (`app.broker_contact`).
 3. It asks for metadata again at once when it got none: a producer with something to send does so thousands of times a
    second, which takes a whole core for as long as the brokers are away (`aiokafka.producer.sender`, where it waits for
    unknown leaders).
@@ -16,7 +16,7 @@ aiokafka lacks six things, with or without the fast path:
    client that needs metadata first waits for as long as TCP tries: a quarter of an hour.
 5. A client without topics requests the metadata of all topics at each refresh; with some thousands of partitions that
    takes a tenth of a core, and as much of the broker's. `patch_metadata_requests` lets it request those of none.
-6. It cannot read all that brokers take: `tokenmill.app.kafka.fetched_batches` does.
+6. It cannot read all that brokers take: `app.kafka.fetched_batches` does.
 """
 
 import asyncio
@@ -33,8 +33,7 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, create_conn
 from aiokafka.errors import KafkaConnectionError
 
-from tokenmill.backoff import Backoff
-
+from ..backoff import Backoff
 from ..broker_contact import CONTACT
 from .cluster import ATTRIBUTES, CALLED, Owner, Parts, client_of, close_unanswered, differences
 from .fetched_batches import read_as_brokers_do

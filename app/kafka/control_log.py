@@ -22,11 +22,12 @@ from typing import Any, Final
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError
-from tokenmill.stages.steps.pipeline import list_digests
 from tokenmill.untrusted import MAX_TOKENIZER_BYTES, parse_json, unzipped
 from tokenmill.wire.chain import HASH_BYTES
 from tokenmill.wire.genesis import GENESIS_KEY, MAX_PARTITIONS, Genesis
-from tokenmill.wire.ignoring import IGNORE_KEY, IgnoreList
+
+from ..milling.steps.pipeline import list_digests
+from .ignoring import IGNORE_KEY, IgnoreList
 
 SKIP_KEY: Final = b"skip"
 SKIP_REQUEST_KEY: Final = b"skip-request"

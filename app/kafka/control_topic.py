@@ -13,19 +13,19 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import InvalidTimestampError
 
 from tokenmill import __version__
-from tokenmill.app.kafka.control_log import ControlLog, list_parts, tokenizer_parts
 from tokenmill.eras import ERA_KEY, Era, EraFollower, LogRecord, why_no_era
 from tokenmill.errors import FingerprintError, MovedError, TopicError
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
-from tokenmill.recipe_stages import RAW_BYTES_SHA256
-from tokenmill.stages.steps.pipeline import NO_LISTS, list_digests
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 
+from ..milling.recipe_stages import RAW_BYTES_SHA256
+from ..milling.steps.pipeline import NO_LISTS, list_digests
 from ..settings import Settings, Stream
 from ..telemetry import worker_metrics as metrics
 from .clients import consumer, offsets, producer, read_batches, read_range
 from .cluster import partitions_of
+from .control_log import ControlLog, list_parts, tokenizer_parts
 from .security import refused_time
 
 CONTROL_PREFIX: Final = "control."

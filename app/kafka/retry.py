@@ -8,9 +8,9 @@ import structlog
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
-from tokenmill.backoff import Backoff
 from tokenmill.errors import BrokerError, MissingTopicError, SourceError
 
+from ..backoff import Backoff
 from ..broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, is_unreached
 from ..settings import Settings
 from .clients import consumer

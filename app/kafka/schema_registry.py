@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import structlog
 
-from tokenmill.backoff import Backoff
 from tokenmill.errors import RegistryError, SettingsError
 from tokenmill.redaction import redacted
-from tokenmill.stages.decoding import FORMATS, RegisteredSchema, SchemaSource
 
+from ..backoff import Backoff
+from ..milling.decoding import FORMATS, RegisteredSchema, SchemaSource
 from ..settings import Settings
 from .security import registry_login, registry_ssl_context
 

@@ -5,16 +5,16 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 
-from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.errors import MissingTopicError, TopicError
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import plain_differences
-from tokenmill.recipe_stages import RAW_BYTES_SHA256
-from tokenmill.stages.engines import RAW_BYTES, TokenizerFile
-from tokenmill.stages.steps.pipeline import Pipeline, list_digests, read_pipeline
 
+from ..milling.recipe_stages import RAW_BYTES_SHA256
+from ..milling.steps.pipeline import Pipeline, list_digests, read_pipeline
+from ..milling.tokenizers import RAW_BYTES, TokenizerFile
 from ..settings import Settings, Stream, TopicSettings
 from .clients import consumer
+from .control_log import ControlLog
 from .control_topic import CONTROL_PREFIX, Settled, has_files, other_settings, read_control_topic, read_on
 from .topic_needs import Problem
 from .topics import require_topics

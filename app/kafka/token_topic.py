@@ -15,12 +15,12 @@ from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail
 from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 
 from ..settings import Settings
 from .clients import consumer, offsets, read_batches, read_range
 from .control_topic import Settled
+from .ignoring import IgnoreList
 
 GROWTH: Final = 8
 """How many times as many records are read from a partition's end where none of the last ones is a message of ours."""

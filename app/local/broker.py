@@ -26,9 +26,9 @@ from types import TracebackType
 from typing import Self
 
 from tokenmill.errors import BrokerError
-from tokenmill.processes import POLL_SECONDS, Process
-from tokenmill.processes import start as start_process
 
+from ..processes import POLL_SECONDS, Process
+from ..processes import start as start_process
 from .jars import find_java, kafka_jars
 from .output_files import write_private
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import tokenmill
-from tokenmill.funnel.retention import kept_line
-from tokenmill.processes import guarded
 from tokenmill.store import open_partition, partitions_in
 
+from ..funnel.retention import kept_line
+from ..processes import guarded
 from ..settings import Settings
 from ..tools.inspect import TracedPiece, trace_block
 from ..tools.verify import VerifyProgress, VerifyResult, verify

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from tokenmill.errors import InputError
-from tokenmill.sources import Item, Reading, Refused, Shape, find_sources, read_items
-from tokenmill.sources.items import Unmet
 
 from ..settings import Settings
+from ..sources import Item, Reading, Refused, Shape, find_sources, read_items
+from ..sources.items import Unmet
 from .local_state import LocalState
 
 LEFT_OUT: Final = ("site-packages", "dist-packages", "__pycache__")

@@ -13,11 +13,11 @@ from rich.console import Console
 from tokenizers import Tokenizer
 
 from tokenmill.errors import TokenMillError
-from tokenmill.sources import GivenSource, Item, shape_for
-from tokenmill.stages.training_tokenizer import train_tokenizer
 
 from ..kafka.topics import ensure_topics
+from ..milling.training_tokenizer import train_tokenizer
 from ..settings import Settings
+from ..sources import GivenSource, Item, shape_for
 from ..supervisor import Event, Status, Supervisor, WatchLimits, run_until_signalled
 from ..tasks import beside
 from ..tools.produce import RunPlan, Summary, flush, produce

@@ -9,10 +9,10 @@ import structlog
 from rich.console import Console
 
 from tokenmill.errors import BrokerError
-from tokenmill.processes import allow_more_files
 
 from ..kafka.topics import ensure_topics
 from ..mill.recipes import plan_topic
+from ..processes import allow_more_files
 from ..settings import Loaded, Settings
 from ..settings.explain import DEFAULT_ORIGIN
 from ..supervisor import Event, Supervisor, run_until_signalled

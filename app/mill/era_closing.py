@@ -22,10 +22,10 @@ from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog, close_era
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, TopicError
 from tokenmill.reading.continuing import Extent, find_extent
 from tokenmill.recipe import Recipe
-from tokenmill.wire.ignoring import IgnoreList
 
 from ..kafka.clients import offsets
 from ..kafka.control_topic import Settled, read_eras, require_topic
+from ..kafka.ignoring import IgnoreList
 from ..kafka.retry import ask_repeatedly
 from ..kafka.token_topic import KafkaLogs
 from ..settings import Settings

@@ -12,9 +12,6 @@ from typing import Final
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Stages
-from tokenmill.milling.reopening import Reopening
 from tokenmill.reading.continuing import Tail
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
@@ -25,6 +22,9 @@ from ..kafka.clients import admin, offsets, read_batches
 from ..kafka.retry import ask_repeatedly
 from ..kafka.topic_needs import HEADERS_BYTES, UNLIMITED
 from ..kafka.topics import describe_topics
+from ..milling.chain_mill import ChainMill
+from ..milling.outcomes import Stages
+from ..milling.packing.reopening import Reopening
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 10.0

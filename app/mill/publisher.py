@@ -1,6 +1,6 @@
 """What a mill sends: each chain's messages, one in flight, in order, nothing after a hole; and dead letters.
 
-The steps that this takes part in are numbered in `tokenmill.app.mill.raw_partition.RawPartition.feed`.
+The steps that this takes part in are numbered in `app.mill.raw_partition.RawPartition.feed`.
 """
 
 import asyncio
@@ -13,11 +13,10 @@ from typing import Final, Protocol
 from aiokafka import TopicPartition
 
 from tokenmill.errors import StrayError
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Outcome
-from tokenmill.reading.log_end import LogEnd, ReadMessages
 from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.dead_letters import (
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
+
+from ..kafka.dead_letters import (
     LetterTopic,
     RecordPlace,
     WrittenLetter,
@@ -25,10 +24,11 @@ from tokenmill.wire.dead_letters import (
     encode_dead_letter,
     letter_partition,
 )
-from tokenmill.wire.message import HEADER_NAME, Message, encode_header
-
+from ..milling.chain_mill import ChainMill
+from ..milling.outcomes import Outcome
 from ..telemetry import worker_metrics as metrics
 from ..worker.ending import end_process
+from .log_end import LogEnd, ReadMessages
 from .open_blocks import ValueCarries
 
 PENDING_BYTES: Final = 8 * 1024 * 1024

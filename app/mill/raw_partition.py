@@ -23,18 +23,17 @@ from tokenmill.errors import (
     TokenMillError,
     TopicError,
 )
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Outcome
-from tokenmill.milling.partition_mill import Milled, PartitionMill
-from tokenmill.reading.log_end import LogEnd
 from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.dead_letters import LetterTopic
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer
+from ..kafka.dead_letters import LetterTopic
 from ..kafka.token_topic import messages_between, read_tail
 from ..kafka.topic_needs import worst_message_bytes
+from ..milling.chain_mill import ChainMill
+from ..milling.outcomes import Outcome
+from ..milling.partition_mill import Milled, PartitionMill
 from ..settings import dead_letter_topic, rejected_topic
 from ..supervisor.in_flight import Note, RecordsInFlight
 from ..telemetry import worker_metrics as metrics
@@ -42,6 +41,7 @@ from ..telemetry.measuring import PartitionProgress, State, waiting_status
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process
 from ..worker.ownership import FetchedBatch
+from .log_end import LogEnd
 from .open_blocks import OpenBlockReader, ValueCarries
 from .publisher import CarryTime, Publisher, send_dead_letters
 from .recipes import MillContext, SchemaWait
@@ -199,7 +199,7 @@ class RawPartition:
         4. Send the messages of a token partition one at a time (`Publisher`). A message holds blocks and the cursor
            behind them, which is the chain's commit: block and commit are one Kafka record, and become durable together.
            The next message is sent once all in-sync replicas have this one and it is known to be at the end of the log
-           (`tokenmill.reading.log_end`). Where that is not certain, the process ends.
+           (`app.mill.log_end`). Where that is not certain, the process ends.
         5. Note the cursor as durable. The lowest offset over all chains is what the worker commits to its consumer
            group from time to time: for people and lag tools. Nothing ever continues from that offset.
         6. Send a carry for a chain that took many records, or none for long, without a message: a message without

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tokenmill.backoff import Backoff
 from tokenmill.errors import RegistryError
-from tokenmill.milling.outcomes import Stages
 from tokenmill.recipe import Recipe
-from tokenmill.recipe_stages import complete
 from tokenmill.records import SourceRecord
-from tokenmill.stages.decoding import FramedDecoder
-from tokenmill.stages.document_frame import NONE
-from tokenmill.stages.engines import TokenizerFile, load_tokenizer
-from tokenmill.stages.engines.description import Description
-from tokenmill.stages.engines.vocabulary import end_of
-from tokenmill.stages.steps.pipeline import read_pipeline
 
+from ..backoff import Backoff
 from ..kafka.control_topic import Settled
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
 from ..kafka.settled_streams import draft_recipe
+from ..milling.decoding import FramedDecoder
+from ..milling.document_frame import NONE
+from ..milling.outcomes import Stages
+from ..milling.recipe_stages import complete
+from ..milling.steps.pipeline import read_pipeline
+from ..milling.tokenizers import TokenizerFile, load_tokenizer
+from ..milling.tokenizers.description import Description
+from ..milling.tokenizers.vocabulary import end_of
 from ..settings import Settings, Stream
 
 if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without
@@ -112,7 +112,7 @@ class MillContext:
     partitions: Callable[[str], Awaitable[int]]
     """How many partitions a topic has that is sent to."""
     leader: "Callable[[TP], object]"
-    """Something that differs once a partition that is sent to has another leader (`tokenmill.reading.log_end`)."""
+    """Something that differs once a partition that is sent to has another leader (`app.mill.log_end`)."""
     board: "Board | None" = None
     """Where a supervisor reads what is being milled."""
     start_partition: "Callable[[TP, int], Awaitable[int | None]]"

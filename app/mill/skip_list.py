@@ -1,6 +1,6 @@
 """The skip list of one mill's streams, as the owner of a partition keeps it.
 
-A person asks (`tokenmill.app.tools.skip_and_ignore`); the owner of the partition decides: it alone knows what it has
+A person asks (`app.tools.skip_and_ignore`); the owner of the partition decides: it alone knows what it has
 published. It takes a request over when it resumes, before it mills anything, and only where no chain has passed the
 record; what it took over is on every stream's control topic before a record is milled. So a record was either
 milled by all or skipped by all, whoever reads the control topics afterwards: workers, the reference, verification.
@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 import structlog
 from aiokafka import AIOKafkaConsumer
 
-from tokenmill.app.kafka.control_log import skip_record
 from tokenmill.wire.cursor import Cursor
 
+from ..kafka.control_log import skip_record
 from ..kafka.control_topic import Settled, read_on, write_control
 from ..settings import Settings
 

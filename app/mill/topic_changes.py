@@ -1,7 +1,7 @@
 """Raw topics that change while they are milled: one is made compacted, or gets partitions.
 
 Kafka removes records from the middle of a compacted log, and nobody can find out later what a chain missed. Whether a
-topic is compacted is checked when a worker starts (`tokenmill.app.kafka.topics.require_topics`); here it is checked
+topic is compacted is checked when a worker starts (`app.kafka.topics.require_topics`); here it is checked
 again and again. A new partition of a raw topic needs one in each of its token topics before it is milled.
 """
 

@@ -10,14 +10,14 @@ from aiokafka import TopicPartition
 
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError
 from tokenmill.reading.acceptance import Acceptor, Gap, Taken
-from tokenmill.reading.following import GapSearch
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.store import PartitionWriter, Start
-from tokenmill.wire.ignoring import IgnoreList
 
+from ..kafka.ignoring import IgnoreList
 from ..kafka.token_topic import offered
 from ..telemetry import worker_metrics as metrics
+from .following import GapSearch
 
 HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
 """What only a person can remedy: the topic or the store contradicts itself, or the stream."""

@@ -11,20 +11,20 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.backoff import Backoff
 from tokenmill.errors import DiskError, GapError, LockedError, TokenMillError
 from tokenmill.reading.acceptance import Acceptor, Gap
-from tokenmill.reading.following import find_start
 from tokenmill.recipe import Recipe
-from tokenmill.recipe_stages import RAW_BYTES_SHA256
 from tokenmill.store import PartitionWriter, Start, Store, StreamInfo
 from tokenmill.store.layout import partition_directory
-from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message
 
+from ..backoff import Backoff
 from ..kafka.clients import offsets, read_range
 from ..kafka.control_topic import Settled
+from ..kafka.ignoring import IgnoreList
 from ..kafka.token_topic import message_at, message_of, offered
+from ..milling.recipe_stages import RAW_BYTES_SHA256
+from .following import find_start
 
 LOCK_SECONDS: Final = 0.25
 """How soon a partition that waits for another process's lock on its directory tries again."""

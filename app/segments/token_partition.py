@@ -1,7 +1,7 @@
 """One token partition on its way into a store, in a segment worker or a mirror: from lock and recovery to the end.
 
 What is appended and when it is committed is in `block_appender`, what is done about a missing block in
-`tokenmill.reading.following`, and where a partition begins, on disk and on its topic, in `store_opening`.
+`app.segments.following`, and where a partition begins, on disk and on its topic, in `store_opening`.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import GapError, StoreError, TokenMillError
 from tokenmill.reading.acceptance import Gap
-from tokenmill.reading.following import GapSearch
 from tokenmill.recipe import Recipe
 from tokenmill.store import Store
 from tokenmill.store.layout import partition_directory
-from tokenmill.wire.ignoring import IgnoreList
 
 from ..kafka.clients import consumer, offsets
+from ..kafka.ignoring import IgnoreList
 from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
 from ..worker.ownership import FetchedBatch
 from .block_appender import HALTING, BlockAppender, CommitTimer
+from .following import GapSearch
 from .store_opening import cut_off, holds_beginning, late_start, open_writer, reading_start
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
 from tokenmill.packings import CONCAT, PackingParameters, packing_parameters
 from tokenmill.spelling import nearest
-from tokenmill.stages.document_frame import TemplateName
-from tokenmill.stages.engines import EngineName, SpecialTokens, text_limit_of
-from tokenmill.stages.splits import SplitRule, division
 
+from ..milling.document_frame import TemplateName
+from ..milling.splits import SplitRule, division
+from ..milling.tokenizers import EngineName, SpecialTokens, text_limit_of
 from .connections import SECRETS, ConnectionSettings, RegistrySettings
 from .explain import explain
 from .values import (

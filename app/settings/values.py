@@ -13,9 +13,10 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
 from tokenmill.errors import SettingsError
 from tokenmill.packings import canonical_packing
-from tokenmill.stages.decoding import MODES
-from tokenmill.stages.steps.pipeline import canonical_entries
-from tokenmill.stages.steps.profiles import spelled_out
+
+from ..milling.decoding import MODES
+from ..milling.steps.pipeline import canonical_entries
+from ..milling.steps.profiles import spelled_out
 
 EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

@@ -26,7 +26,7 @@ class WorkerStatus:
     partitions: tuple[str, ...]
     """What it owns, as ``topic/number``."""
     counters: Mapping[str, float] = field(default_factory=dict)
-    """Work done by its process since that began (`tokenmill.app.telemetry.reporting`); the next one begins at 0."""
+    """Work done by its process since that began (`app.telemetry.reporting`); the next one begins at 0."""
 
     def row(self) -> dict[str, Any]:
         """Return it as ``/status`` answers: without counters, which are on ``/metrics``."""
@@ -100,7 +100,7 @@ class Status:
     """All of it."""
 
     counters: Mapping[str, float]
-    """Work done by all processes since the supervisor began (`tokenmill.app.telemetry.reporting`); never falls."""
+    """Work done by all processes since the supervisor began (`app.telemetry.reporting`); never falls."""
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[PartitionStatus, ...]
     away_since: float | None = None

@@ -15,12 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal, Protocol, Self
 
-from tokenmill.backoff import Backoff
 from tokenmill.errors import BrokerError, TokenMillError
-from tokenmill.processes import guarded
 
+from ..backoff import Backoff
 from ..broker_contact import CONTACT
 from ..kafka.control_topic import NAMED_VARIABLE
+from ..processes import guarded
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from ..telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE

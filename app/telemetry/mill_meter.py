@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.partition_mill import Milled, Seconds
 from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.totals import Totals
 
+from ..milling.chain_mill import ChainMill
+from ..milling.partition_mill import Milled, Seconds
 from .measuring import LagAge, PartitionProgress, StageClock, State
 from .worker_metrics import (
     CONSUMED_BYTES,
@@ -28,7 +28,7 @@ from .worker_metrics import (
 
 
 class Sending(Protocol):
-    """The way of one chain's messages to Kafka (`tokenmill.app.mill.publisher`)."""
+    """The way of one chain's messages to Kafka (`app.mill.publisher`)."""
 
     durable: Cursor
 

@@ -1,7 +1,7 @@
 """What a worker counts and measures. Each name, its labels and its line here make `docs/metrics.md`.
 
 Counters count work done: what a crash made necessary again counts again. They begin at 0 with the process; whoever
-shows them adds up what earlier processes of the worker counted (`tokenmill.app.telemetry.samples`).
+shows them adds up what earlier processes of the worker counted (`app.telemetry.samples`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,14 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from tokenmill.milling.outcomes import NO_TOKENS, SKIPPED
-from tokenmill.stages.decoding import REASONS
-from tokenmill.stages.engines import TOKENIZER_FAILED
-from tokenmill.stages.steps.min_chars import TOO_SHORT
-from tokenmill.stages.steps.normalized_length import NORMALIZED_TOO_LARGE
-from tokenmill.stages.steps.not_empty import EMPTY
-from tokenmill.stages.user_function import FUNCTION_FAILED, REJECTED
-
 from ..broker_contact import CONTACT, QUIET_SECONDS
+from ..milling.decoding import REASONS
+from ..milling.outcomes import NO_TOKENS, SKIPPED
+from ..milling.steps.min_chars import TOO_SHORT
+from ..milling.steps.normalized_length import NORMALIZED_TOO_LARGE
+from ..milling.steps.not_empty import EMPTY
+from ..milling.tokenizers import TOKENIZER_FAILED
+from ..milling.user_function import FUNCTION_FAILED, REJECTED
 from ..settings import Stream
 
 WORKER: Final = CollectorRegistry()

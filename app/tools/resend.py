@@ -16,7 +16,10 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from tokenmill.errors import InputError
-from tokenmill.wire.dead_letters import (
+
+from ..kafka.clients import consumer, offsets, producer, read_range
+from ..kafka.control_topic import require_topic
+from ..kafka.dead_letters import (
     PREFIX,
     DeadLetter,
     Place,
@@ -25,9 +28,6 @@ from tokenmill.wire.dead_letters import (
     letter_partition,
     parse_place,
 )
-
-from ..kafka.clients import consumer, offsets, producer, read_range
-from ..kafka.control_topic import require_topic
 from ..settings import Settings, dead_letter_topic
 from .produce.sender import raise_for
 

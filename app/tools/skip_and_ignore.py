@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.app.kafka.control_log import skip_request_record
 from tokenmill.errors import DifferenceError, InputError, MovedError
 from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.reading.continuing import LONGEST_TAIL
 from tokenmill.records import SourceRecord
-from tokenmill.wire.ignoring import ignore_record, record_hash
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer, offsets, read_range
+from ..kafka.control_log import skip_request_record
 from ..kafka.control_topic import Settled, require_topic, write_control
+from ..kafka.ignoring import ignore_record, record_hash
 from ..kafka.settled_streams import settled_stream, settled_streams
 from ..kafka.token_topic import REFUSALS, message_of, offered, offset_before, published_head, readable
 from ..mill.skip_list import has_passed
@@ -39,7 +39,7 @@ async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) 
     """Ask the mills of a raw topic to skip a record; the request is durable when this returns.
 
     The worker that owns the partition sees it within seconds, ends, and puts the record on the skip list when it
-    resumes (`tokenmill.app.mill.skip_list`), unless it has published past the record by then. The streams that one mill
+    resumes (`app.mill.skip_list`), unless it has published past the record by then. The streams that one mill
     makes are changed together: none of them is changed where one has published past the record, for its blocks
     would be different when computed again.
 
@@ -108,7 +108,7 @@ async def ignore(settings: Settings, topic: str, partition: int, offset: int) ->
     """Put a message of a token topic on its stream's ignore list; it is there durably when this returns.
 
     Readers that halted over it go on within seconds, and no other reader halts there. A message that they would take is
-    refused; it would be taken all the same (`tokenmill.wire.ignoring`).
+    refused; it would be taken all the same (`app.kafka.ignoring`).
 
     Raises:
         InputError: there is no such message, or readers take it, or may yet take it.

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Any, Final
 
 from tokenmill.errors import SettingsError
-from tokenmill.stages.engines import (
+
+from ..milling.tokenizers import (
     FAST,
     PROBE,
     REFERENCE,
@@ -19,11 +20,11 @@ from tokenmill.stages.engines import (
     choose_engine,
     open_fast,
 )
-from tokenmill.stages.engines.description import Description
-from tokenmill.stages.engines.differences import TextDifference, find_differences
-from tokenmill.stages.engines.hugging_face import HuggingFace
-from tokenmill.stages.engines.spelling import Spelled
-from tokenmill.stages.engines.vocabulary import ChosenToken, dtype_for, end_of, padding_of
+from ..milling.tokenizers.description import Description
+from ..milling.tokenizers.differences import TextDifference, find_differences
+from ..milling.tokenizers.hugging_face import HuggingFace
+from ..milling.tokenizers.spelling import Spelled
+from ..milling.tokenizers.vocabulary import ChosenToken, dtype_for, end_of, padding_of
 
 SAMPLE_BYTES: Final = 16 * 1024 * 1024
 """Text that is looked at: enough for a speed, and for a fast engine's cache to be as full as it gets."""

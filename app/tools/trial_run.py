@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from tokenmill.errors import SettingsError
-from tokenmill.funnel.trial import Trial
-from tokenmill.milling.columns import PART_BYTES, PART_RECORDS
-from tokenmill.sources.items import DocumentSource, ItemChunk, Place, Refused
-from tokenmill.sources.reading_order import ITEM_BYTES, ReadAhead
 from tokenmill.spelling import nearest
-from tokenmill.stages.decoding import FORMATS
-from tokenmill.stages.engines import RAW_BYTES
-from tokenmill.stages.steps.profiles import PROFILES
 
+from ..funnel.trial import Trial
 from ..mill.recipes import RawTopicPlan, plan_topic
+from ..milling.columns import PART_BYTES, PART_RECORDS
+from ..milling.decoding import FORMATS
+from ..milling.steps.profiles import PROFILES
+from ..milling.tokenizers import RAW_BYTES
 from ..settings import Settings
+from ..sources.items import DocumentSource, ItemChunk, Place, Refused
+from ..sources.reading_order import ITEM_BYTES, ReadAhead
 from ..tasks import in_thread
 from .produce.summary import PassedOver
 

@@ -104,7 +104,7 @@ ATTRIBUTES: Final[Attributes] = {
     Subscription: ["assignment"],
     TopicPartitionState: ["has_valid_position", "position"],
 }
-"""The attributes that it reads or sets. What is asked about cluster and connections: `tokenmill.app.kafka.cluster`."""
+"""The attributes that it reads or sets. What is asked about cluster and connections: `app.kafka.cluster`."""
 
 
 def check_faust() -> None:

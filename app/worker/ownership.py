@@ -58,7 +58,7 @@ P = TypeVar("P", bound=OwnedPartition)
 
 
 class Partitions(Generic[P]):
-    """The handler (`tokenmill.app.worker.transport.Handler`) of both apps."""
+    """The handler (`app.worker.transport.Handler`) of both apps."""
 
     def __init__(self, open_partition: "Callable[[TP], P]") -> None:
         """Make partitions with ``open_partition``."""

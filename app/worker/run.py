@@ -12,13 +12,12 @@ from typing import Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 import faust
 from faust.types import TP
 
-from tokenmill.processes import allow_more_files, keep_loaded
-
 from ..broker_contact import CONTACT
 from ..kafka import fastpath
 from ..kafka.clients import require_group
 from ..kafka.settled_streams import require_ready
 from ..logs import set_up_logging
+from ..processes import allow_more_files, keep_loaded
 from ..settings import Settings
 from ..telemetry.measuring import Measured, measure
 from ..telemetry.reporting import WorkerReporter
@@ -153,7 +152,7 @@ def _end_in_time(code: int) -> None:
 
 
 def run_worker(app: BatchApp, settings: Settings) -> NoReturn:
-    """Run the app until SIGTERM or SIGINT, or until it ends itself (`tokenmill.app.worker.ending`); does not return."""
+    """Run the app until SIGTERM or SIGINT, or until it ends itself (`app.worker.ending`); does not return."""
     os.environ.setdefault("RAYON_NUM_THREADS", str(settings.tokenizer_threads))  # read at the first batch
     set_up_logging(settings.log_format, settings.log_level)
     allow_more_files()

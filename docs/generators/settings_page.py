@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 
+from tokenmill.app.milling.decoding import MODES
 from tokenmill.app.settings.connections import SECRETS, ConnectionSettings, RegistrySettings
 from tokenmill.app.settings.model import ENVIRONMENT_PREFIX, Settings, TopicSettings
 from tokenmill.app.settings.values import (
@@ -23,7 +24,6 @@ from tokenmill.app.settings.values import (
 )
 from tokenmill.packings import PACKINGS
 from tokenmill.parameters import parameters_of
-from tokenmill.stages.decoding import MODES
 
 OUTSIDE_THE_FINGERPRINT: Final = frozenset({"stream_suffix", "segment_blocks", "era_blocks", "era_max_seconds"})
 """Settings of a topic that change no token: names of its streams, how a store cuts them into files, and its eras."""

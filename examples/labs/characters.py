@@ -13,7 +13,7 @@ import numpy as np
 from corpus import arguments
 
 from tokenmill.app.settings import Settings
-from tokenmill.sources import Reading, Refused, find_sources, read_items, shape_for
+from tokenmill.app.sources import Reading, Refused, find_sources, read_items, shape_for
 
 
 def main() -> None:

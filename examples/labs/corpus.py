@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenmill.funnel.retention import Retention
+from tokenmill.app.funnel.retention import Retention
 from tokenmill.store import read_stream
 from tokenmill.wire.totals import Totals
 

@@ -18,8 +18,8 @@ from tokenmill import errors
 from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import SECRETS, Settings
+from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
 from tokenmill.records import FLUSH_HEADER
-from tokenmill.sources.file_sources import CHUNK_ENTRIES
 from tokenmill.store import Store
 
 pytestmark = pytest.mark.usefixtures("logging_restored")

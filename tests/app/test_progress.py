@@ -14,9 +14,9 @@ from tests.outages import Hands
 from tokenmill.app.cli import progress
 from tokenmill.app.cli.produce_output import ProduceProgress
 from tokenmill.app.cli.progress import SIGNALS, until_interrupted, with_outage_messages
+from tokenmill.app.sources import Refused
 from tokenmill.app.tools.produce import Summary
 from tokenmill.app.tools.produce.sender import Acknowledged
-from tokenmill.sources import Refused
 
 
 def test_a_log_hears_how_much_was_read_and_what_is_left(

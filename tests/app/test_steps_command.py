@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenmill.app.cli import create_cli
+from tokenmill.app.milling.steps.profiles import PROFILES
+from tokenmill.app.milling.steps.registry import STEPS
 from tokenmill.app.settings import Settings
 from tokenmill.errors import InputError
-from tokenmill.stages.steps.profiles import PROFILES
-from tokenmill.stages.steps.registry import STEPS
 
 
 def said(*arguments: str) -> str:

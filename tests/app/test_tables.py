@@ -15,15 +15,15 @@ import tokenmill
 from tokenmill.app.cli import control_records, dead_letters, figures, inspect, pack, status, trying, verify
 from tokenmill.app.cli import settings_and_topics as topics
 from tokenmill.app.cli.tables import GAP, ShownTable, pairs
+from tokenmill.app.funnel.retention import Retention
+from tokenmill.app.funnel.trial import StageSpeed
+from tokenmill.app.kafka.dead_letters import DeadLetter, RecordPlace
 from tokenmill.app.settings import load_with_origins
 from tokenmill.app.tools.inspect import ChainReport, SegmentReport
 from tokenmill.app.tools.inspect.record_ledger import ChainLedger, RecordLedger
 from tokenmill.app.tools.pack.packing_run import PackedStream
 from tokenmill.app.tools.verify import ChainResult, VerifyResult
 from tokenmill.eras import Era, EraRange
-from tokenmill.funnel.retention import Retention
-from tokenmill.funnel.trial import StageSpeed
-from tokenmill.wire.dead_letters import DeadLetter, RecordPlace
 from tokenmill.wire.totals import Totals
 
 CLI = Path(tokenmill.__file__).parents[1] / "app" / "cli"

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from tokenmill.app.cli import main, progress, trying
+from tokenmill.app.milling.steps.profiles import PROFILES
 from tokenmill.app.tools.trial_run import TrialProgress
 from tokenmill.errors import InputError, SettingsError
-from tokenmill.stages.steps.profiles import PROFILES
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 

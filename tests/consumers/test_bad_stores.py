@@ -12,13 +12,13 @@ import pytest
 from tests.consumers.scenes import ERAS, INFO, OPEN_ERAS, era_store, expected, grow, open_batches, rows_of
 from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store, segment_of
 from tests.store.eras import make_eras, write_eras
+from tokenmill.app.segments.retiring import retire
+from tokenmill.app.tools.repair.rebuilding import NoDonor
+from tokenmill.app.tools.repair.repairing import repair_partition
 from tokenmill.consumers import Batches, Documents, EraDataset
 from tokenmill.errors import DamagedError, DifferenceError, InputError, StoreError, TokenMillError
 from tokenmill.store import Store, StreamInfo
 from tokenmill.store.eras import ROW_BYTES
-from tokenmill.store.rebuilding import NoDonor
-from tokenmill.store.repairing import repair_partition
-from tokenmill.store.retiring import retire
 
 
 def be_no_store(store: Store) -> None:

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, default_collate
 from tests.consumers.scenes import CHAINS, INFO, era_store, open_batches
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
 from tests.store.eras import make_eras, write_eras
+from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import Batch, BatchDocuments, EraDataset, StepDataset
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.store import Store
-from tokenmill.store.retiring import retire
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
 

@@ -17,10 +17,10 @@ from tests.consumers.packed import given_documents, pack, packed_info, packed_st
 from tests.milled_store import SHAPES as MILLED_SHAPES
 from tests.milled_store import milled_store
 from tests.store.chains import STREAM, segment_of
+from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import Documents
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import Store
-from tokenmill.store.retiring import retire
 
 LENGTHS = [3, 12, 5, 1, 10, 4, 7, 2, 5, 9, 6, 3, 21, 1, 2, 8]
 LABELS = ["bad", "good", "bad"]

@@ -27,10 +27,10 @@ from tests.consumers.scenes import (
 )
 from tests.store.chains import STREAM
 from tests.store.eras import write_eras
+from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import StepDataset
 from tokenmill.errors import InputError, StoreError
 from tokenmill.store import Store
-from tokenmill.store.retiring import retire
 
 STOPS = [sum(era.blocks for era in ERAS[: number + 1]) for number in range(len(OPEN_ERAS))]
 """Of each era, the sample after its last one."""

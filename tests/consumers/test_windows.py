@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.consumers.scenes import CHAINS, INFO, era_store
 from tests.store.chains import STREAM, fill, tokens_of
+from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import Windows
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.store import Store
-from tokenmill.store.retiring import retire
 
 
 @pytest.fixture(scope="module")

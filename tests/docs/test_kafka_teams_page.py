@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
-from tests.stages.decoding.opened import answer, opened
-from tests.stages.decoding.registered import Registry, avro, framed, written
+from tests.app.milling.decoding.opened import answer, opened
+from tests.app.milling.decoding.registered import Registry, avro, framed, written
 from tests.strategies import json_bytes
+from tokenmill.app.milling.decoding import FORMATS, MODES, REASONS
 from tokenmill.app.settings import Settings, load_settings
 from tokenmill.documents import Document
-from tokenmill.stages.decoding import FORMATS, MODES, REASONS
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "kafka_teams.md").read_text()
 

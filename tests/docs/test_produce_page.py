@@ -10,17 +10,17 @@ from zipfile import ZipFile
 import pytest
 from typer.main import get_command
 
+from tests.app.sources.files import as_lines, write_csv, write_jsonl, write_parquet
 from tests.conftest import TopicFactory
 from tests.service import in_own_loop
-from tests.sources.files import as_lines, write_csv, write_jsonl, write_parquet
 from tokenmill.app.cli import create_cli
 from tokenmill.app.cli.options import FOLDED
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.sources.archives import ZIP
-from tokenmill.sources.compressed import SUFFIXES
-from tokenmill.sources.formats import BY_SUFFIX
+from tokenmill.app.sources.archives import ZIP
+from tokenmill.app.sources.compressed import SUFFIXES
+from tokenmill.app.sources.formats import BY_SUFFIX
 
 PAGE = (Path(__file__).parents[2] / "docs" / "produce.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]

@@ -16,25 +16,25 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from tests.app.milling.tokenizers.conftest import words
+from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
 from tests.bad_inputs import TABLE
 from tests.mills import RAW, RECIPE, Source, cut_blocks
 from tests.plain_rules import WHITE, PlainRules, PlainTokenizer, Refused
-from tests.stages.engines.conftest import words
-from tests.stages.engines.panicking import HARMFUL, panicking
 from tests.strategies import ROWS, json_bytes, json_objects, json_values, nasty_bytes, texts
+from tokenmill.app.milling.decoding import REASONS
+from tokenmill.app.milling.outcomes import NO_TOKENS, SKIPPED, Kind
+from tokenmill.app.milling.packing.document_shapes import TOO_LONG, TOO_SHORT
+from tokenmill.app.milling.recipe_stages import complete, open_stages
+from tokenmill.app.milling.steps.min_chars import TOO_SHORT as TOO_FEW_CHARS
+from tokenmill.app.milling.steps.normalized_length import NORMALIZED_TOO_LARGE
+from tokenmill.app.milling.steps.not_empty import EMPTY
+from tokenmill.app.milling.tokenizers import TOKENIZER_FAILED, TokenizerFile, open_engine
+from tokenmill.app.milling.training_tokenizer import train_tokenizer
+from tokenmill.app.milling.user_function import FUNCTION_FAILED, REJECTED
 from tokenmill.documents import document_meta
-from tokenmill.milling.document_shapes import TOO_LONG, TOO_SHORT
-from tokenmill.milling.outcomes import NO_TOKENS, SKIPPED, Kind
 from tokenmill.recipe import Recipe
-from tokenmill.recipe_stages import complete, open_stages
 from tokenmill.records import Record
-from tokenmill.stages.decoding import REASONS
-from tokenmill.stages.engines import TOKENIZER_FAILED, TokenizerFile, open_engine
-from tokenmill.stages.steps.min_chars import TOO_SHORT as TOO_FEW_CHARS
-from tokenmill.stages.steps.normalized_length import NORMALIZED_TOO_LARGE
-from tokenmill.stages.steps.not_empty import EMPTY
-from tokenmill.stages.training_tokenizer import train_tokenizer
-from tokenmill.stages.user_function import FUNCTION_FAILED, REJECTED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "record_to_tokens.md").read_text()
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 import pytest
 
 from docs.generators.settings_page import OUTSIDE_THE_FINGERPRINT, page
-from tests.stages.engines.conftest import words
+from tests.app.milling.tokenizers.conftest import words
 from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.app.settings import Settings, TopicSettings, load_settings
-from tokenmill.stages.training_tokenizer import train_tokenizer
 
 FILE: Final = Path(__file__).parents[2] / "docs" / "settings.md"
 OTHER: Final[dict[str, Any]] = {
@@ -30,7 +30,7 @@ OTHER: Final[dict[str, Any]] = {
     "max_fields_bytes": 7,
     "normalize": "NFC",
     "min_chars": 7,
-    "function": "tests.stages.steps.user_functions:shouted",
+    "function": "tests.app.milling.steps.user_functions:shouted",
     "steps": "sample",
     "shards": 2000,  # with splits that add up to it, below
     "splits": {"train": 900, "validation": 20},

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from docs.generators.steps_page import page
+from tokenmill.app.milling.steps.pipeline import canonical_entries
+from tokenmill.app.milling.steps.registry import STEPS
 from tokenmill.parameters import parameters_of
-from tokenmill.stages.steps.pipeline import canonical_entries
-from tokenmill.stages.steps.registry import STEPS
 
 FILE: Final = Path(__file__).parents[2] / "docs" / "steps.md"
 

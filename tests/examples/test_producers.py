@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import pytest
 
+from tests.app.milling.decoding.opened import opened
 from tests.conftest import TopicFactory
 from tests.marked import until
 from tests.service import Raw, Service, raw_records, send, service_settings
-from tests.stages.decoding.opened import opened
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.documents import Document

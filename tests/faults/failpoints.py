@@ -19,8 +19,8 @@ from tokenmill.app.cli import main
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill import raw_partition
 from tokenmill.app.mill.era_closing import Extents
+from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.worker import transport
-from tokenmill.milling.partition_mill import PartitionMill
 
 VARIABLE: Final = "FAILPOINT"
 SETTLING: Final = ("genesis", "tokenizer")

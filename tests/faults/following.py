@@ -10,12 +10,12 @@ from typing import Final, Self
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.faults.oracle import Expected, Kept, kept_of, new_reader, partitions_of, read_control
+from tokenmill.app.milling.recipe_stages import reopen_stages
+from tokenmill.app.milling.reference import Reference, ReferenceBlock
+from tokenmill.app.milling.tokenizers import REFERENCE, load_tokenizer
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.errors import StoreError
-from tokenmill.milling.reference import Reference, ReferenceBlock
-from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import Record
-from tokenmill.stages.engines import REFERENCE, load_tokenizer
 from tokenmill.store import PartitionReader, open_partition
 
 LOOK_SECONDS: Final = 1.0

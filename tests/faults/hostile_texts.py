@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final, cast
 
 from tests.mills import RECIPE, Source
-from tokenmill.recipe_stages import complete
+from tokenmill.app.milling.recipe_stages import complete
+from tokenmill.app.milling.tokenizers import EngineName, load_tokenizer
 from tokenmill.records import Record
-from tokenmill.stages.engines import EngineName, load_tokenizer
 
 UNITS: Final = {
     "white space": " ",

@@ -16,12 +16,12 @@ from confluent_kafka import Message as KafkaMessage
 from tests.eras.judging import chain_of, read_ended, stops_of
 from tests.faults.trial import Trial
 from tokenmill.app.kafka.control_log import ControlLog
+from tokenmill.app.milling.outcomes import Kind, Outcome
+from tokenmill.app.milling.recipe_stages import reopen_stages
+from tokenmill.app.milling.reference import Reference, ReferenceBlock
+from tokenmill.app.milling.tokenizers import REFERENCE, TOKENIZER_FAILED, Engine, load_tokenizer
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
-from tokenmill.milling.outcomes import Kind, Outcome
-from tokenmill.milling.reference import Reference, ReferenceBlock
-from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import Record
-from tokenmill.stages.engines import REFERENCE, TOKENIZER_FAILED, Engine, load_tokenizer
 from tokenmill.store import open_partition
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message

@@ -24,11 +24,11 @@ from tests.store.chains import (
     tokens_of,
 )
 from tests.store.giving import ChainDonor
+from tokenmill.app.segments.retiring import retire
+from tokenmill.app.tools.repair.repairing import examine, repair_partition
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import PartitionWriter, Store, open_partition
-from tokenmill.store.repairing import examine, repair_partition
-from tokenmill.store.retiring import retire
 from tokenmill.store.stream import read_start
 from tokenmill.wire.pieces import decode_entry
 

@@ -15,13 +15,13 @@ from tests.faults.test_worker_kills import kill_one
 from tests.faults.trial import Trial
 from tests.service import Service, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.stages.curation.choosing import WITH_KERNELS, compile_kernels
-from tokenmill.stages.steps.registry import STEPS
+from tokenmill.app.milling.curation.choosing import WITH_KERNELS, compile_kernels
+from tokenmill.app.milling.steps.registry import STEPS
 
 for library in ("spacy", "numba", "ftfy", "re2", "fasttext"):
     pytest.importorskip(library)
 
-from tokenmill.stages.curation import compiled  # noqa: E402 - needs numba
+from tokenmill.app.milling.curation import compiled  # noqa: E402 - needs numba
 
 URLS: Final = (*["http://good.example/page"] * 8, f"http://www.{LISTED_DOMAIN}/", "http://good.example/casino-royal")
 BURST: Final = 3

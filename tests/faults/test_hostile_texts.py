@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import vocabularies
-from tokenmill.stages.engines import RAW_BYTES
-from tokenmill.stages.steps.normalized_length import NORMALIZED_TOO_LARGE
+from tokenmill.app.milling.steps.normalized_length import NORMALIZED_TOO_LARGE
+from tokenmill.app.milling.tokenizers import RAW_BYTES
 
 ROOT = Path(__file__).parents[2]
 MOST_MIB = 960

@@ -14,9 +14,9 @@ from typing import Any, Final
 import psutil
 import pytest
 
+from tests.app.sources.files import WRITERS, write_jsonl
 from tests.app.tools.pack.packing import content, require_equal, rows
 from tests.faults.trial import Trial
-from tests.sources.files import WRITERS, write_jsonl
 from tokenmill.errors import DiskError
 
 OFTEN: Final = """

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
 from tests.conftest import TopicFactory
 from tests.faults.feeding import flush_all
 from tests.faults.harmful_step import HOLDS
@@ -13,7 +14,6 @@ from tests.faults.supervised import Supervised
 from tests.faults.test_steps import in_force, obey
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, send, service_settings
-from tests.stages.engines.panicking import HARMFUL, panicking
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.supervisor import WatchLimits
 from tokenmill.app.tools.verify import verify

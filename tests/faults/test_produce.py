@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests import forked
+from tests.app.sources.files import WRITERS, as_lines
 from tests.conftest import TopicFactory
 from tests.faults.oracle import read_letters
 from tests.faults.trial import Trial
 from tests.forked import Forked, command
 from tests.service import in_own_loop
-from tests.sources.files import WRITERS, as_lines
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings

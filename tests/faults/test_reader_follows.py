@@ -15,10 +15,10 @@ from tests.faults.trial import Trial
 from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store, tokens_of
 from tests.store.giving import ChainDonor
 from tests.store.test_killed_writer import WRITE
+from tokenmill.app.segments.retiring import retire
+from tokenmill.app.tools.repair.repairing import repair_partition
 from tokenmill.errors import DamagedError
 from tokenmill.store import PartitionReader, open_partition
-from tokenmill.store.repairing import repair_partition
-from tokenmill.store.retiring import retire
 
 INFO: Final = make_info(block_tokens=17, segment_blocks=16)
 """As in `WRITE`."""

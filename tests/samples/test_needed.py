@@ -10,9 +10,9 @@ import pytest
 
 from tests.consumers.scenes import BLOCKS, ERAS, INFO, OPEN_ERAS, STOPS, era_store, expected, open_batches, rows_of
 from tests.store.chains import STREAM
+from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, first_needed, read_state
-from tokenmill.store.retiring import retire
 
 VIEWS = (INFO.block_tokens - 1) // 4
 PARTITIONS = len(ERAS[-1].ranges)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.consumers.scenes import open_batches
 from tests.store.chains import STREAM, fill, make_info, make_store
 from tests.store.eras import make_eras, write_eras
+from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import Batch, Batches
 from tokenmill.eras import Era
 from tokenmill.errors import InputError
@@ -21,7 +22,6 @@ from tokenmill.reading.acceptance import Blocks
 from tokenmill.samples import Position, SequenceId, Tracer
 from tokenmill.store import Store
 from tokenmill.store.commit_log import Rows
-from tokenmill.store.retiring import retire
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 

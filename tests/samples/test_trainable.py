@@ -9,10 +9,10 @@ import pytest
 from tests.consumers.scenes import CHAINS, ERAS, INFO, OPEN_ERAS, era_store, grow
 from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store
 from tests.store.eras import make_eras, write_eras
+from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, DifferenceError, InputError
 from tokenmill.samples import SequenceId, TrainableSamples
 from tokenmill.store import Store
-from tokenmill.store.retiring import retire
 
 
 def open_samples(store: Store, **options: Any) -> TrainableSamples:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tests.simulation.logs import Log, step
+from tokenmill.app.milling.outcomes import Outcome
 from tokenmill.errors import MovedError
-from tokenmill.milling.outcomes import Outcome
 from tokenmill.records import Record
 from tokenmill.wire.message import Message, decode_message, encode_header
 

@@ -11,9 +11,9 @@ from tests.simulation.broker import Broker, SimulatedLogs, Stored
 from tests.simulation.scene import Scene
 from tests.simulation.store import Store
 from tests.simulation.worker import MillWorker, reaches
+from tokenmill.app.milling.outcomes import Kind
+from tokenmill.app.milling.reference import ReferenceBlock
 from tokenmill.errors import DifferenceError, GapError, SourceError
-from tokenmill.milling.outcomes import Kind
-from tokenmill.milling.reference import ReferenceBlock
 from tokenmill.reading.continuing import Tail
 from tokenmill.reading.resume import resume_point
 from tokenmill.records import Record

@@ -9,12 +9,14 @@ import pytest
 from tests.simulation import worker
 from tests.simulation.history import Action, Plan, draw_plan
 from tests.simulation.worker import Rules
+from tokenmill.app.mill import log_end
+from tokenmill.app.mill.log_end import LogEnd, ReadMessages
+from tokenmill.app.milling.packing import reopening
+from tokenmill.app.segments import following
 from tokenmill.errors import SourceError
-from tokenmill.milling import reopening
-from tokenmill.reading import continuing, following, log_end
+from tokenmill.reading import continuing
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.reading.continuing import ChainLogs
-from tokenmill.reading.log_end import LogEnd, ReadMessages
 from tokenmill.reading.resume import ResumePoint, Run, genesis_point
 from tokenmill.wire.message import Message
 

@@ -9,9 +9,9 @@ from tests.simulation.broker import Stored
 from tests.simulation.logs import Log, step
 from tests.simulation.worker import ResumeError, Rules
 from tokenmill.app.segments.block_appender import HALTING
+from tokenmill.app.segments.following import GapSearch, find_start
 from tokenmill.errors import GapError
 from tokenmill.reading.acceptance import Acceptor, Blocks, Gap, Taken
-from tokenmill.reading.following import GapSearch, find_start
 from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import Message

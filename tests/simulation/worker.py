@@ -10,13 +10,13 @@ from tests.mills import PARTITION
 from tests.simulation.broker import Broker, Flight, SimulatedLogs, stored
 from tests.simulation.logs import step
 from tests.simulation.scene import Scene
+from tokenmill.app.mill.log_end import LogEnd
 from tokenmill.app.mill.raw_partition import HALTING
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.packing import reopening
+from tokenmill.app.milling.partition_mill import Milled, PartitionMill
 from tokenmill.errors import MovedError
-from tokenmill.milling import reopening
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.partition_mill import Milled, PartitionMill
 from tokenmill.reading.continuing import Tail, find_tail
-from tokenmill.reading.log_end import LogEnd
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.genesis import Genesis

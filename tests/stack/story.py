@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tokenmill.app.milling.steps.gopher_quality import GopherQuality
+from tokenmill.app.milling.steps.protocol import Rejected
 from tokenmill.documents import Document
-from tokenmill.stages.steps.gopher_quality import GopherQuality
-from tokenmill.stages.steps.protocol import Rejected
 
 from .corpus import Corpus, write_json_lines, write_parquet
 from .project import Project

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterator
 
+from tokenmill.app.tools.repair.rebuilding import Given
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import StreamInfo
-from tokenmill.store.rebuilding import Given
 
 
 class ChainDonor:

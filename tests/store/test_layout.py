@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
+from tokenmill.app.segments.retiring import retire
+from tokenmill.app.tools.export.folder import ExportFolder
 from tokenmill.errors import LockedError, StoreError
-from tokenmill.exports.folder import ExportFolder
 from tokenmill.store import StoreLock
 from tokenmill.store.layout import (
     PartitionLock,
@@ -23,7 +24,6 @@ from tokenmill.store.layout import (
     segment_firsts,
     write_at,
 )
-from tokenmill.store.retiring import retire
 
 
 def test_a_segment_is_named_after_its_first_block() -> None:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, segment_of, tokens_of
+from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import DocumentPiece, PartitionReader, PartitionWriter, Store, maps, open_partition
 from tokenmill.store.commit_log import BLOCK_ROW
-from tokenmill.store.retiring import retire
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 
 INFO = make_info()

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.chains import STREAM, contents, directory_of, fill, make_chain, make_info, make_store, segment_of
+from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError
 from tokenmill.store import PartitionWriter, Store, open_partition
 from tokenmill.store.recovery import Recovered, recover_partition
-from tokenmill.store.retiring import retire
 
 INFO = make_info(segment_blocks=12)
 CHAIN = make_chain(INFO, 30)

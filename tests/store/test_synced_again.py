@@ -8,10 +8,10 @@ import pytest
 from tests.faults.crashes import real_tree
 from tests.faults.recording import NOBODY, Op, Recording
 from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, segment_of
+from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DiskError, StoreError
 from tokenmill.store import PartitionWriter, Start, Store, open_partition
 from tokenmill.store.commit_log import scan
-from tokenmill.store.retiring import retire
 from tokenmill.store.stream import write_start
 
 INFO = make_info()

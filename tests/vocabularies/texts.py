@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from tokenmill.stages.engines import PROBE
+from tokenmill.app.milling.tokenizers import PROBE
 
 PROSE: Final = pydoc_data.topics.topics["lambda"] + pydoc_data.topics.topics["strings"]
 CODE: Final = inspect.getsource(json)

@@ -11,7 +11,6 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import DamagedError, InputError, StoreError, TopicError
 from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import Store, partitions_in, read_stream, streams_in
-from tokenmill.store.retiring import retire
 
 from ...broker_contact import CONTACT
 from ...kafka.clients import consumer, offsets
@@ -25,6 +24,7 @@ from ...telemetry import worker_metrics as metrics
 from ...telemetry.measuring import free_bytes, measure
 from ...telemetry.reporting import WorkerReporter
 from ..era_bringing import EraBringer
+from ..retiring import retire
 from ..store_opening import bring_stream
 from .stream_flow import CopyMeasure, FurthestBlocks, MirroredStream, StreamFlow
 

@@ -12,10 +12,10 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from tokenmill.backoff import Backoff
 from tokenmill.errors import BrokerError, DiskError, GapError, MovedError, SourceError
 from tokenmill.store import EraReader, Store, open_eras
 
+from ...backoff import Backoff
 from ...kafka.clients import consumer, offsets
 from ...kafka.cluster import NO_LEADER, is_connected, leader, update_metadata
 from ...kafka.control_topic import Settled

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from tokenmill.errors import BrokerError, SettingsError, StoreError, TopicError
-from tokenmill.sources.source_changes import KnownSource
 from tokenmill.store import StreamInfo, open_eras, open_partition, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
 from tokenmill.store.sealing import Manifest, sealed_segments
@@ -17,6 +16,7 @@ from tokenmill.wire.pieces import PADDING
 
 from ...broker_contact import no_answer
 from ...settings import Settings
+from ...sources.source_changes import KnownSource
 from ..inspect.packed import StoredPack
 from ..inspect.record_ledger import ChainLedger, added, read_ledger
 from ..produce.run_notes import RunStart, produced_runs

@@ -21,9 +21,6 @@ from tokenmill.errors import (
     StoreError,
     TopicError,
 )
-from tokenmill.recipe_stages import decoder_of
-from tokenmill.stages.decoding import Decoder
-from tokenmill.stages.engines import RAW_BYTES, REFERENCE, Engine, TokenizerFile, open_engine
 from tokenmill.store import StreamInfo, open_partition, read_stream
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, is_packed, partition_directory, stream_directory
 from tokenmill.store.segment import Segment
@@ -36,6 +33,9 @@ from ...kafka.control_topic import require_topic
 from ...kafka.schema_registry import schemas_for_command
 from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import message_of, message_with
+from ...milling.decoding import Decoder
+from ...milling.recipe_stages import decoder_of
+from ...milling.tokenizers import RAW_BYTES, REFERENCE, Engine, TokenizerFile, open_engine
 from ...settings import Settings
 
 

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.errors import DamagedError, InputError, RecordError
-from tokenmill.recipe_stages import decoder_of
-from tokenmill.stages.splits import SplitRule
 from tokenmill.store import open_eras, open_partition, read_stream, streams_in
 from tokenmill.store.layout import PACK_DIRECTORY, comparing, is_packed
 from tokenmill.untrusted import parse_json, regular_file
-from tokenmill.wire.dead_letters import RecordPlace
 from tokenmill.wire.message import Message
 
+from ...kafka.control_log import ControlLog
 from ...kafka.control_topic import Settled
+from ...kafka.dead_letters import RecordPlace
 from ...kafka.schema_registry import schemas_for_command
+from ...milling.recipe_stages import decoder_of
+from ...milling.splits import SplitRule
 from ...settings import Settings, Stream
 from ..pack.pack_state import PackFiles, PackRun
-from ..store_repair import examine_store
+from ..repair.store_repair import examine_store
 from .block_trace import genesis_in
 from .record_ledger import ChainLedger, RecordLedger, account, raw_partition_accounts, read_ledger
 from .rejected import RejectedDocument, require_counted

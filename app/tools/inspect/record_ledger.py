@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.funnel.retention import Retention
 from tokenmill.wire.message import Message
 from tokenmill.wire.references import split_references
 from tokenmill.wire.totals import Totals
 
+from ...funnel.retention import Retention
 from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled, require_topic
 from ...kafka.settled_streams import settled_streams

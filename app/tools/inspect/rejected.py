@@ -9,17 +9,17 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.documents import Document
 from tokenmill.errors import InputError
-from tokenmill.milling.columns import OutcomeColumns, RecordColumns
-from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Stages
-from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import SourceRecord
-from tokenmill.wire.dead_letters import RecordPlace
 
 from ...kafka.clients import consumer, offsets, read_batches
 from ...kafka.control_topic import Settled, require_topic
+from ...kafka.dead_letters import RecordPlace
 from ...kafka.schema_registry import schemas_for_command
 from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...kafka.token_topic import published_head
+from ...milling.columns import OutcomeColumns, RecordColumns
+from ...milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Stages
+from ...milling.recipe_stages import reopen_stages
 from ...settings import Settings
 
 

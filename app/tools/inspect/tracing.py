@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 from aiokafka import TopicPartition
 
-from tokenmill.milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
-from tokenmill.recipe_stages import decoder_of, reopen_stages
-from tokenmill.stages.engines import REFERENCE
-
 from ...kafka.clients import consumer
 from ...kafka.control_topic import require_topic
 from ...kafka.schema_registry import schemas_for_command
 from ...kafka.settled_streams import lists_of, settled_stream, tokenizer_of
+from ...milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
+from ...milling.recipe_stages import decoder_of, reopen_stages
+from ...milling.tokenizers import REFERENCE
 from ...settings import Settings
 from .block_trace import RecordText, record_at, record_text
 

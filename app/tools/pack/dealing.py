@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tokenmill.sources.items import DocumentSource, Item, Refused, as_earlier
-from tokenmill.sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
-
+from ...sources.items import DocumentSource, Item, Refused, as_earlier
+from ...sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
 from ..produce.producing import partition_of
 from ..produce.run_notes import IN_TURN
 from ..produce.summary import Summary

@@ -22,16 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import TokenMillError
-from tokenmill.milling.outcomes import Stages
-from tokenmill.processes import allow_more_files, collect_seldom, end_with_parent, keep_loaded, side_processes
-from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import FLUSH_HEADER, Record
-from tokenmill.sources.file_sources import Reading
-from tokenmill.sources.items import Item
-from tokenmill.stages.engines import EngineName, TokenizerFile
 from tokenmill.store import Store
 from tokenmill.wire.genesis import Genesis
 
+from ...milling.outcomes import Stages
+from ...milling.recipe_stages import reopen_stages
+from ...milling.tokenizers import EngineName, TokenizerFile
+from ...processes import allow_more_files, collect_seldom, end_with_parent, keep_loaded, side_processes
+from ...sources.file_sources import Reading
+from ...sources.items import Item
 from ..verify.reference_sample import ReferenceSample
 from .pack_state import PackFiles
 from .parted_sources import FileSlice, Part, ScannedPart, SliceReader, scan

@@ -10,15 +10,15 @@ from typing import Final
 
 from tokenmill.errors import FingerprintError, InputError, StoreError
 from tokenmill.recipe import Recipe
-from tokenmill.sources.file_sources import FileSource
-from tokenmill.sources.items import DocumentSource
-from tokenmill.sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from tokenmill.store import Store, StreamInfo, read_stream, streams_in
 from tokenmill.wire.genesis import Genesis
 
 from ...kafka.control_topic import library_versions
 from ...mill.recipes import RawTopicPlan
 from ...settings import Settings
+from ...sources.file_sources import FileSource
+from ...sources.items import DocumentSource
+from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from .pack_state import PackFiles, PackRun
 
 FIRST_OFFSET: Final = 1

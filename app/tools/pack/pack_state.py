@@ -20,14 +20,14 @@ from typing import Any, Final, Self
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.sources.items import Place
-from tokenmill.sources.reading_order import LaneState, OrderState
-from tokenmill.sources.source_changes import KnownSource
 from tokenmill.store.layout import PACK_DIRECTORY, blaming, put_file, sync_way_to
 from tokenmill.untrusted import read_json_file
 from tokenmill.wire.message import Message, decode_message, encode_header
 
 from ...settings import TopicSettings
+from ...sources.items import Place
+from ...sources.reading_order import LaneState, OrderState
+from ...sources.source_changes import KnownSource
 from ..produce.run_notes import ORDER, ORDERS
 
 RUN_FILE: Final = "run.json"

@@ -9,22 +9,22 @@ from typing import Any
 
 from tokenmill.eras import EraLog
 from tokenmill.errors import InputError, StoreError, TokenMillError
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Stages
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.sources.file_sources import Reading
-from tokenmill.sources.items import DocumentSource
-from tokenmill.sources.reading_order import OrderState, ShuffleBuffer
-from tokenmill.stages.engines import TokenizerFile, reference_of
 from tokenmill.store import StreamInfo, open_eras, open_partition, read_stream
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
+from ...milling.chain_mill import ChainMill
+from ...milling.outcomes import Stages
+from ...milling.partition_mill import PartitionMill
+from ...milling.tokenizers import TokenizerFile, reference_of
 from ...settings import Settings
+from ...sources.file_sources import Reading
+from ...sources.items import DocumentSource
+from ...sources.reading_order import OrderState, ShuffleBuffer
 from ..produce.sender import Acknowledged
 from ..produce.summary import Summary
 from ..verify.comparison import ExpectedBlocks, difference

@@ -15,9 +15,6 @@ from typing import Final, NoReturn
 import xxhash
 
 from tokenmill.errors import DamagedError, InputError, SettingsError
-from tokenmill.sources.file_sources import Reading
-from tokenmill.sources.items import DocumentSource, Refused
-from tokenmill.sources.reading_order import OrderState, ShuffleBuffer
 from tokenmill.store import Store
 from tokenmill.store.layout import StoreLock
 from tokenmill.wire.genesis import MAX_PARTITIONS, Genesis
@@ -25,6 +22,9 @@ from tokenmill.wire.totals import Totals
 
 from ...mill.recipes import RawTopicPlan, plan_topic
 from ...settings import Settings
+from ...sources.file_sources import Reading
+from ...sources.items import DocumentSource, Refused
+from ...sources.reading_order import OrderState, ShuffleBuffer
 from ..produce.producing import PROGRESS_SECONDS
 from ..produce.run_notes import RunIdentity
 from ..produce.sender import Acknowledged

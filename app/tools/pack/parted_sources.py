@@ -5,7 +5,7 @@ A file of JSON lines is divided by bytes, a parquet file by row groups. A part i
 documents go through the file's one `Chunker`, in order. It sees sizes alone: a document that is a line of the file
 stays there (`FileSlice`), until the process reads it that mills it. Everything else comes with its bytes.
 
-Processes that share no memory read parts that are sources by themselves instead (`tokenmill.sources.file_parts`).
+Processes that share no memory read parts that are sources by themselves instead (`app.sources.file_parts`).
 """
 
 import os
@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import SourceError
-from tokenmill.sources.compressed import BUFFER_BYTES, DAMAGE
-from tokenmill.sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
-from tokenmill.sources.formats.columnar import RowGroup, read_parquet, row_groups
-from tokenmill.sources.formats.text import read_lines
-from tokenmill.sources.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet, readable
+
+from ...sources.compressed import BUFFER_BYTES, DAMAGE
+from ...sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
+from ...sources.formats.columnar import RowGroup, read_parquet, row_groups
+from ...sources.formats.text import read_lines
+from ...sources.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet, readable
 
 PART_BYTES: Final = 4 << 20
 """Bytes of a part of a file of lines: far more than a message between processes costs, and small beside a file."""

@@ -10,9 +10,6 @@ from typing import Any, Final, Protocol
 import orjson
 
 from tokenmill.errors import DamagedError, DifferenceError, LockedError
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Outcome, Stages
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.records import SourceRecord
@@ -21,11 +18,14 @@ from tokenmill.store.commit_log import UNKNOWN
 from tokenmill.store.layout import blaming, partition_directory, repair_advice, sync_directory, write_at
 from tokenmill.untrusted import open_regular
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.dead_letters import DeadLetter, RecordPlace, SourcePlace
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
+from ...kafka.dead_letters import DeadLetter, RecordPlace, SourcePlace
+from ...milling.chain_mill import ChainMill
+from ...milling.outcomes import Outcome, Stages
+from ...milling.partition_mill import PartitionMill
 from ..verify.verify_result import ChainResult
 from .pack_state import PackFiles, PartitionState
 

@@ -1,4 +1,4 @@
-"""From sources (`tokenmill.sources`) into a raw topic, exactly once: `produce` sends what was found.
+"""From sources (`app.sources`) into a raw topic, exactly once: `produce` sends what was found.
 
 - `producing` is the run, `sender` the way to Kafka, `summary` what came of it; `dask_lanes` are runs on other hosts.
 - Where a run continues: `resuming` decides, by the notes of the run (`run_notes`), the marks in the raw topic

@@ -1,9 +1,9 @@
 """A run of produce on a Dask cluster: its files in lanes, each lane a task, and each task a run of produce by itself.
 
-Large files are divided first, by tasks as well (`tokenmill.sources.file_parts`). The lane of a file, or a part, is a
+Large files are divided first, by tasks as well (`app.sources.file_parts`). The lane of a file, or a part, is a
 hash of its name, and a lane's run has an identity of its own. So a lane is sent once, whoever sends it and how often it
 is begun: a second attempt fences the first one off, and goes on behind what is acknowledged
-(`tokenmill.app.tools.produce.resuming`). All workers must reach the brokers, and the files by the same paths.
+(`app.tools.produce.resuming`). All workers must reach the brokers, and the files by the same paths.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from pydantic import SecretStr
 
 from tokenmill.errors import InputError, SettingsError, TokenMillError
 from tokenmill.redaction import holds_secret
-from tokenmill.sources import file_parts
-from tokenmill.sources.file_parts import DividedFile, FileParts, divided, may_be_divided, parts_of
-from tokenmill.sources.file_sources import FileSource
-from tokenmill.sources.items import DocumentSource, library
-from tokenmill.sources.paths import is_piped
 
 from ...settings import SECRETS, Settings
+from ...sources import file_parts
+from ...sources.file_parts import DividedFile, FileParts, divided, may_be_divided, parts_of
+from ...sources.file_sources import FileSource
+from ...sources.items import DocumentSource, library
+from ...sources.paths import is_piped
 from .producing import RunPlan, produce
 from .run_notes import RunIdentity
 from .sender import Acknowledged

@@ -15,14 +15,14 @@ from aiokafka.partitioner import murmur2
 
 from tokenmill.errors import BrokerError, InputError, SettingsError, TopicError
 from tokenmill.records import FLUSH_HEADER
-from tokenmill.sources.items import DocumentSource, Item, Refused, as_earlier
-from tokenmill.sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
-from tokenmill.wire.dead_letters import LetterTopic
 
 from ...kafka.clients import producer
+from ...kafka.dead_letters import LetterTopic
 from ...kafka.settled_streams import settled_streams
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
+from ...sources.items import DocumentSource, Item, Refused, as_earlier
+from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from .resuming import Resuming
 from .run_notes import IN_TURN, ORDER, RunIdentity, SentBefore, run_name
 from .run_position import BatchMark, RunCheckpoint, RunPosition, encode_mark

@@ -15,9 +15,12 @@ from aiokafka import AIOKafkaProducer
 
 from tokenmill.documents import MAX_TEXT_BYTES
 from tokenmill.errors import InputError, SourceError
-from tokenmill.sources.items import DocumentSource
-from tokenmill.sources.reading_order import OrderState
-from tokenmill.sources.source_changes import (
+
+from ...kafka.retry import retry
+from ...settings import Settings, produced_topic
+from ...sources.items import DocumentSource
+from ...sources.reading_order import OrderState
+from ...sources.source_changes import (
     KnownSource,
     SourceChange,
     SourceComparison,
@@ -26,9 +29,6 @@ from tokenmill.sources.source_changes import (
     look_at_sources,
     sources_to_send,
 )
-
-from ...kafka.retry import retry
-from ...settings import Settings, produced_topic
 from .run_notes import IN_TURN, NOTHING_BEFORE, ORDER, RunEnd, RunNotes, RunStart, SentBefore
 from .run_position import RunPosition, has_marks, is_complete, partition_ends, read_position
 

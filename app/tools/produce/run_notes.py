@@ -21,14 +21,14 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from tokenmill.errors import SourceError
 from tokenmill.redaction import redacted
-from tokenmill.sources.compressed import MEMORY_BYTES
-from tokenmill.sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
-from tokenmill.sources.reading_order import READERS
-from tokenmill.sources.source_changes import KnownSource
 from tokenmill.untrusted import inflated, parse_json
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings, produced_topic
+from ...sources.compressed import MEMORY_BYTES
+from ...sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
+from ...sources.reading_order import READERS
+from ...sources.source_changes import KnownSource
 
 MOST_BYTES: Final = 256 << 20
 """Largest note of sources that is read, decompressed: that of two million files."""

@@ -1,6 +1,6 @@
 """Where a run continues: the marks that its batches carry, and how they are read back from the topic.
 
-A run numbers its documents from 0, in the order of `tokenmill.sources.reading_order`. The number, or the key,
+A run numbers its documents from 0, in the order of `app.sources.reading_order`. The number, or the key,
 decides the partition, so each partition gets its documents in the order of their numbers. They are sent in batches,
 and a batch is in the log as a whole or not at all; its last record carries the mark. So the last mark of a run in a
 partition says: of this partition's documents, those up to ``number`` are here, and no other.
@@ -13,11 +13,11 @@ import orjson
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import SourceError
-from tokenmill.sources.items import Place
-from tokenmill.sources.reading_order import LaneState, OrderState
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings
+from ...sources.items import Place
+from ...sources.reading_order import LaneState, OrderState
 from .run_notes import NOTHING_BEFORE, RunEnd, RunStart, SentBefore
 
 MARK_HEADER: Final = "tokenmill.produce"

@@ -189,7 +189,7 @@ def raise_for(topic: str, error: BaseException) -> NoReturn:
 async def fenced_producer(
     settings: Settings, name: str, partitions: Mapping[str, int], **options: Any
 ) -> AsyncIterator[AIOKafkaProducer]:
-    """Yield an idempotent producer, as `tokenmill.app.kafka.clients.producer` does; fences earlier ones of this name.
+    """Yield an idempotent producer, as `app.kafka.clients.producer` does; fences earlier ones of this name.
 
     ``partitions`` names the topics, with the number of their partitions: there they can write nothing any more.
 

@@ -11,14 +11,14 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from tokenmill.errors import InputError, TopicError
-from tokenmill.sources.datasets import DatasetInfo, DatasetSource
-from tokenmill.sources.items import DocumentSource, Item, Place, Refused, Unmet
-from tokenmill.sources.source_changes import SourceChange
-from tokenmill.wire.dead_letters import LetterTopic, SourcePlace, cut_letter, encode_dead_letter, letter_partition
 
+from ...kafka.dead_letters import LetterTopic, SourcePlace, cut_letter, encode_dead_letter, letter_partition
 from ...kafka.topic_needs import letter_bytes
 from ...kafka.topics import described, partition_count
 from ...settings import Settings, dead_letter_topic
+from ...sources.datasets import DatasetInfo, DatasetSource
+from ...sources.items import DocumentSource, Item, Place, Refused, Unmet
+from ...sources.source_changes import SourceChange
 from .sender import Acknowledged, raise_for
 
 EXAMPLES: Final = 20

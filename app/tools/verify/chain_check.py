@@ -6,15 +6,15 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.store import StreamInfo
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import Genesis
-from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
+from ...kafka.ignoring import IgnoreList
+from ...milling.chain_mill import ChainMill
 from .comparison import ExpectedBlocks, difference, other_blocks
 from .earlier import VerifiedChain
 from .era_check import EraEnds, OtherHashes

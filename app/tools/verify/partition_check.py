@@ -22,18 +22,18 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import TokenMillError
-from tokenmill.milling.outcomes import Stages
-from tokenmill.milling.partition_mill import PartitionMill
-from tokenmill.processes import collect_seldom, end_with_parent, keep_loaded, side_processes
-from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import SourceRecord
-from tokenmill.stages.engines import RAW_BYTES, TokenizerFile, reference_of
 from tokenmill.wire.genesis import Genesis
 
 from ...kafka import fastpath
 from ...kafka.clients import consumer, read_batches
 from ...kafka.schema_registry import schemas_for_command
 from ...kafka.token_topic import check_source
+from ...milling.outcomes import Stages
+from ...milling.partition_mill import PartitionMill
+from ...milling.recipe_stages import reopen_stages
+from ...milling.tokenizers import RAW_BYTES, TokenizerFile, reference_of
+from ...processes import collect_seldom, end_with_parent, keep_loaded, side_processes
 from ...settings import Settings
 from .chain_check import ChainCheck, ChainTask
 from .reference_sample import ReferenceSample, SampleCheck, Sampler

@@ -2,7 +2,7 @@
 
 The reference encodes one text at a time, and libraries are several times faster with hundreds. So a run's documents are
 tokenized in one batch before the reference asks for each. An engine's ids depend on the text and the tokenizer alone,
-never on what else is in the batch (`tokenmill.stages.engines.Engine`), so that encoding earlier changes no answer; a
+never on what else is in the batch (`app.milling.tokenizers.Engine`), so that encoding earlier changes no answer; a
 text that was not encoded before is encoded then.
 """
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Protocol
 
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Kind, Stages
-from tokenmill.milling.reference import Reference, ReferenceBlock
 from tokenmill.reading.resume import ResumePoint, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.stages.engines import Engine, TokenBatch
 from tokenmill.wire.message import Message
 
+from ...milling.chain_mill import ChainMill
+from ...milling.outcomes import Kind, Stages
+from ...milling.reference import Reference, ReferenceBlock
+from ...milling.tokenizers import Engine, TokenBatch
 from .comparison import BlockBytes, compare_blocks
 from .verify_result import ChainResult, VerifyDifference
 

@@ -12,10 +12,10 @@ from tokenmill.reading.acceptance import Acceptor, Blocks, Dropped, Gap, Taken
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import roll
-from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message, encode_header
 
 from ...kafka.clients import read_range
+from ...kafka.ignoring import IgnoreList
 from ...kafka.token_topic import offered, readable
 from .comparison import BlockBytes, ExpectedBlocks, TopicRun, compare_blocks, difference, other_blocks
 from .earlier import VerifiedChain

@@ -13,13 +13,13 @@ from tempfile import TemporaryDirectory
 from aiokafka import TopicPartition
 
 from tokenmill.errors import StoreError
-from tokenmill.stages.decoding import FORMATS
 from tokenmill.store import StreamInfo, read_stream, streams_in
-from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
 
 from ...kafka.clients import consumer, read_range
 from ...kafka.control_topic import Settled
+from ...kafka.dead_letters import RecordPlace, decode_dead_letter
 from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
+from ...milling.decoding import FORMATS
 from ...settings import Settings, dead_letter_topic
 from .chain_check import ChainTask
 from .earlier import NOTHING, Chains, EarlierVerification, VerifiedEras, load_verified, save_verified, still_valid

@@ -27,10 +27,10 @@ from tokenmill.app.kafka.control_log import (
     skip_request_record,
     tokenizer_parts,
 )
+from tokenmill.app.kafka.ignoring import IGNORE_KEY, ignore_record
 from tokenmill.eras import ERA_KEY, EraFollower, LogRecord
 from tokenmill.errors import FingerprintError
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
-from tokenmill.wire.ignoring import IGNORE_KEY, ignore_record
 
 FIRST = Genesis("raw-text.train", RECIPE, (0, 7), 4096, {"numpy": "2"})
 BRACKETS = b"[" * 200_000

@@ -19,11 +19,11 @@ from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_log import ControlLog, skip_record
 from tokenmill.app.kafka.control_topic import name_junk, read_eras, read_on, require_fingerprint, write_control
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.eras import ERA_KEY, Era, EraFollower
 from tokenmill.errors import FingerprintError, MovedError
-from tokenmill.recipe_stages import complete
 from tokenmill.records import Record
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 

@@ -18,15 +18,15 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 from structlog.testing import capture_logs
 
+from tests.app.milling.decoding.opened import opened
+from tests.app.milling.decoding.registered import AVRO, JSON, PROTO, framed, written
 from tests.registry_servers import SmallRegistry, apicurio, small_registry
-from tests.stages.decoding.opened import opened
-from tests.stages.decoding.registered import AVRO, JSON, PROTO, framed, written
 from tokenmill.app.kafka.schema_registry import SchemaRegistry, WaitingRegistry, schemas_for_command, schemas_of
+from tokenmill.app.milling.decoding import RegisteredSchema
+from tokenmill.app.milling.decoding.protobuf_files import compiled
 from tokenmill.app.settings import Settings
 from tokenmill.documents import Document
 from tokenmill.errors import RegistryError, SettingsError
-from tokenmill.stages.decoding import RegisteredSchema
-from tokenmill.stages.decoding.protobuf_files import compiled
 
 TEXT = json.dumps({"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]})
 PAGE: dict[str, Any] = {"id": "x", "label": "good", "seen": 1, "score": 0.5, "raw": b"", "links": [], "more": {}}

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from tokenmill.app.kafka.topic_needs import worst_message_bytes
+from tokenmill.app.milling.decoding import REASONS
 from tokenmill.app.settings import Settings
-from tokenmill.stages.decoding import REASONS
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.figures import Amount, Figures, StepFigures
 from tokenmill.wire.message import Message, encode_header

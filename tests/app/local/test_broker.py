@@ -14,9 +14,9 @@ from tests.conftest import topics_on
 from tokenmill.app.kafka.clients import consumer, producer
 from tokenmill.app.kafka.cluster import partitions_of
 from tokenmill.app.local.broker import HOST, Broker
+from tokenmill.app.processes import Process
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError
-from tokenmill.processes import Process
 
 # A program that starts a broker in argv[1] and dies at once, without any of Python's clean-up.
 DYING_OWNER = """

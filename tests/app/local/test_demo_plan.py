@@ -7,8 +7,8 @@ import pytest
 
 from tokenmill.app.local.demo_plan import PASSAGE_BYTES, DemoText, own_text, standard_library
 from tokenmill.app.settings import Settings
+from tokenmill.app.sources import Item, shape_for
 from tokenmill.errors import InputError
-from tokenmill.sources import Item, shape_for
 
 
 def items(text: DemoText) -> list[Item]:

@@ -11,6 +11,7 @@ from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
 from tokenmill.app.kafka.control_topic import read_eras
+from tokenmill.app.kafka.ignoring import IgnoreList, record_hash
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill.era_closing import EraCloser, EraKeeper, Extents
 from tokenmill.app.segments import era_bringing as bringing
@@ -20,7 +21,6 @@ from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import DamagedError, DifferenceError, DiskError, LockedError, TokenMillError, TopicError
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
-from tokenmill.wire.ignoring import IgnoreList, record_hash
 
 NEVER = 3600.0
 

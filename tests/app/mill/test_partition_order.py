@@ -14,6 +14,7 @@ from faust.types import TP
 
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
+from tokenmill.app.kafka.ignoring import ignore_record
 from tokenmill.app.mill import publisher
 from tokenmill.app.mill import raw_partition as module
 from tokenmill.app.mill.raw_partition import RawPartition
@@ -28,7 +29,6 @@ from tokenmill.records import Record
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.genesis import Genesis
-from tokenmill.wire.ignoring import ignore_record
 from tokenmill.wire.message import HEADER_NAME, decode_message
 
 EPOCH = 7

@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.app.mill.test_raw_partition import EPOCH, resumed
+from tests.app.milling.decoding.registered import framed, written
 from tests.conftest import TopicFactory
 from tests.marked import until as wait_until
 from tests.registry_servers import SmallRegistry, small_registry
 from tests.service import Raw, Service, in_own_loop, raw_records, reference_blocks, send, service_settings
-from tests.stages.decoding.registered import framed, written
 from tokenmill.app.kafka.control_topic import settle, settled_recipe
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.raw_partition import RawPartition

@@ -13,16 +13,15 @@ from tests.mills import text
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.segments import block_appender, store_opening
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.segments import block_appender, following, store_opening
 from tokenmill.app.segments import token_partition as module
 from tokenmill.app.segments.mirror.stream_flow import StreamFlow
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import GapError
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.partition_mill import PartitionMill
-from tokenmill.reading import following
 from tokenmill.reading.resume import genesis_point
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash

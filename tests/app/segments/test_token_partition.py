@@ -19,25 +19,24 @@ from tests.mills import text
 from tests.service import Raw, send, service_settings
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import Settled, settle
+from tokenmill.app.kafka.ignoring import ignore_record, record_hash
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.segments import block_appender
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.segments import block_appender, following
 from tokenmill.app.segments import store_opening as opening
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
-from tokenmill.app.tools.store_repair import repair_store
+from tokenmill.app.tools.repair.store_repair import repair_store
 from tokenmill.app.worker.ending import end_for
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DifferenceError, GapError, StrayError
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.partition_mill import PartitionMill
-from tokenmill.reading import following
 from tokenmill.reading.resume import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.commit_log import scan
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.ignoring import ignore_record, record_hash
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 EPOCH = 7

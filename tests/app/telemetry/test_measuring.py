@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 
 from tests.mills import RECIPE, flush, make_source, text, tombstone
 from tests.scraping import Key, parse, total
+from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.telemetry.measuring import (
     STAGES,
     STILL_SECONDS,
@@ -24,7 +25,6 @@ from tokenmill.app.telemetry.measuring import (
 )
 from tokenmill.app.telemetry.mill_meter import MillMeter
 from tokenmill.app.telemetry.worker_metrics import STAGE_SECONDS, WORKER
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.records import Record
 from tokenmill.wire.cursor import Cursor
 

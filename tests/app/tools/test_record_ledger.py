@@ -20,6 +20,7 @@ from tokenmill.app.kafka.settled_streams import unsettled
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.milling.reference import Reference
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.app.tools.inspect.record_ledger import (
     ChainLedger,
@@ -28,7 +29,6 @@ from tokenmill.app.tools.inspect.record_ledger import (
     raw_partition_accounts,
     read_ledger,
 )
-from tokenmill.milling.reference import Reference
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.totals import Totals
 

@@ -14,15 +14,15 @@ from tests.conftest import topics_on
 from tests.faults.oracle import read_topic
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.cli import main
+from tokenmill.app.kafka.dead_letters import RecordPlace, decode_dead_letter
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, rejected_topic
+from tokenmill.app.sources import Reading, find_sources, shape_for
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
 from tokenmill.app.tools.inspect.rejected import RejectedDocument, read_rejected
 from tokenmill.app.tools.trial_run import TrialRun, plan_trial, trial_settings
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import InputError
-from tokenmill.sources import Reading, find_sources, shape_for
-from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
 
 PARTITIONS = 2
 FEWEST_WORDS, MOST_CHARS = 5, 90

@@ -15,6 +15,14 @@ from tests.conftest import TopicFactory
 from tests.milled import Milled
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.cli import main
+from tokenmill.app.kafka.dead_letters import (
+    PREFIX,
+    DeadLetter,
+    RecordPlace,
+    SourcePlace,
+    cut_letter,
+    encode_dead_letter,
+)
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
@@ -22,7 +30,6 @@ from tokenmill.app.tools.resend import NOTE, RESENT, ResendRequest, count_dead_l
 from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.errors import InputError, TopicError
-from tokenmill.wire.dead_letters import PREFIX, DeadLetter, RecordPlace, SourcePlace, cut_letter, encode_dead_letter
 
 
 async def test_each_record_is_counted_once(milled: Milled) -> None:

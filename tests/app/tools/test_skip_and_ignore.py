@@ -8,10 +8,10 @@ from tests.conftest import TopicFactory
 from tests.milled import Milled, all_in_eras
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, reference_blocks, send, service_settings
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.milling.outcomes import SKIPPED
 from tokenmill.app.tools.skip_and_ignore import skip
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import InputError, TopicError
-from tokenmill.milling.outcomes import SKIPPED
 
 POISON = 20
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from tokenmill.app.funnel.trial import TrialResult
+from tokenmill.app.milling.steps.profiles import PROFILES
 from tokenmill.app.settings import Settings
+from tokenmill.app.sources import DocumentSource, GivenSource, Item, Reading, find_sources, shape_for
+from tokenmill.app.sources.items import ItemChunk, Place
 from tokenmill.app.tools import trial_run
 from tokenmill.app.tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
-from tokenmill.funnel.trial import TrialResult
-from tokenmill.sources import DocumentSource, GivenSource, Item, Reading, find_sources, shape_for
-from tokenmill.sources.items import ItemChunk, Place
-from tokenmill.stages.steps.profiles import PROFILES
 
 SHORT = ({"name": "length", "min_words": 3},)
 

@@ -20,6 +20,8 @@ from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import settle, write_control
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools import verify as verifying
 from tokenmill.app.tools.verify import ChainResult, VerifyResult
@@ -27,8 +29,6 @@ from tokenmill.app.tools.verify.comparison import BlockBytes, compare_blocks
 from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import FingerprintError, InputError, StoreError, TopicError
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.resume import genesis_point
 from tokenmill.store import open_eras
 from tokenmill.wire.chain import genesis_hash, roll

@@ -12,20 +12,21 @@ from aiokafka import TopicPartition
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tokenmill.app.kafka.control_log import SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
 from tokenmill.app.kafka.control_topic import read_on
+from tokenmill.app.kafka.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
+from tokenmill.app.kafka.ignoring import IGNORE_KEY
 from tokenmill.app.mill import skip_list
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.tools import resend as resending
-from tokenmill.app.tools import skip_and_ignore, store_repair
+from tokenmill.app.tools import skip_and_ignore
+from tokenmill.app.tools.repair import store_repair
+from tokenmill.app.tools.repair.store_repair import TopicDonor, described_in, rewrite_description
 from tokenmill.app.tools.resend import NOTE, RESENT, ResendOutcome, ResendRequest, count_dead_letters, resend
 from tokenmill.app.tools.skip_and_ignore import ignore, skip
-from tokenmill.app.tools.store_repair import TopicDonor, described_in, rewrite_description
 from tokenmill.errors import BrokerError, DamagedError, FingerprintError, InputError
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import roll
 from tokenmill.wire.cursor import NO_RECORD, Cursor
-from tokenmill.wire.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
-from tokenmill.wire.ignoring import IGNORE_KEY
 
 RAW = "raw-text"
 

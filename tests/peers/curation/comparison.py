@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tests.peers.curation import adversarial, corpus
 from tests.peers.curation.variants import VARIANTS
-from tokenmill.stages.curation.words import CHUNK_CHARACTERS
+from tokenmill.app.milling.curation.words import CHUNK_CHARACTERS
 
 ROOT: Final = Path(__file__).parents[3]
 PACKAGES: Final = ROOT / ".venv" / "peers" / "curation"

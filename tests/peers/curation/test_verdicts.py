@@ -36,7 +36,7 @@ def test_verdicts_on_real_documents_are_those_of_datatrove(compared: Compared) -
 
 
 def test_adversarial_texts_differ_only_where_a_word_is_cut(compared: Compared) -> None:
-    """Chunks that are longer than our bound (tokenmill/stages/curation/words.py)."""
+    """Chunks that are longer than our bound (app/milling/curation/words.py)."""
     assert compared.adversarial_compared > 500
     short = [one for one in compared.differences_of_datatrove if not one["has_long_chunk"]]
     assert json.dumps(short, indent=1, ensure_ascii=False) == "[]"

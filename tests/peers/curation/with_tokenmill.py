@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from tests.peers.curation.shards import Answer, answer_shards
 from tests.peers.curation.variants import VARIANTS
+from tokenmill.app.milling.curation.fast_steps import with_kernels
+from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.steps.c4_paragraph import C4Paragraph
+from tokenmill.app.milling.steps.c4_quality import C4Quality
+from tokenmill.app.milling.steps.fineweb_quality import FinewebQuality
+from tokenmill.app.milling.steps.gopher_quality import GopherQuality
+from tokenmill.app.milling.steps.gopher_repetition import GopherRepetition
+from tokenmill.app.milling.steps.protocol import Answer as StepAnswer
+from tokenmill.app.milling.steps.protocol import Rejected, Step
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
-from tokenmill.stages.curation.fast_steps import with_kernels
-from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.c4_paragraph import C4Paragraph
-from tokenmill.stages.steps.c4_quality import C4Quality
-from tokenmill.stages.steps.fineweb_quality import FinewebQuality
-from tokenmill.stages.steps.gopher_quality import GopherQuality
-from tokenmill.stages.steps.gopher_repetition import GopherRepetition
-from tokenmill.stages.steps.protocol import Answer as StepAnswer
-from tokenmill.stages.steps.protocol import Rejected, Step
 
 STEPS: Final[dict[str, Any]] = {
     "gopher_quality": GopherQuality,

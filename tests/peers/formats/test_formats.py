@@ -17,7 +17,7 @@ import pytest
 from tests.exported import assert_blocks, assert_documents, begun
 from tests.milled_store import SHAPES, STREAM, milled_store
 from tokenmill.app.tools.describe import croissant, store_facts
-from tokenmill.exports import FormatChoice, What, export
+from tokenmill.app.tools.export import FormatChoice, What, export
 
 pytestmark = pytest.mark.peers
 

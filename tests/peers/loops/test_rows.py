@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from tests.milling.test_separate_packing import KINDS, mask_of
+from tests.app.milling.packing.test_separate_packing import KINDS, mask_of
 from tests.mills import RECIPE, Source, cut_blocks, text
 from tests.peers.loops.test_loops import PACKAGES, ROOT
-from tokenmill.recipe_stages import complete
-from tokenmill.stages.engines import TokenizerFile
+from tokenmill.app.milling.recipe_stages import complete
+from tokenmill.app.milling.tokenizers import TokenizerFile
 
 pytestmark = pytest.mark.peers
 PADDING: Final = {"bert": "[PAD]", "gpt2": "<|endoftext|>"}

@@ -21,11 +21,11 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
+from tests.app.sources.reading import found_in, reading_of, values
 from tests.app.tools.pack.packing import content, pack_into, require_equal, small_settings
-from tests.sources.reading import found_in, reading_of, values
+from tokenmill.app.sources import find_sources
+from tokenmill.app.sources.items import Place
 from tokenmill.errors import InputError
-from tokenmill.sources import find_sources
-from tokenmill.sources.items import Place
 
 pytestmark = pytest.mark.peers
 

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tokenmill.app.segments import block_appender
+from tokenmill.app.segments import block_appender, following
 from tokenmill.app.segments.mirror import store_mirror as run_module
 from tokenmill.app.segments.mirror import stream_flow as flow_module
 from tokenmill.app.settings import Settings
-from tokenmill.reading import following
 from tokenmill.store import Store
 
 

@@ -16,10 +16,10 @@ from tests.mills import text
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.eras import ERA_KEY, EraLog, Extent, close_era
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.resume import genesis_point
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.app.sources.files import as_lines, write_jsonl
 from tests.app.tools.pack.packing import rows
-from tests.sources.files import as_lines, write_jsonl
 from tokenmill.errors import InputError
 from tokenmill.store import open_partition
 

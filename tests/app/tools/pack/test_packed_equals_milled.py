@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from tests.app.sources.files import write_jsonl, write_parquet
 from tests.app.tools.pack.packing import blocks_in, content, every_format, pack_into, require_equal, rows
 from tests.conftest import TopicFactory
 from tests.service import Service, in_own_loop, service_settings
-from tests.sources.files import write_jsonl, write_parquet
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
+from tokenmill.app.sources import Reading, ShapeOptions, find_sources, shape_for
 from tokenmill.app.tools.pack import parted_sources
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, flush, produce
 from tokenmill.errors import StoreError
-from tokenmill.sources import Reading, ShapeOptions, find_sources, shape_for
 
 FIT: dict[str, Any] = {"name": "fit", "open_blocks": 5, "max_age_offsets": 40}
 CHUNKS: dict[str, Any] = {"name": "chunks", "chunk_tokens": 126, "rest": "pad"}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.sources.files import write_jsonl
 from tests.app.tools.pack.packing import content, pack_into, require_equal, rows, small_settings
-from tests.sources.files import write_jsonl
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.store_repair import examine_store, repair_store
+from tokenmill.app.tools.repair.store_repair import examine_store, repair_store
 from tokenmill.errors import DamagedError
 
 STREAM = "raw-text.train"

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from tests.app.sources.files import as_lines, warc_record
+from tests.app.sources.web import Web, serving
 from tests.app.tools.pack.packing import content, opened, pack_into, plan_of, require_equal, rows, small_settings
-from tests.sources.files import as_lines, warc_record
-from tests.sources.web import Web, serving
+from tokenmill.app.sources import DocumentSource, Item, find_sources, read_items
+from tokenmill.app.sources.sql import sql_sources
 from tokenmill.app.tools.pack.pack_verification import verify_pack
 from tokenmill.app.tools.pack.packing_run import PackSummary, pack
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.errors import InputError
-from tokenmill.sources import DocumentSource, Item, find_sources, read_items
-from tokenmill.sources.sql import sql_sources
 
 Row = dict[str, Any]
 QUERY = "SELECT id, text FROM pages ORDER BY number"

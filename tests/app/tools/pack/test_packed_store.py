@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.app.sources.files import write_jsonl
 from tests.app.tools.pack.packing import pack_into, rows, small_settings
-from tests.sources.files import write_jsonl
 from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack.packing_run import PackSummary

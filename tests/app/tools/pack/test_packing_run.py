@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from tests.app.sources.files import as_lines, write_jsonl
 from tests.app.tools.pack.packing import (
     blocks_in,
     content,
@@ -25,7 +26,6 @@ from tests.app.tools.pack.packing import (
     small_settings,
 )
 from tests.forked import die_while_starting
-from tests.sources.files import as_lines, write_jsonl
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run

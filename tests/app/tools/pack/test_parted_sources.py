@@ -10,10 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.app.sources.files import write_parquet
+from tests.app.sources.reading import reading_of
 from tests.app.tools.pack.packing import rows
-from tests.sources.files import write_parquet
-from tests.sources.reading import reading_of
 from tokenmill.app.settings import Settings
+from tokenmill.app.sources import Item, Reading
+from tokenmill.app.sources import file_sources as source_module
+from tokenmill.app.sources.file_sources import FileSource
+from tokenmill.app.sources.items import ItemChunk, Place
 from tokenmill.app.tools.pack import parted_sources
 from tokenmill.app.tools.pack.millers import batch_of, records_of
 from tokenmill.app.tools.pack.parted_sources import (
@@ -26,10 +30,6 @@ from tokenmill.app.tools.pack.parted_sources import (
     scan,
 )
 from tokenmill.errors import SourceError
-from tokenmill.sources import Item, Reading
-from tokenmill.sources import file_sources as source_module
-from tokenmill.sources.file_sources import FileSource
-from tokenmill.sources.items import ItemChunk, Place
 
 
 def here(reading: Reading) -> Callable[[Part], "Future[ScannedPart]"]:

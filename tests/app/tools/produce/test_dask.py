@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.app.sources.files import write_csv, write_jsonl
+from tests.app.sources.reading import content_of, found_in, reading_of, values
 from tests.app.tools.pack.packing import rows
 from tests.conftest import TopicFactory
 from tests.service import in_own_loop
-from tests.sources.files import write_csv, write_jsonl
-from tests.sources.reading import content_of, found_in, reading_of, values
 from tokenmill.app.cli.reading_options import OpenedSources
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, load_settings
+from tokenmill.app.sources import find_sources
+from tokenmill.app.sources.file_parts import parts_of
 from tokenmill.app.tools.produce import RunIdentity, RunPlan
 from tokenmill.app.tools.produce.dask_lanes import LaneTask, require_lanes, with_secrets
 from tokenmill.errors import InputError, SettingsError
-from tokenmill.sources import find_sources
-from tokenmill.sources.file_parts import parts_of
 
 WAIT_SECONDS = 60.0
 FILES, LINES = 12, 1500
@@ -45,7 +45,7 @@ if __name__ == "__main__":
 """
 
 IN_PARTS = """
-from tokenmill.sources import file_parts
+from tokenmill.app.sources import file_parts
 
 file_parts.PART_BYTES = {}
 from tokenmill.app.cli import main

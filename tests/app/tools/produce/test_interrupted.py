@@ -17,15 +17,15 @@ from aiokafka import TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.app.sources.reading import reading_of
 from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, ScriptedKafka
-from tests.sources.reading import reading_of
+from tokenmill.app.kafka.dead_letters import SourcePlace, decode_dead_letter
 from tokenmill.app.settings import Settings
+from tokenmill.app.sources import find_sources
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce, resuming
 from tokenmill.app.tools.produce.run_notes import IN_TURN
 from tokenmill.app.tools.produce.run_position import MARK_HEADER, BatchMark, decode_mark
 from tokenmill.errors import InputError, SourceError
-from tokenmill.sources import find_sources
-from tokenmill.wire.dead_letters import SourcePlace, decode_dead_letter
 
 SETTINGS = Settings()
 BAD = b"no object"
@@ -122,10 +122,10 @@ class World:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Let chunks and batches be small, and nobody wait for a reader."""
-    monkeypatch.setattr("tokenmill.sources.file_sources.CHUNK_ENTRIES", 3)
+    monkeypatch.setattr("tokenmill.app.sources.file_sources.CHUNK_ENTRIES", 3)
     monkeypatch.setattr("tokenmill.app.tools.produce.sender.BATCH_BYTES", 300)
     monkeypatch.setattr("tokenmill.app.tools.produce.producing.MOST_CHECKPOINTS", 4)
-    monkeypatch.setattr("tokenmill.sources.reading_order.WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("tokenmill.app.sources.reading_order.WAIT_SECONDS", 0.001)
     return monkeypatch
 
 

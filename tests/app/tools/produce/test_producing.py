@@ -13,20 +13,20 @@ import pytest
 import xxhash
 from aiokafka import TopicPartition
 
+from tests.app.sources.reading import content_of, reading_of
 from tests.conftest import TopicFactory
 from tests.forked import run
-from tests.sources.reading import content_of, reading_of
 from tokenmill.app.kafka.clients import consumer, read_range
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
+from tokenmill.app.sources import DocumentSource, find_sources
+from tokenmill.app.sources.conditions import Condition
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, flush, produce
 from tokenmill.app.tools.produce.producing import partition_of
 from tokenmill.app.tools.produce.run_notes import ORDER
 from tokenmill.errors import InputError, TopicError
 from tokenmill.records import FLUSH_HEADER
-from tokenmill.sources import DocumentSource, find_sources
-from tokenmill.sources.conditions import Condition
 
 
 @pytest.fixture

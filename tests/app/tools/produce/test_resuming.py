@@ -10,22 +10,22 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import NewPartitions, RecordsToDelete
 
+from tests.app.sources.reading import content_of, reading_of
 from tests.app.tools.produce.test_producing import dealt, jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
-from tests.sources.reading import content_of, reading_of
 from tokenmill.app.kafka import retry
 from tokenmill.app.kafka.clients import admin, producer
 from tokenmill.app.kafka.topics import ensure_topics, partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
+from tokenmill.app.sources import DocumentSource, find_sources
+from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce
 from tokenmill.app.tools.produce import resuming as resuming_module
 from tokenmill.app.tools.produce.resuming import Resuming
 from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunNotes, RunStart
 from tokenmill.errors import BrokerError, InputError, SourceError, TopicError
-from tokenmill.sources import DocumentSource, find_sources
-from tokenmill.sources.file_sources import CHUNK_ENTRIES
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.app.sources.reading import reading_of
 from tests.conftest import TopicFactory
-from tests.sources.reading import reading_of
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.topics import ensure_produced
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, produced_topic
+from tokenmill.app.sources.mapping import Mapping
+from tokenmill.app.sources.source_changes import KnownSource
 from tokenmill.app.tools.produce import RunIdentity, run_notes
 from tokenmill.app.tools.produce.run_notes import RunNotes, RunStart, deciding_options, produced_runs
-from tokenmill.sources.mapping import Mapping
-from tokenmill.sources.source_changes import KnownSource
 
 file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
 

@@ -8,6 +8,8 @@ from aiokafka import TopicPartition
 
 from tests.app.tools.produce.scripted_kafka import RAW, ScriptedKafka
 from tokenmill.app.settings import Settings
+from tokenmill.app.sources.items import Place
+from tokenmill.app.sources.reading_order import LaneState, OrderState
 from tokenmill.app.tools.produce.run_notes import RunEnd, RunStart, SentBefore
 from tokenmill.app.tools.produce.run_position import (
     FIRST_TAIL,
@@ -22,8 +24,6 @@ from tokenmill.app.tools.produce.run_position import (
     read_position,
 )
 from tokenmill.errors import SourceError
-from tokenmill.sources.items import Place
-from tokenmill.sources.reading_order import LaneState, OrderState
 
 RUN = "ab"
 WHEN = 17

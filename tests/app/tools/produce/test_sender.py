@@ -13,9 +13,9 @@ from aiokafka.errors import (
     ProducerFenced,
 )
 
+from tests.app.sources.reading import content_of
 from tests.app.tools.produce.scripted_kafka import RAW, Builder, Producer, ScriptedKafka
 from tests.conftest import TopicFactory
-from tests.sources.reading import content_of
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings

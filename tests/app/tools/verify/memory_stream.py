@@ -14,6 +14,8 @@ from tests.app.segments.mirror.memory_kafka import MemoryKafka
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.chain_check import ChainTask
 from tokenmill.app.tools.verify.earlier import VerifiedChain
@@ -21,8 +23,6 @@ from tokenmill.app.tools.verify.partition_check import PartitionTask, check_part
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.reading.resume import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo

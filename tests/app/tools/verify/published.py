@@ -12,9 +12,9 @@ from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.reading.resume import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo

@@ -8,6 +8,7 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
 from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, VerificationInputs
+from tokenmill.app.kafka.ignoring import IgnoreList
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.chain_check import ChainCheck, ChainTask
 from tokenmill.app.tools.verify.earlier import VerifiedChain
@@ -18,7 +19,6 @@ from tokenmill.eras import Era, EraRange
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.wire.chain import roll
 from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message
 
 BLOCKS = len(TEXTS) * 15 // 4

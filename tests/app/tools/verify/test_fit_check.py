@@ -8,11 +8,11 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka
 from tests.app.tools.verify.memory_stream import MemoryVerification, VerificationInputs
+from tokenmill.app.milling.chain_mill import ChainMill
+from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.earlier import VerifiedChain
 from tokenmill.app.tools.verify.verify_marks import StoreMark
-from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.resume import genesis_point
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.samples import Position, SequenceId, Tracer

@@ -15,7 +15,7 @@ import pytest
 from tests.app.tools.verify.published import Published, settled
 from tests.conftest import TopicFactory
 from tests.forked import die_while_starting
-from tokenmill import processes
+from tokenmill.app import processes
 from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.tools.verify import partition_check

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification
+from tokenmill.app.kafka.ignoring import IgnoreList
+from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.tools.verify.chain_check import ChainCheck, ChainTask
 from tokenmill.app.tools.verify.reference_sample import (
     EVERY_BYTES,
@@ -20,9 +22,7 @@ from tokenmill.app.tools.verify.reference_sample import (
     Sampler,
 )
 from tokenmill.app.tools.verify.verify_marks import ChainMarks
-from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.records import Record
-from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message
 
 Change = Callable[[Sequence[Message]], Sequence[Message]]

@@ -7,12 +7,12 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import MemoryVerification
+from tokenmill.app.kafka.ignoring import IgnoreList, record_hash
 from tokenmill.app.tools.verify import topic_side
 from tokenmill.app.tools.verify.comparison import TopicRun
 from tokenmill.app.tools.verify.earlier import VerifiedChain
 from tokenmill.app.tools.verify.topic_side import RogueMessageError, TokenTopic
 from tokenmill.wire.chain import roll
-from tokenmill.wire.ignoring import IgnoreList, record_hash
 from tokenmill.wire.message import Message
 
 ALL = 1 << 40

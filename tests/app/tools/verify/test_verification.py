@@ -12,13 +12,13 @@ from tests.app.tools.verify.published import Published, settled
 from tests.conftest import TopicFactory
 from tests.faults.test_lost_logs import recreate
 from tokenmill.app.kafka.clients import consumer, offsets
+from tokenmill.app.kafka.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.tools.verify import verify
 from tokenmill.app.tools.verify.earlier import holds_last_block, load_verified
 from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.app.tools.verify.verify_result import ChainResult
-from tokenmill.wire.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
 
 
 def of_topic(published: Published) -> Settings:

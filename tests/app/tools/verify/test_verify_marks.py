@@ -9,11 +9,11 @@ from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
 from tests.app.tools.verify.memory_stream import MemoryVerification
+from tokenmill.app.segments.retiring import retire
 from tokenmill.app.settings import dead_letter_topic
 from tokenmill.app.tools.verify import verify_marks
 from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras, StoreMark, take_marks
 from tokenmill.errors import TopicError
-from tokenmill.store.retiring import retire
 
 
 @pytest.fixture

@@ -1,0 +1,362 @@
+"""A recipe tried on values of records, without Kafka: the figures that its streams would have, speeds, and examples.
+
+The figures are counted by the code that counts a chain's (`ChainOutcomes.count`). Blocks are not made.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tokenmill.documents import Document
+from tokenmill.packings import CONCAT
+from tokenmill.recipe import Recipe
+from tokenmill.records import Record
+from tokenmill.wire.totals import Totals
+
+from ..milling.bounds import divide
+from ..milling.chain_mill import open_packing
+from ..milling.chain_outcomes import ChainOutcomes
+from ..milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
+from ..milling.document_columns import DocumentColumns
+from ..milling.native_calls import NativeCode
+from ..milling.outcomes import Kind, Outcome, Stages
+from ..milling.packing.document_shapes import DETAILS, document_shape, filtered_out
+from ..milling.partition_mill import BATCH_CHARACTERS
+from ..milling.steps import Rejected, Step
+from ..milling.steps.labels import counting_key
+from ..milling.steps.protocol import Answer
+from ..milling.tokenizers import TokenBatch, joined
+from .retention import Retention
+from .tried_documents import EvenSample, TriedDocument, beginning_of, where_they_differ
+
+HELD_BYTES: Final = 1 << 16
+"""Of the value of a record that may become an example: until the end, when the plain steps are asked about those that
+are left. They take a hundred times as long as kernels. Of a larger record they are asked at once."""
+_TRYING: Final = NativeCode("native code that tries documents")
+
+
+class StageSpeed(NamedTuple):
+    """What one stage took."""
+
+    text_bytes: int
+    """That came to it; of decoding, bytes of values."""
+    seconds: float
+
+    @property
+    def megabytes_per_second(self) -> float | None:
+        """Text MB (10**6 bytes) a second; None where no time was taken."""
+        return self.text_bytes / self.seconds / 1e6 if self.seconds > 0 and self.text_bytes else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        speed = self.megabytes_per_second
+        return {**self._asdict(), "megabytes_per_second": None if speed is None else round(speed, 3)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What became of the documents so far."""
+
+    splits: Mapping[str, Totals]
+    """The totals of each split, as its stream would have them after the same records."""
+    records: int
+    speeds: Mapping[str, StageSpeed]
+    """Of decoding, of each step by its label, of tokenizing."""
+    rejected: Mapping[str, Sequence[TriedDocument]]
+    """Examples of what steps and tokenizer filtered out, by reason in the order of the funnel."""
+    dead_letters: Mapping[str, Sequence[TriedDocument]]
+    """Examples of what could not become a document, by reason."""
+    changes: Mapping[str, int]
+    """How many texts each step changed, by its label; steps that changed none are left out."""
+    changed: Mapping[str, Sequence[TriedDocument]]
+    """Examples of these."""
+    kept: Sequence[TriedDocument]
+    dropped_tokens: Mapping[str, int]
+    """Tokens of the texts that steps filtered out, as they came to the step, by reason: counted as those of kept
+    documents are. A stream's totals have no such number, for what is filtered out is not tokenized there."""
+
+    @property
+    def totals(self) -> Totals:
+        """The sum of all splits'."""
+        return sum(self.splits.values(), Totals())
+
+    @property
+    def retention(self) -> Retention:
+        """What these say."""
+        totals = self.totals
+        return Retention(totals, totals.packing["padding"])
+
+    @property
+    def unowned(self) -> int:
+        """Records that are in no split."""
+        owned = (one.kept + one.filtered.total() + one.dead_lettered.total() for one in self.splits.values())
+        return self.records - sum(owned)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        totals = self.totals
+        return {
+            "records": self.records,
+            "in_no_split": self.unowned,
+            "dead_lettered": dict(totals.dead_lettered),
+            "retention": self.retention.to_dict(),
+            "languages": {name: amount.documents for name, amount in totals.figures.languages.items()},
+            "splits": {split: found.to_dict() for split, found in self.splits.items()},
+            "speeds": {name: speed.to_dict() for name, speed in self.speeds.items()},
+            "changes": dict(self.changes),
+            "dropped_tokens": dict(self.dropped_tokens),
+            "examples": {
+                "rejected": _listed(self.rejected),
+                "dead_lettered": _listed(self.dead_letters),
+                "changed": _listed(self.changed),
+                "kept": [one.to_dict() for one in self.kept],
+            },
+        }
+
+
+class Trial:
+    """Takes values of records, part by part; memory does not grow with their number."""
+
+    def __init__(self, stages: Stages, recipes: Iterable[Recipe], examples: int = 5) -> None:
+        """Try the ``stages`` of one raw topic for the recipes of its splits; show so many ``examples`` of each kind."""
+        self._steps = [_WatchedStep(step, label) for step, label in zip(stages.steps, stages.labels, strict=True)]
+        self._stages = replace(stages, steps=self._steps, every_step_counts=True)
+        self._recipes = tuple(recipes)
+        self._totals = {recipe.split: Totals() for recipe in self._recipes}
+        self._packings = {recipe.split: open_packing(recipe) for recipe in self._recipes if recipe.packing != CONCAT}
+        self._records = self._value_bytes = 0
+        self._decoding = self._tokenizing = 0.0
+        self._changes: Counter[str] = Counter()
+        self._dropped_tokens: Counter[str] = Counter()
+        self._examples = examples
+        self._left_out: dict[tuple[Kind, str], EvenSample[_Candidate]] = {}
+        self._changed: dict[str, EvenSample[_Candidate]] = {}
+        self._kept: EvenSample[TriedDocument] = EvenSample(examples)
+
+    @property
+    def records(self) -> int:
+        """Values so far."""
+        return self._records
+
+    @property
+    def kept(self) -> int:
+        """Documents that are kept so far."""
+        return sum(totals.kept for totals in self._totals.values())
+
+    def feed(self, values: Sequence[bytes], places: Sequence[str]) -> None:
+        """Try the values of consecutive records; ``places`` say where each comes from.
+
+        Raises:
+            EngineError: a fast engine or kernel differs from its reference on one of the documents.
+            PanicError: native code panicked, not over a text.
+
+        """
+        first = self._records
+        fetch = RecordColumns.of([Record(first + at, -1, None, value) for at, value in enumerate(values)])
+        for low, high in fetch.parts():
+            with _TRYING:
+                self._try_part(fetch.part(low, high), places[low:high])
+
+    def result(self) -> TrialResult:
+        """Return what became of all values so far; more may follow."""
+        totals = sum(self._totals.values(), Totals())
+        order = {row.reason: number for number, row in enumerate(Retention(totals).funnel())}
+        shown = {key: [one.shown() for one in sample.items()] for key, sample in self._left_out.items()}
+        filtered = sorted((reason for kind, reason in shown if kind is Kind.FILTERED), key=lambda one: order[one])
+        refused = sorted(reason for kind, reason in shown if kind is Kind.DEAD_LETTERED)
+        changed = {label: [one.shown() for one in sample.items()] for label, sample in self._changed.items()}
+        return TrialResult(
+            splits={split: found.copy() for split, found in self._totals.items()},
+            records=self._records,
+            speeds=self._speeds(totals),
+            rejected={reason: shown[Kind.FILTERED, reason] for reason in filtered},
+            dead_letters={reason: shown[Kind.DEAD_LETTERED, reason] for reason in refused},
+            changes=dict(self._changes),
+            changed={label: changed[label] for label in self._stages.labels if label in changed},
+            kept=self._kept.items(),
+            dropped_tokens={reason: self._dropped_tokens[reason] for reason in filtered},
+        )
+
+    def _speeds(self, totals: Totals) -> dict[str, StageSpeed]:
+        steps = totals.figures.steps
+        came = {step.step: step.taken.size for step in steps}
+        timed = zip(self._stages.labels, self._steps, strict=True)
+        return {
+            "decoding": StageSpeed(self._value_bytes, self._decoding),
+            **{label: StageSpeed(came.get(label, 0), step.seconds) for label, step in timed},
+            "tokenizing": StageSpeed(steps[-1].passed.size if steps else 0, self._tokenizing),
+        }
+
+    def _try_part(self, part: RecordColumns, places: Sequence[str]) -> None:
+        began, before = perf_counter(), sum(step.seconds for step in self._steps)
+        columns = OutcomeColumns.sort(self._stages, part)
+        stepped = sum(step.seconds for step in self._steps) - before
+        self._decoding += perf_counter() - began - stepped
+        left_out = [outcome for _, outcome in columns.others]
+        for step in self._steps:
+            self._count_dropped(*step.taken_dropped())
+        for recipe in self._recipes:
+            kept = columns.kept[recipe.split]
+            tokens = self._encode_kept(kept.documents.texts)
+            outcomes, totals = ChainOutcomes.of(recipe, part, columns, kept, tokens), self._totals[recipe.split]
+            outcomes.count(totals, 0, len(part.records))
+            if recipe.split in self._packings:
+                totals.packing.update(self._packings[recipe.split].add(outcomes.documents).counted)
+            filtered = dict(filtered_out(document_shape(recipe), tokens))
+            left_out += self._behind_steps(part, recipe.split, kept, tokens, filtered)
+            self._show_kept(recipe, kept, tokens, places, filtered)
+            self._show_changed(columns, recipe.split, places)
+        for outcome in left_out:
+            if outcome.split in self._totals:
+                self._show_left_out(outcome, places[outcome.record.offset - int(part.offsets[0])])
+        self._records += len(part.records)
+        self._value_bytes += int(part.sizes.sum())
+
+    def _count_dropped(self, reasons: Sequence[str], texts: Sequence[str]) -> None:
+        """Count the tokens of texts that a step filtered out."""
+        around = len(self._recipes[0].begin_of_document) + len(self._recipes[0].after)
+        lengths = np.diff(self._encode(texts).offsets).tolist()
+        for reason, length in zip(reasons, lengths, strict=True):
+            self._dropped_tokens[reason] += length + around if length else 0
+
+    def _encode_kept(self, texts: Sequence[str]) -> TokenBatch:
+        began = perf_counter()
+        found = self._encode(texts)
+        self._tokenizing += perf_counter() - began
+        return found
+
+    def _encode(self, texts: Sequence[str]) -> TokenBatch:
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        ranges = divide(lengths, items=len(texts), room=BATCH_CHARACTERS)
+        return joined([self._stages.engine.encode(texts[low:high]) for low, high in ranges])
+
+    def _behind_steps(
+        self, part: RecordColumns, split: str, kept: KeptDocuments, tokens: TokenBatch, filtered: Mapping[int, str]
+    ) -> list[Outcome]:
+        """Return the outcomes of documents that tokenizer or packing filtered out, or the tokenizer fails on."""
+        return [
+            *(
+                Outcome(part.records[int(kept.indices[at])], Kind.FILTERED, split, reason, DETAILS[reason])
+                for at, reason in filtered.items()
+            ),
+            *(
+                self._stages.refused(part.records[int(kept.indices[at])], split, error)
+                for at, error in tokens.failed.items()
+            ),
+        ]
+
+    def _show_left_out(self, outcome: Outcome, place: str) -> None:
+        key, number = (outcome.kind, outcome.reason), outcome.record.offset
+        sample = self._left_out.get(key)
+        if sample is None:
+            sample = self._left_out[key] = EvenSample(self._examples)
+        if sample.wants(number):
+            sample.add(number, _Candidate(self._stages, outcome, place))
+
+    def _show_changed(self, columns: OutcomeColumns, split: str, places: Sequence[str]) -> None:
+        passage = columns.passages.get(split)
+        if passage is None:
+            return
+        for index, step in zip(passage.changes.indices.tolist(), passage.changes.steps.tolist(), strict=True):
+            label, record = passage.labels[step], columns.records[index]
+            self._changes[label] += 1
+            sample = self._changed.get(label)
+            if sample is None:
+                sample = self._changed[label] = EvenSample(self._examples)
+            if sample.wants(record.offset):
+                outcome = Outcome(record, Kind.KEPT, split)
+                sample.add(record.offset, _Candidate(self._stages, outcome, places[index], step))
+
+    def _show_kept(
+        self,
+        recipe: Recipe,
+        kept: KeptDocuments,
+        tokens: TokenBatch,
+        places: Sequence[str],
+        filtered: Mapping[int, str],
+    ) -> None:
+        around = len(recipe.begin_of_document) + len(recipe.after)
+        lengths = np.diff(tokens.offsets).tolist()
+        shown = zip(kept.indices.tolist(), kept.documents.texts, lengths, strict=True)
+        for at, (index, text, length) in enumerate(shown):
+            number = self._records + index
+            if length and at not in filtered and self._kept.wants(number):
+                said = f"{length + around:,} token{'' if length + around == 1 else 's'}"
+                self._kept.add(number, TriedDocument(places[index], said, beginning_of(text)))
+
+
+class _Candidate:
+    """A document that may be shown: the plain steps are asked about it when it is."""
+
+    def __init__(self, stages: Stages, outcome: Outcome, place: str, step: int | None = None) -> None:
+        """Hold what became of a record; ``step`` is the number of the step that changed it, where that is shown."""
+        self._stages, self._outcome, self._place, self._step = stages, outcome, place, step
+        self._shown: TriedDocument | None = None
+        if len(outcome.record.value or b"") > HELD_BYTES:
+            self.shown()
+
+    def shown(self) -> TriedDocument:
+        """Return what people see of it."""
+        if self._shown is None:
+            self._shown = self._made()
+            self._outcome = self._outcome._replace(record=Record(self._outcome.record.offset, -1, None, None))
+        return self._shown
+
+    def _made(self) -> TriedDocument:
+        held, passed = self._outcome, list[Document]()
+        again = self._stages.outcome(held.record, (), passed)
+        if self._step is not None:
+            before, after = where_they_differ(passed[self._step].text, passed[self._step + 1].text)
+            return TriedDocument(self._place, "", before, after)
+        detail = again.detail if again.reason == held.reason else held.detail
+        if passed:
+            return TriedDocument(self._place, detail, beginning_of(passed[-1].text))
+        return TriedDocument(self._place, detail, beginning_of((held.record.value or b"").decode(errors="replace")))
+
+
+class _WatchedStep:
+    """A step that knows how long it worked over many documents and what it dropped; its answers are the step's."""
+
+    def __init__(self, step: Step, label: str) -> None:
+        self._step, self._label = step, label
+        self._reasons: list[str] = []
+        self._texts: list[str] = []
+        self.seconds = 0.0
+
+    @property
+    def name(self) -> str:
+        """The step's."""
+        return self._step.name
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the step says of itself."""
+        return self._step.describe()
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return the step's answer, untimed: it is asked for to be shown."""
+        return self._step(document)
+
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Return the step's answers, all of them made within the time that is counted."""
+        began = perf_counter()
+        answers = list(self._step.many(documents))
+        self.seconds += perf_counter() - began
+        for at, answer in answers:
+            if isinstance(answer, Rejected):
+                self._reasons.append(counting_key(self._label, answer.reason))
+                self._texts.append(documents.texts[at])
+        return answers
+
+    def taken_dropped(self) -> tuple[list[str], list[str]]:
+        """Return the reasons and texts of what was filtered out since the last call."""
+        found = self._reasons, self._texts
+        self._reasons, self._texts = [], []
+        return found
+
+
+def _listed(examples: Mapping[str, Sequence[TriedDocument]]) -> dict[str, list[dict[str, Any]]]:
+    return {name: [one.to_dict() for one in found] for name, found in examples.items()}

@@ -1,0 +1,114 @@
+"""The kernel of ``fineweb_quality``: verdicts over lines and words of a part."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .byte_strings import Bytes
+from .compiled import compiled
+from .part import TextPart, count_characters
+from .repeated_strings import Numbers, Slots, repeated
+from .verdicts import ASK, KEEP
+from .word_table import WORDS, WordTable
+
+REASONS: Final = ("empty", "line_punct_ratio", "short_line_ratio", "char_dup_ratio", "list_ratio")
+EMPTY, LINE_PUNCT, SHORT_LINE, CHAR_DUP, LIST = range(1, 6)
+"""Verdicts: the number of the reason in `REASONS`, from 1."""
+_NEW_LINE: Final = ord("\n")
+
+
+class FinewebLimits(NamedTuple):
+    """The step's parameters."""
+
+    line_punct_thr: float
+    line_punct_exclude_zero: bool
+    short_line_thr: float
+    short_line_length: float
+    char_duplicates_ratio: float
+    new_line_ratio: float
+    stop_chars: npt.NDArray[np.int32]
+    """Code points, ascending."""
+
+
+@compiled
+def judge_fineweb(
+    part: TextPart,
+    table: WordTable,
+    rows: npt.NDArray[np.int64],
+    limits: FinewebLimits,
+    verdicts: npt.NDArray[np.int8],
+    begin: Numbers,
+    end: Numbers,
+    slots: Slots,
+) -> None:
+    """Fill the verdict of each row; the last three have room for the most lines of a text, ``slots`` for its table."""
+    for number in range(len(rows)):
+        verdicts[number] = _judge(part, table, rows[number], limits, begin, end, slots)
+
+
+@compiled
+def _judge(
+    part: TextPart, table: WordTable, row: int, limits: FinewebLimits, begin: Numbers, end: Numbers, slots: Slots
+) -> int:
+    data, low, stop = part.data, part.begin[row], part.end[row]
+    chunk, last = part.first[row], part.last[row]
+    lines = new_lines = punctuated = short = 0
+    while low <= stop:
+        high = low
+        while high < stop and data[high] != _NEW_LINE:
+            high += 1
+        new_lines += high < stop
+        if chunk < last and part.chunk_begin[chunk] < high:
+            begin[lines], end[lines] = low, high
+            lines += 1
+            punctuated += _is_in(limits.stop_chars, _last_character(data, high))
+            short += count_characters(data, low, high) <= limits.short_line_length
+            while chunk < last and part.chunk_begin[chunk] < high:
+                chunk += 1
+        low = high + 1
+    if lines == 0:
+        return EMPTY
+    ratio = punctuated / lines
+    if ratio < limits.line_punct_thr and not (ratio == 0 and limits.line_punct_exclude_zero):
+        return LINE_PUNCT
+    if short / lines > limits.short_line_thr:
+        return SHORT_LINE
+    characters = repeated(data, begin, end, lines, slots, table.seed[0])[1]
+    if characters / (part.characters[row] - new_lines) > limits.char_duplicates_ratio:
+        return CHAR_DUP
+    if part.irregular[row]:
+        return ASK
+    words = 0
+    for number in range(part.first[row], last):
+        words += table.chunks[part.entry[number], WORDS]
+    if words == 0:
+        return ASK
+    return LIST if new_lines / words > limits.new_line_ratio else KEEP
+
+
+@compiled
+def _last_character(data: Bytes, end: int) -> int:
+    at = end - 1
+    while (data[at] & 0xC0) == 0x80:
+        at -= 1
+    value = np.int32(data[at])
+    if value < 0x80:
+        return int(value)
+    value &= 0x1F if end - at == 2 else (0x0F if end - at == 3 else 0x07)
+    for byte in range(at + 1, end):
+        value = (value << 6) | np.int32(data[byte] & 0x3F)
+    return int(value)
+
+
+@compiled
+def _is_in(characters: npt.NDArray[np.int32], one: int) -> bool:
+    """Return whether ``one`` is among ``characters``, which ascend."""
+    low, high = 0, len(characters)
+    while low < high:
+        middle = (low + high) // 2
+        if characters[middle] < one:
+            low = middle + 1
+        else:
+            high = middle
+    return low < len(characters) and characters[low] == one

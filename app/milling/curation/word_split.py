@@ -1,0 +1,277 @@
+"""`WordSplit`: texts become parts, whose words are known; one for all steps of a recipe."""
+
+import secrets
+from collections import deque
+from collections.abc import Iterator, Sequence
+from operator import is_
+from threading import RLock
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .byte_strings import PADDING, polynomial
+from .english_rules import EnglishRules, english_rules, special_sequences
+from .irregular import find_runs
+from .learning import AHEAD, look_up
+from .part import TextPart, find_chunks
+from .punctuation import SYMBOLS
+from .word_table import (
+    BYTES,
+    CHARACTERS,
+    CHUNK_BEGINS_OPEN,
+    CHUNK_ENDS_OPEN,
+    CHUNK_ODD,
+    CHUNK_REJOINED,
+    FIRST_WORD,
+    KEY,
+    MOST_ENTRIES,
+    WORD_ALPHABETIC,
+    WORD_NO_SYMBOL,
+    WORD_PUNCTUATION,
+    WORD_SENTENCE_END,
+    WORDS,
+    WordTable,
+    count_kinds,
+    emptied,
+    empty_table,
+    put_word,
+    with_room,
+)
+
+KEPT_PARTS: Final = 4
+"""Parts whose words are kept for the next steps: two of a fetch (before and after ``c4_quality``) and as many of
+another partition."""
+
+
+class Located(NamedTuple):
+    """Some of the texts that were asked for, in one part."""
+
+    part: TextPart
+    rows: npt.NDArray[np.int64]
+    """Of the texts in the part."""
+    indices: npt.NDArray[np.int64]
+    """Of the texts among those that were asked for."""
+
+
+class WordSplit:
+    """Cuts texts into words as spaCy's blank English pipeline does, and remembers chunks and the latest parts.
+
+    Whoever uses `locate`, `table` or `add` holds `lock` for as long as the parts are used: chunks may be forgotten by
+    the next call.
+    """
+
+    def __init__(self, nlp: Any) -> None:
+        """Take a blank English pipeline with a sentencizer.
+
+        Raises:
+            SettingsError: its rules are not those that the kernels know.
+
+        """
+        sequences = special_sequences(nlp.tokenizer)
+        self.rules: EnglishRules = english_rules(nlp, sequences.values())
+        self.lock = RLock()
+        self._nlp = nlp
+        self._sentence_ends = frozenset(nlp.get_pipe("sentencizer").punct_chars)
+        self._sequences = tuple(sequences)
+        self._firsts = tuple({word for words in sequences.values() for word in words[:-1]})
+        self._seconds = tuple({word for words in sequences.values() for word in words[1:]})
+        self._seed = secrets.randbits(64) | 1
+        self._parts: deque[tuple[list[str], TextPart]] = deque(maxlen=KEPT_PARTS)
+        self._runs: dict[str, list[int]] = {}
+        self._places: dict[int, tuple[int, TextPart]] = {}
+        self._located: tuple[list[str], list[Located]] = ([], [])
+        self.table: WordTable = empty_table(self._seed)
+
+    def locate(self, texts: Sequence[str]) -> Iterator[Located]:
+        """Return where the texts are, after making a part of those that are in none yet."""
+        known = self._located[0]
+        if len(texts) == len(known) and all(map(is_, texts, known)):
+            yield from self._located[1]
+            return
+        located = list(self._find(texts))
+        self._located = list(texts), located
+        yield from located
+
+    def _find(self, texts: Sequence[str]) -> Iterator[Located]:
+        places = self._places
+        new = [text for text in texts if id(text) not in places]
+        if new:
+            encoded = [text.encode() for text in new]
+            lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+            ends = np.cumsum(lengths)
+            data = np.frombuffer(bytearray().join((*encoded, bytes(PADDING))), np.uint8)  # of the kernels' one type
+            part = self.split(data, ends - lengths, ends, new, may_forget=len(new) == len(texts))
+            self.add(new, part)
+            if any(id(text) not in places for text in texts):  # they were in a part that had to go
+                self._drop_parts()
+                yield from self._find(texts)
+                return
+        found = [places[id(text)] for text in texts]
+        rows = np.fromiter((row for row, _ in found), np.int64, len(found))
+        owners = np.fromiter((id(part) for _, part in found), np.uint64, len(found))
+        parts = {id(part): part for _, part in found}
+        for owner, part in parts.items():
+            indices = np.flatnonzero(owners == owner)
+            yield Located(part, rows[indices], indices)
+
+    def add(self, texts: list[str], part: TextPart) -> None:
+        """Remember that the part's rows are these texts."""
+        if len(self._parts) == KEPT_PARTS:
+            for text in self._parts[0][0]:
+                place = self._places.get(id(text))
+                if place is not None and place[1] is self._parts[0][1]:
+                    del self._places[id(text)]
+        self._parts.append((texts, part))
+        for row, text in enumerate(texts):
+            self._places[id(text)] = row, part
+
+    def replace(
+        self, left: TextPart, rows: npt.NDArray[np.int64], texts: list[str], indices: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[int, str]]:
+        """Yield what ``rows`` of ``left`` say, stripped, where it is another text, with ``indices[row]``.
+
+        Remembers that these rows are these texts.
+        """
+        known: list[str] = []
+        where: list[int] = []
+        for row, text in zip(rows.tolist(), texts, strict=True):
+            whole = left.data[left.begin[row] : left.end[row]].tobytes().decode()
+            new = whole.strip()
+            if new == text:
+                continue
+            if len(new) == len(whole):
+                known.append(new)
+                where.append(row)
+            yield int(indices[row]), new
+        picks = np.array(where, np.int64)
+        characters = np.fromiter(map(len, known), np.int64, len(known))
+        begin, end, first, last = left.begin[picks], left.end[picks], left.first[picks], left.last[picks]
+        irregular = left.irregular[picks]
+        shared = (left.data, begin, end, characters, first, last, irregular, left.chunk_begin, left.entry, left.gap)
+        self.add(known, TextPart(*shared))
+
+    def split(
+        self,
+        data: npt.NDArray[np.uint8],
+        begin: npt.NDArray[np.int64],
+        end: npt.NDArray[np.int64],
+        texts: Sequence[str] | None = None,
+        *,
+        may_forget: bool = False,
+    ) -> TextPart:
+        """Cut ``data[begin:end]`` of each text into chunks, and learn the words of those that are new.
+
+        Without ``texts``, ``part.characters`` is not filled. ``may_forget``: no other part is used any more.
+        """
+        room = int((end - begin).sum()) // 2 + len(begin) + 1
+        last = np.empty(len(begin), np.int64)
+        chunk_begin, chunk_end, gap = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint8)
+        longest = find_chunks(data, begin, end, last, chunk_begin, chunk_end, gap)
+        count = int(last[-1]) if len(last) else 0
+        chunk_begin, chunk_end, gap = chunk_begin[:count].copy(), chunk_end[:count], gap[:count].copy()
+        if may_forget and self.table.used[0] > MOST_ENTRIES:
+            self.forget()
+        entry, unknown = np.empty(count, np.int32), np.empty(count, np.int32)
+        scratch, ahead = np.empty((3, longest + 1), np.int32), np.empty((3, AHEAD), np.uint64)
+        done = 0
+        while True:
+            table = self.table
+            done, left = look_up(table, self.rules, data, chunk_begin, chunk_end, done, entry, unknown, scratch, ahead)
+            self._ask_spacy(unknown[:left].tolist())
+            if done == count:
+                break
+            size = int(chunk_end[done] - chunk_begin[done])
+            self.table = with_room(table, 1, size, size)
+        characters = np.fromiter(map(len, texts), np.int64, len(texts)) if texts is not None else np.zeros(0, np.int64)
+        first = np.append([0], last[:-1])
+        part = TextPart(
+            data, begin, end, characters, first, last, np.zeros(len(begin), np.bool_), chunk_begin, entry, gap
+        )
+        runs = np.empty((count, 2), np.int64)
+        around = np.empty(2 * self.rules.longest_sequence, np.uint64)
+        found = find_runs(part, self.table, self.rules, scratch, around, runs)
+        for first, behind in runs[:found].tolist():
+            self._cut_together(part, first, behind)
+        return part
+
+    def forget(self) -> None:
+        """Forget all chunks and parts."""
+        self._drop_parts()
+        self._runs.clear()
+        self.table = emptied(self.table)
+
+    def _drop_parts(self) -> None:
+        self._located = [], []
+        self._parts.clear()
+        self._places.clear()
+
+    def _cut_together(self, part: TextPart, first: int, behind: int) -> None:
+        """Give the chunks ``[first, behind)``, which have one space between them, the words that they have together."""
+        old = part.entry[first:behind].tolist()
+        end = int(part.chunk_begin[behind - 1]) + int(self.table.chunks[old[-1], BYTES])
+        text = part.data[part.chunk_begin[first] : end].tobytes().decode()
+        entries = self._runs.get(text)
+        if entries is None:
+            self.table = with_room(self.table, len(old), 0, len(text))
+            words = iter(self._words_of(text))
+            entries = [self._twin(entry, words) for entry in old]
+            self._runs[text] = entries
+        part.entry[first:behind] = entries
+
+    def _twin(self, entry: int, words: Iterator[tuple[str, bool]]) -> int:
+        """Make another entry of the same chunk; its words are the next ones."""
+        table = self.table
+        twin = int(table.used[0])
+        table.used[0] += 1
+        for column in (table.chunks, table.flags, table.first_hash, table.last_hash):
+            column[twin] = column[entry]
+        table.hashes[twin] = 0
+        own: list[tuple[str, bool]] = []
+        missing = int(table.chunks[entry, CHARACTERS])
+        while missing > 0:
+            own.append(next(words))
+            missing -= len(own[-1][0])
+        self._put_words(twin, own)
+        return twin
+
+    def _ask_spacy(self, entries: list[int]) -> None:
+        """Fill in the words of chunks that the kernel leaves to spaCy."""
+        table = self.table
+        for entry in entries:
+            begin, size = int(table.chunks[entry, KEY]), int(table.chunks[entry, BYTES])
+            chunk = table.keys[begin : begin + size].tobytes().decode()
+            words = self._words_of(chunk)
+            table.flags[entry] |= self._open_ends(chunk)
+            if "".join(word for word, _ in words) == chunk:
+                self._put_words(entry, words)
+            else:
+                table.flags[entry] |= CHUNK_ODD
+
+    def _words_of(self, text: str) -> list[tuple[str, bool]]:
+        """Return spaCy's words, and whether each is punctuation to it; IS_ALPHA, which it cannot hold, is not kept."""
+        text = text.replace("IS_ALPHA", "IS_ALPHB")
+        with self._nlp.memory_zone():
+            return [(token.text, token.is_punct) for token in self._nlp.tokenizer(text)]
+
+    def _put_words(self, entry: int, words: list[tuple[str, bool]]) -> None:
+        table, at = self.table, int(self.table.used[2])
+        table.chunks[entry, FIRST_WORD], table.chunks[entry, WORDS] = at, len(words)
+        for word, is_punctuation in words:
+            encoded = word.encode()
+            data = np.frombuffer(bytearray(encoded + bytes(PADDING)), np.uint8)
+            kinds = WORD_ALPHABETIC if any(map(str.isalpha, word)) else 0
+            kinds |= WORD_NO_SYMBOL if any(character not in SYMBOLS for character in word) else 0
+            kinds |= WORD_PUNCTUATION if is_punctuation else 0
+            kinds |= WORD_SENTENCE_END if word in self._sentence_ends else 0
+            value, power = polynomial(data, 0, len(encoded), table.seed[0])
+            put_word(table, at, np.uint64(value), np.uint64(power), len(encoded), len(word), kinds)
+            at += 1
+        table.used[2] = at
+        count_kinds(table, entry)
+
+    def _open_ends(self, chunk: str) -> int:
+        """Return a chunk's flags, some perhaps more than needed: then spaCy cuts the whole text."""
+        flags = CHUNK_ENDS_OPEN if chunk.endswith(self._firsts) else 0
+        flags |= CHUNK_BEGINS_OPEN if chunk.startswith(self._seconds) else 0
+        return flags | (CHUNK_REJOINED if any(text in chunk for text in self._sequences) else 0)

@@ -1,0 +1,213 @@
+"""Values as Confluent's serializers frame them: a zero byte, the id of a schema in a registry, and the encoded value.
+
+The schema of an id never changes, so a document is still a function of the value's bytes alone. Each schema is fetched
+once; while it cannot be fetched, nothing is guessed. Modes ``avro`` (`avro_values.py`), ``protobuf``
+(`protobuf_values.py`) and ``json_schema`` (`json_schema_values.py`) say how a schema's values are read; all of them
+become a mapping of plain values, of which `ObjectFields` takes the text, the id and the carried fields.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from subprocess import SubprocessError
+from typing import Any, Final, Protocol, TypeAlias
+
+from tokenmill.documents import Document
+from tokenmill.errors import RecordError, RegistryError
+
+from ..native_calls import NativeCode, shown_error
+from .json_objects import ObjectFields, no_text
+from .protocol import Decoded, one_by_one
+from .reasons import NOT_AN_OBJECT, NOT_FRAMED, SCHEMA_MISMATCH, TOO_DEEP, UNUSABLE_SCHEMA
+from .rules import RULES, VALUE_RULES, DecodingRules
+
+_FRAME: Final = Struct(">bi")
+"""Magic byte and id: registries count their schemas in Java's int."""
+_LIBRARIES: Final = NativeCode("a library that reads schemas and their values")
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema as a registry has it under an id."""
+
+    kind: str
+    """``AVRO``, ``PROTOBUF`` or ``JSON``, as registries name them."""
+    text: str
+    references: tuple[tuple[str, "RegisteredSchema"], ...] = ()
+    """The schemas that it refers to, each under the name that it uses; they may have references of their own."""
+
+    def needed(self) -> dict[str, "RegisteredSchema"]:
+        """Return all schemas that this one needs, by name, each after those that it needs itself."""
+        found: dict[str, RegisteredSchema] = {}
+        _add_needed(self, found, set())
+        return found
+
+
+def _add_needed(schema: RegisteredSchema, found: dict[str, RegisteredSchema], seen: set[int]) -> None:
+    """Add what a schema needs; ``seen`` has by identity those whose needs are there, for many may refer to one."""
+    for name, one in schema.references:
+        if id(one) not in seen:
+            seen.add(id(one))
+            _add_needed(one, found, seen)
+        found.setdefault(name, one)
+
+
+class SchemaSource(Protocol):
+    """Whoever has schemas."""
+
+    def schema(self, number: int) -> RegisteredSchema:
+        """Return the schema with that id; always the same one.
+
+        Raises:
+            RegistryError: it cannot be fetched now.
+            ValueError: it refers to others in a way that cannot be followed.
+
+        """
+
+    def subjects(self, number: int) -> str:
+        """Return the names of the subjects that have the schema, for people; nothing where that cannot be told now."""
+
+
+Reader: TypeAlias = Callable[[bytes], Any]
+"""Decodes the bytes after a frame by one schema into plain values: `dict`, `list`, `bytes` and scalars. Raises
+`RecordError`, or whatever else the bytes make a library raise."""
+
+
+class SchemaFormat(Protocol):
+    """How the values of one kind of schema are read."""
+
+    @property
+    def kind(self) -> str:
+        """The kind, as registries name it."""
+
+    @property
+    def is_json(self) -> bool:
+        """Whether values are JSON, of which a parser may have rounded the numbers."""
+
+    def reader(self, schema: RegisteredSchema, rules: DecodingRules) -> Reader:
+        """Return the function that reads the values of a schema within the bounds of the rules.
+
+        Raises:
+            ValueError: the schema cannot be used; says why. Anything else that a library raises means the same.
+            OSError, SubprocessError: this machine could not do the work, which says nothing about the schema.
+
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FramedDecoder:
+    """Takes a framed value whose schema makes it an object with a text; anything else is refused, with the reason.
+
+    A schema that has not been learned (`learn`) is fetched while a value of it is decoded. Only then may decoding raise
+    `RegistryError`.
+    """
+
+    fields: ObjectFields
+    format: SchemaFormat
+    source: SchemaSource
+    rules: DecodingRules = RULES
+    _readers: dict[int, Reader] = field(default_factory=dict)
+
+    def describe(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the versions of the rules for objects, and of the rules by which values become objects."""
+        return ({"name": "decode", "rules": self.rules.number, "values": VALUE_RULES[self.rules.number]},)
+
+    def __call__(self, value: bytes) -> Document:
+        """Return the document; see `milling.decoding.reasons` for what is refused."""
+        number = schema_number(value)
+        if number is None:
+            raise RecordError(
+                NOT_FRAMED, "the value does not begin with a zero byte and the id of a schema, in 4 bytes and no sign"
+            )
+        if number not in self._readers:
+            self.learn(number)
+        payload = value[_FRAME.size :]
+        parsed = self._parsed(number, payload)
+        if not isinstance(parsed, dict):
+            raise RecordError(NOT_AN_OBJECT, f"schema {number} describes no record, but single values or a list")
+        document = self.fields.document(parsed, payload if self.format.is_json else None)
+        if document is None:
+            raise no_text(self.fields, parsed)
+        return document
+
+    def many(self, values: Sequence[bytes]) -> Decoded:
+        """Decode each value."""
+        return one_by_one(self, values)
+
+    def unknown(self, values: Iterable[bytes]) -> list[int]:
+        """Return the ids of the schemas that have not been learned and that some of the values have."""
+        heads = {value[: _FRAME.size] for value in values}
+        found = {number for head in heads if (number := schema_number(head)) is not None}
+        return sorted(number for number in found if number not in self._readers)
+
+    def learn(self, number: int) -> None:
+        """Fetch a schema, so that its values can be decoded without a request.
+
+        One that cannot be used is learned as well: its values are refused, and none of their neighbours waits.
+
+        Raises:
+            RegistryError: it cannot be fetched now, or this machine cannot work on it.
+            MemoryError: there is not enough, which says nothing about the schema.
+
+        """
+        try:
+            with _LIBRARIES:
+                self._readers[number] = self._reader(number)
+        except MemoryError:
+            raise
+        except RegistryError:
+            raise
+        except (OSError, SubprocessError) as error:
+            raise RegistryError(
+                f"schema {number} cannot be prepared on this machine now ({shown_error(error)}): look after it"
+            ) from error
+        except Exception as error:  # noqa: BLE001 - whatever a library raises over a schema belongs to it alone
+            why = shown_error(error).removeprefix("ValueError: ")
+            self._readers[number] = self._refusing(number, UNUSABLE_SCHEMA, f"cannot be used: {why}")
+
+    def _reader(self, number: int) -> Reader:
+        schema = self.source.schema(number)
+        if schema.kind != self.format.kind:
+            what = f"is of the kind {schema.kind}, and decode wants {self.format.kind}"
+            return self._refusing(number, SCHEMA_MISMATCH, what)
+        size = len(schema.text) + sum(len(one.text) for one in schema.needed().values())
+        if size > self.rules.most_schema_characters:
+            raise ValueError(f"it has {size:,} characters, over {self.rules.most_schema_characters:,}")
+        return self.format.reader(schema, self.rules)
+
+    def _refusing(self, number: int, reason: str, why: str) -> Reader:
+        """Return a reader that refuses all values of a schema."""
+        subjects = self.source.subjects(number)
+        detail = f"schema {number}{f' of {subjects}' if subjects else ''} {why}"
+
+        def refuse(_: bytes) -> Mapping[str, Any]:
+            raise RecordError(reason, detail)
+
+        return refuse
+
+    def _parsed(self, number: int, payload: bytes) -> Any:
+        """Return what a reader makes of the bytes; of all that it may raise, only lack of memory is no fact of them."""
+        try:
+            with _LIBRARIES:
+                return self._readers[number](payload)
+        except MemoryError:
+            raise
+        except RecordError:
+            raise
+        except RecursionError:
+            raise RecordError(TOO_DEEP, f"values of schema {number} are nested too deep in it") from None
+        except Exception as error:  # whatever a library raises over bytes belongs to this record alone
+            raise mismatch(shown_error(error)) from error
+
+
+def schema_number(value: bytes) -> int | None:
+    """Return the id of a framed value's schema; None where it is not framed."""
+    if len(value) < _FRAME.size:
+        return None
+    magic, number = _FRAME.unpack_from(value)
+    return number if magic == 0 and number >= 0 else None
+
+
+def mismatch(detail: str) -> RecordError:
+    """Return the error for bytes that are no value of their schema."""
+    return RecordError(SCHEMA_MISMATCH, f"the bytes do not fit their schema: {detail}")

@@ -1,0 +1,128 @@
+"""What JSON is parsed, and why the rest is not.
+
+The reasons are derived from the bytes, not from the parser's message: they are counted in the totals, and so must not
+change with the parser's version. All but `parsed_json` runs for refused values only.
+"""
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from tokenmill.errors import RecordError
+
+from .plain_text import decode_utf8
+from .reasons import INVALID_UNICODE, MALFORMED_JSON, MAX_DEPTH, TOO_DEEP
+from .rules import DecodingRules
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""A JSON string, the last one perhaps unfinished; possessive, so that it takes linear time and no memory."""
+
+_TO_HALF: Final = re.compile(
+    rb"((?:[^\\]++"
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a whole pair
+    rb"|\\(?!u[dD][89a-fA-F][0-9a-fA-F]{2}).)*+)"  # any other escape: `\\ud800` is a backslash and five letters
+    rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})?+",
+    re.DOTALL,
+)
+"""Everything up to a half pair, and that; or up to the end."""
+_MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+"""A value without a match has no half pair, so its escapes need not be examined one by one."""
+
+
+_NO_VALUE: Final = re.compile(rb"-?(?:nan|inf(?:inity)?|none|undefined)\b", re.IGNORECASE)
+"""What programs write for a number that is none, or for nothing."""
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_NO_MEMORY: Final = "Not enough memory"
+"""How the parser says so; "failed to allocate memory" is its word for some values that end too early."""
+
+
+def parsed_json(value: bytes, rules: DecodingRules) -> Any:
+    """Return what JSON (no byte order mark) stands for.
+
+    Raises:
+        RecordError: it is no JSON, or holds more values than the rules allow.
+        MemoryError: there is not enough to parse it, which says nothing about the value.
+
+    """
+    if most_values(value, rules.most_values) > rules.most_values:
+        raise rules.too_many_values()
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        if str(error).startswith(_NO_MEMORY):
+            raise MemoryError(str(error)) from None
+        raise refusal(value) from None
+
+
+def most_values(value: bytes, enough: int) -> int:
+    """Return how many values JSON can hold at most, by the characters that stand before each but the first.
+
+    Those in strings are left out where it would be more than ``enough``.
+    """
+    if len(value) <= enough:
+        return len(value)
+    found = sum(map(value.count, (b",", b"[", b"{")))
+    return found if found <= enough else sum(map(_STRING.sub(b"", value).count, (b",", b"[", b"{")))
+
+
+def refusal(value: bytes) -> RecordError:
+    """Return the error for a ``value`` (no byte order mark) that the parser refused."""
+    try:
+        decode_utf8(value)
+    except RecordError as error:
+        return error
+    depth = value.count(b"[") + value.count(b"{")
+    if depth > MAX_DEPTH and (depth := nesting(value)) > MAX_DEPTH:
+        return RecordError(TOO_DEEP, f"nested {depth} deep, over {MAX_DEPTH}")
+    if repaired(value) is not None:
+        return half_pair()
+    return RecordError(MALFORMED_JSON, _where_it_ends(value))
+
+
+def _where_it_ends(value: bytes) -> str:
+    """Return up to which byte text may be JSON, and why not further: in the parser's words, which nothing counts."""
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        at = len(value.decode()[: error.pos].encode())
+        word = _NO_VALUE.match(value, max(0, at - (value[at - 1 : at] == b"-")))
+        if word is not None:
+            return (
+                f"{word[0].decode()} at byte {word.start()} is no JSON value: let the producer write null, or a string"
+            )
+        return f"no JSON from byte {at} on: {error.msg}"
+    return "no JSON"
+
+
+def half_pair() -> RecordError:
+    """Return the error for a value that only half a surrogate pair keeps from being JSON."""
+    return RecordError(INVALID_UNICODE, "an escape is half a surrogate pair; let the producer replace it by U+FFFD")
+
+
+def repaired(value: bytes) -> object | None:
+    """Return what ``value`` would be with U+FFFD for each half surrogate pair; None if that is not its only fault."""
+    if not _MAYBE_HALF.search(value):
+        return None
+    with_replacements = _TO_HALF.sub(_without_half, value)
+    if with_replacements == value:
+        return None
+    try:
+        parsed: object = orjson.loads(with_replacements)
+    except orjson.JSONDecodeError:
+        return None
+    return parsed
+
+
+def nesting(value: bytes) -> int:
+    """Return how deep brackets are nested outside strings, in anything that looks a little like JSON."""
+    brackets = np.frombuffer(_STRING.sub(b"", value).translate(None, _NO_BRACKETS), dtype=np.uint8)
+    opening = (brackets == ord("[")) | (brackets == ord("{"))
+    closing = (brackets == ord("]")) | (brackets == ord("}"))
+    depths = np.cumsum(opening.astype(np.int8) - closing.astype(np.int8), dtype=np.int32)
+    return int(depths.max(initial=0))
+
+
+def _without_half(found: re.Match[bytes]) -> bytes:
+    return found[1] + rb"\ufffd" if found[2] else found[0]

@@ -1,0 +1,216 @@
+"""What a packing makes of a document by itself, before blocks: whether it is dropped, and the ids that it gives.
+
+``concat`` and ``fit`` take each document as it is, between the ids of the frame. ``rows`` and ``chunks`` divide it into
+*parts*, one for each of its blocks; the ids that it gives are those of its parts, one after the other, and ids that are
+in no part are left out. Works on whole batches.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.packings import Chunks, Rows, packing_of
+from tokenmill.recipe import Recipe
+
+from ..outcomes import NO_TOKENS, NO_TOKENS_DETAIL
+from ..tokenizers import TokenBatch
+from .packed_blocks import Array
+
+TOO_LONG: Final = "too_long"
+"""A filter's reason: a document has more tokens than a row, and such are dropped."""
+TOO_SHORT: Final = "too_short"
+"""A filter's reason: a document fills no row or chunk, and such are dropped."""
+DETAILS: Final = {
+    NO_TOKENS: NO_TOKENS_DETAIL,
+    TOO_LONG: "it has more tokens than a row",
+    TOO_SHORT: "it has fewer tokens than a row or chunk",
+}
+"""What the reasons mean, for people."""
+Integers = npt.NDArray[np.int64]
+
+
+class GivenTokens(NamedTuple):
+    """The ids that documents give to blocks."""
+
+    tokens: Array
+    """In the stream's dtype, one document after the other."""
+    bounds: Integers
+    """Shape ``[documents + 1]``: where each document's begin, and where the last one's end."""
+    left_out: Integers | None = None
+    """Shape ``[documents]``: how many ids of each are in no block; None where that never happens."""
+
+
+class DocumentShape(Protocol):
+    """What a packing makes of documents by their ids alone."""
+
+    def refused(self, lengths: Integers) -> npt.NDArray[Any]:
+        """Return for each text of so many ids why it is filtered out; an empty text where it is not."""
+        ...
+
+    def give(self, batch: TokenBatch) -> GivenTokens:
+        """Return what documents with these ids of texts give, none of which is filtered out."""
+        ...
+
+
+def document_shape(recipe: Recipe) -> DocumentShape:
+    """Return what the recipe's packing makes of a document."""
+    packing = packing_of(recipe)
+    frame = Frame(recipe.begin_of_document, recipe.after, recipe.token_dtype)
+    if isinstance(packing, Rows):
+        return RowsShape(packing, frame, recipe.block_tokens)
+    return ChunksShape(packing, frame) if isinstance(packing, Chunks) else WholeShape(frame)
+
+
+def filtered_out(shape: DocumentShape, batch: TokenBatch) -> list[tuple[int, str]]:
+    """Return the indices of the texts that are filtered out for their ids, ascending, each with the reason."""
+    lengths = np.diff(batch.offsets)
+    reasons = shape.refused(lengths)
+    reasons[batch.silent] = NO_TOKENS
+    reasons[list(batch.failed)] = ""
+    found = np.flatnonzero(reasons != "")
+    return list(zip(found.tolist(), reasons[found].tolist(), strict=True))
+
+
+def chosen(batch: TokenBatch, choice: npt.NDArray[np.bool_]) -> TokenBatch:
+    """Return the ids of the texts for which ``choice`` is true, and no failures."""
+    lengths = np.diff(batch.offsets)
+    bounds = np.append(0, np.cumsum(lengths[choice]))
+    if bounds[-1] == len(batch.ids):
+        return TokenBatch(batch.ids, bounds)
+    return TokenBatch(batch.ids[np.repeat(choice, lengths)], bounds)
+
+
+class Frame(NamedTuple):
+    """The ids around each text."""
+
+    before: Sequence[int]
+    after: Sequence[int]
+    dtype: np.dtype[np.unsignedinteger]
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.before) + len(self.after)
+
+    def around(self, ids: npt.NDArray[np.unsignedinteger], bounds: Integers) -> tuple[Array, Integers]:
+        """Return the ids of texts with the frame around each, and the bounds of these."""
+        before, after = self.before, self.after
+        framed = bounds + np.arange(len(bounds)) * self.size
+        tokens = np.empty(framed[-1], self.dtype)
+        from_texts = np.ones(len(tokens), np.bool_)
+        places = [framed[:-1] + at for at in range(len(before))] + [framed[1:] - at for at in range(len(after), 0, -1)]
+        for place, number in zip(places, (*before, *after), strict=True):
+            from_texts[place] = False
+            tokens[place] = number
+        tokens[from_texts] = ids
+        return tokens, framed
+
+
+@dataclass(frozen=True, slots=True)
+class WholeShape:
+    """The document as it is."""
+
+    frame: Frame
+
+    def refused(self, lengths: Integers) -> npt.NDArray[Any]:
+        """None is."""
+        return _no_reasons(lengths)
+
+    def give(self, batch: TokenBatch) -> GivenTokens:
+        """Return all ids, with the frame around those of each text."""
+        return GivenTokens(*self.frame.around(batch.ids, batch.offsets))
+
+
+@dataclass(frozen=True, slots=True)
+class RowsShape:
+    """Rows of at most ``row_tokens`` ids, each with the frame around a part of the text."""
+
+    packing: Rows
+    frame: Frame
+    row_tokens: int
+
+    @property
+    def step(self) -> int:
+        """How many ids of a text fit a row; the next row begins with those after them."""
+        return self.row_tokens - self.frame.size
+
+    def refused(self, lengths: Integers) -> npt.NDArray[Any]:
+        """Return why texts are dropped that do not fit, or fill no row."""
+        reasons = _no_reasons(lengths)
+        if self.packing.long == "drop":
+            reasons[lengths > self.step] = TOO_LONG
+        if self.packing.short == "drop":
+            reasons[lengths < self.step] = TOO_SHORT
+        return reasons
+
+    def give(self, batch: TokenBatch) -> GivenTokens:
+        """Return the ids of all rows, with the frame in each."""
+        lengths = np.diff(batch.offsets)
+        rows = np.ones_like(lengths)
+        if self.packing.long == "split":
+            rows = lengths // self.step if self.packing.short == "drop" else -(-lengths // self.step)
+        kept = np.minimum(lengths, rows * self.step)
+        owners, numbers = _numbered(rows)
+        sizes = np.minimum(kept[owners] - numbers * self.step, self.step)
+        tokens, row_bounds = self.frame.around(_beginnings(batch.ids, lengths, kept), np.append(0, np.cumsum(sizes)))
+        return GivenTokens(tokens, row_bounds[np.append(0, np.cumsum(rows))], lengths - kept)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksShape:
+    """Chunks of the framed document, each with one id more, with which the next one begins."""
+
+    packing: Chunks
+    frame: Frame
+
+    @property
+    def step(self) -> int:
+        """How far each chunk begins behind the one before."""
+        return self.packing.chunk_tokens
+
+    def refused(self, lengths: Integers) -> npt.NDArray[Any]:
+        """Return why texts are dropped that fill no chunk."""
+        reasons = _no_reasons(lengths)
+        if self.packing.rest == "drop":
+            reasons[lengths + self.frame.size <= self.packing.chunk_tokens] = TOO_SHORT
+        return reasons
+
+    def give(self, batch: TokenBatch) -> GivenTokens:
+        """Return the ids of all chunks."""
+        size = self.step
+        tokens, bounds = self.frame.around(batch.ids, batch.offsets)
+        lengths = np.diff(bounds)
+        chunks = (lengths - 1) // size if self.packing.rest == "drop" else np.maximum(-((1 - lengths) // size), 1)
+        owners, numbers = _numbered(chunks)
+        starts = bounds[owners] + numbers * size
+        sizes = np.minimum(size + 1, bounds[owners + 1] - starts)
+        parts = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+        given = np.concatenate([tokens[:0], *(tokens[start:stop] for start, stop in parts)])
+        chunk_bounds = np.append(0, np.cumsum(sizes))
+        left_out = np.maximum(lengths - 1 - chunks * size, 0)
+        return GivenTokens(given, chunk_bounds[np.append(0, np.cumsum(chunks))], left_out)
+
+
+def _no_reasons(lengths: Integers) -> npt.NDArray[Any]:
+    return np.full(len(lengths), "", "<U16")
+
+
+def _numbered(counts: Integers) -> tuple[Integers, Integers]:
+    """Return the owner of each of so many parts, and its number among those of its owner."""
+    owners = np.repeat(np.arange(len(counts)), counts)
+    return owners, np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
+
+
+def _beginnings(
+    ids: npt.NDArray[np.unsignedinteger], lengths: Integers, kept: Integers
+) -> npt.NDArray[np.unsignedinteger]:
+    """Return the first ``kept`` of the ids of each text."""
+    if np.array_equal(kept, lengths):
+        return ids
+    runs = np.stack([kept, lengths - kept], axis=1).ravel()
+    is_kept: npt.NDArray[np.bool_] = np.repeat(np.tile([True, False], len(kept)), runs)
+    found: npt.NDArray[np.unsignedinteger] = ids[is_kept]
+    return found

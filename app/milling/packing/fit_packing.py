@@ -1,0 +1,393 @@
+"""Whole documents, never cut where they fit a block: several open blocks, and the one with the least sufficient room.
+
+A document that is longer than a block gives whole blocks first. What is left of it, its *rest*, goes into the open
+block with the least room that is enough for it, the oldest of several such. Where none has room a new block is opened;
+where as many as may be are open, the fullest one (the oldest of several) is closed with padding before that. A block
+leaves when it is full or closed, and is numbered as it leaves. A block whose oldest piece is too far behind is closed
+before anything else is done, and a flush closes all, the oldest first.
+
+The work on a call's documents is done twice over: `_Placing` decides which block each piece goes into, in a few list
+operations for each; then rows, entries and references are made of all pieces together, with numpy.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE, split_entries
+from tokenmill.wire.references import NO_BLOCKS, REFERENCE, join_references, split_references
+
+from .packed_blocks import PackedBlocks, ScatteredTokens, TokenizedDocuments
+
+Integers = npt.NDArray[np.int64]
+_NUMBER_BITS: Final = 32
+_NUMBER: Final = (1 << _NUMBER_BITS) - 1
+_NEVER: Final = 1 << 63
+_GONE: Final = -1
+_STAYS: Final = 1 << 62
+
+
+class FitPacking:
+    """The packing ``fit``; see the module's docstring."""
+
+    def __init__(
+        self,
+        block_tokens: int,
+        dtype: np.dtype[np.unsignedinteger],
+        padding: int,
+        *,
+        open_blocks: int,
+        max_age_offsets: int,
+        references: bytes = NO_BLOCKS,
+        open_tokens: bytes = b"",
+        open_entry: bytes = b"",
+    ) -> None:
+        """Keep at most ``open_blocks`` blocks open; close those with a piece over ``max_age_offsets`` behind.
+
+        Begin with no open block, or with those of ``references``, of which ``open_tokens`` has the tokens and
+        ``open_entry`` the entries, as in a carry that holds them by value.
+        """
+        self._block_tokens, self._open_blocks, self._max_age = block_tokens, open_blocks, max_age_offsets
+        self._dtype = dtype
+        self._padding = np.full(block_tokens, padding, dtype).data.cast("B")
+        counts, rows = split_references(references)
+        self._open = _Pieces.of(counts, rows, dtype.itemsize, open_tokens, open_entry)
+
+    @property
+    def open_block(self) -> tuple[bytes, bytes]:
+        """The tokens of all open blocks, one block after the other, and their entries; empty when none is open."""
+        pieces = self._open
+        rows = pieces.rows
+        counts = np.diff(pieces.block_starts, append=len(rows))
+        entries = _entries(counts, rows["offset"], rows["first"].astype(np.int64), rows["tokens"], pieces.metas)
+        return b"".join(pieces.sources), b"".join(entries)
+
+    @property
+    def open_tokens(self) -> int:
+        """How many tokens all open blocks have."""
+        return int(self._open.rows["tokens"].sum(dtype=np.int64))
+
+    @property
+    def references(self) -> bytes:
+        """The open blocks as references (`tokenmill.wire.references`); `NO_BLOCKS` when none is open."""
+        return self._open.references(np.arange(len(self._open.sources)))
+
+    def add(self, documents: TokenizedDocuments) -> PackedBlocks:
+        """Place documents; return the blocks that left."""
+        lengths = np.diff(documents.bounds)
+        lengths[:1] -= documents.taken
+        wholes, rests = np.divmod(lengths, self._block_tokens)
+        placing = self._placing()
+        placing.place(documents.offsets.tolist(), wholes.tolist(), rests.tolist())
+        counts = wholes + (rests > 0)
+        owners = np.repeat(np.arange(len(counts)), counts)
+        numbers = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        firsts = numbers * self._block_tokens + np.where(owners == 0, documents.taken, 0)
+        sizes = np.where(numbers < wholes[owners], self._block_tokens, rests[owners])
+        return self._leave(placing, self._open.with_new(placing.blocks, documents, owners, firsts, sizes), owners)
+
+    def fill(self, offset: int) -> PackedBlocks:
+        """Close all open blocks, the oldest first, as the flush record at ``offset`` asked for."""
+        placing = self._placing()
+        placing.close_all(offset)
+        return self._leave(placing, self._open, np.empty(0, np.int64))
+
+    def _placing(self) -> "_Placing":
+        pieces, starts = self._open, self._open.block_starts
+        used = np.add.reduceat(pieces.rows["tokens"], starts, dtype=np.int64) if len(starts) else starts
+        firsts = pieces.rows["offset"][starts].tolist()
+        return _Placing(
+            self._block_tokens, self._open_blocks, self._max_age, (self._block_tokens - used).tolist(), firsts
+        )
+
+    def _leave(self, placing: "_Placing", pieces: "_Pieces", owners: Integers) -> PackedBlocks:
+        """Lay out the blocks that leave; keep the pieces of the others, with a copy of their tokens.
+
+        ``owners`` are the numbers of the documents that the new ones of ``pieces`` are of.
+        """
+        placed = len(pieces.sources) - len(owners) + np.array(placing.times, np.int64)
+        rooms, total = np.array(placing.rooms, np.int64), len(pieces.sources)
+        left_as = np.full(placing.opened, _STAYS)
+        left_as[placing.left] = np.arange(len(rooms))
+        numbers = left_as[pieces.blocks]  # of the block of each piece, among those that leave
+
+        def open_after(blocks: int, pieces_placed: int) -> Integers:
+            """Return the pieces of the blocks that are open once so many have left, in the blocks' order."""
+            there = np.flatnonzero(numbers[:pieces_placed] >= blocks)
+            return there[np.argsort(pieces.blocks[there], kind="stable")]
+
+        # a block that is full left with its last piece; one that is closed, before the next piece
+        last = np.append(owners, owners[-1:] + 1 if len(owners) else 0)
+        times = np.array(placing.times, np.int64)
+        cause = np.where(rooms > 0, last[times], last[times - 1])
+        finished = last[times] != cause if len(owners) else np.arange(len(rooms)) == len(rooms) - 1
+        firsts = np.append(pieces.rows["first"][total - len(owners) :].astype(np.int64), 0)
+        cut = (rooms == 0) & ~finished & (firsts[times - 1] == 0)  # the first block of a document that fits none
+        joined = np.bincount(numbers[numbers < len(rooms)], minlength=len(rooms)) > 1
+        leaving, entries = self._leaving(pieces, numbers, rooms, np.array(placing.causes, np.int64))
+        self._open = pieces.kept(open_after(len(rooms), total))
+        return PackedBlocks(
+            leaving,
+            entries,
+            cause.tolist(),
+            np.where(finished, 0, firsts[times]).tolist(),
+            finished=finished.tolist(),
+            figures={"padding": placing.rooms, "joined": joined.tolist(), "cut": cut.tolist()},
+            references=lambda blocks: pieces.references(open_after(blocks, int(placed[blocks - 1]))),
+        )
+
+    def _leaving(
+        self, pieces: "_Pieces", numbers: Integers, rooms: Integers, causes: Integers
+    ) -> tuple[ScatteredTokens, list[bytes]]:
+        """Return tokens and entries of the blocks that leave, each with the padding in its room."""
+        chosen, padded = np.flatnonzero(numbers < len(rooms)), np.flatnonzero(rooms)
+        rows, item = pieces.rows[chosen], self._dtype.itemsize
+        all_numbers = np.concatenate([numbers[chosen], padded])
+        order = np.argsort(all_numbers, kind="stable")  # padding comes last in its block
+        offsets = np.concatenate([rows["offset"], causes[padded]])[order]
+        positions = np.concatenate([rows["first"].astype(np.int64), np.full(len(padded), PADDING)])[order]
+        sizes = np.concatenate([rows["tokens"].astype(np.int64), rooms[padded]])[order]
+        sources = [pieces.sources[at] for at in chosen.tolist()]
+        sources += [self._padding[: room * item] for room in rooms[padded].tolist()]
+        metas = [pieces.metas[at] for at in chosen.tolist()] + [b""] * len(padded)
+        places = order.tolist()
+        entries = _entries(
+            np.bincount(all_numbers, minlength=len(rooms)), offsets, positions, sizes, [metas[at] for at in places]
+        )
+        return ScatteredTokens([sources[at] for at in places], np.cumsum(sizes), item), entries
+
+
+def _entries(
+    counts: Integers, offsets: Integers, positions: Integers, sizes: Integers, metas: Sequence[bytes]
+) -> list[bytes]:
+    """Return an entry for each block, of so many pieces each; the other arguments are those of all pieces, in order."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    starts = ends - sizes
+    bounds = np.append(0, np.cumsum(counts))
+    begins = bounds[:-1]
+    rows = np.empty(len(sizes), PIECE)
+    rows["start"] = starts - np.repeat(starts[begins], counts)
+    meta_sizes = np.fromiter(map(len, metas), np.int64, len(metas))
+    rows["meta_bytes"], rows["offset"], rows["position"] = meta_sizes, offsets, positions
+    meta_bounds = np.append(0, np.cumsum(meta_sizes))[bounds]
+    heads = np.stack([counts, np.diff(meta_bounds)], axis=1).astype("<u4").view("V8")[:, 0].tolist()
+    data, texts = rows.tobytes(), b"".join(metas)
+    row_bounds, meta_ends = (bounds * PIECE.itemsize).tolist(), meta_bounds.tolist()
+    return [
+        heads[n] + data[row_bounds[n] : row_bounds[n + 1]] + texts[meta_ends[n] : meta_ends[n + 1]]
+        for n in range(len(counts))
+    ]
+
+
+@dataclass
+class _Placing:
+    """Which block each piece goes into, and which blocks leave in which order.
+
+    Blocks are numbered here by the order in which they were opened, from 0. Those that are open are in `_rooms`, as
+    ``room << 32 | number``: ascending, so the first that is not below ``tokens << 32`` is the one wanted.
+    """
+
+    block_tokens: int
+    most_open: int
+    max_age: int
+    open_rooms: Sequence[int]
+    """Of the blocks that are open at first, in the order in which they were opened."""
+    open_firsts: Sequence[int]
+    """The offset of the first piece of each."""
+    blocks: list[int] = field(default_factory=list)
+    """The block of each new piece."""
+    left: list[int] = field(default_factory=list)
+    """The blocks that left, in order."""
+    times: list[int] = field(default_factory=list)
+    """How many new pieces had been placed when each of them left."""
+    rooms: list[int] = field(default_factory=list)
+    """How many tokens of padding it got."""
+    causes: list[int] = field(default_factory=list)
+    """The offset of that padding."""
+
+    def __post_init__(self) -> None:
+        """Sort the rooms."""
+        self.opened = len(self.open_rooms)
+        """How many blocks were ever open here."""
+        self._rooms = sorted(room << _NUMBER_BITS | number for number, room in enumerate(self.open_rooms))
+        self._firsts = list(self.open_firsts)
+        """The offset of each block's first piece; `_GONE` where it left."""
+        self._oldest = 0
+        """No block below this number is open."""
+
+    def place(self, offsets: Sequence[int], wholes: Sequence[int], rests: Sequence[int]) -> None:
+        """Place documents: so many whole blocks each, and so many tokens as the rest."""
+        rooms, firsts, blocks, most_open = self._rooms, self._firsts, self.blocks, self.most_open
+        too_old_from = self._too_old_from()
+        for offset, whole, rest in zip(offsets, wholes, rests, strict=True):
+            if offset >= too_old_from:
+                too_old_from = self._close_old(offset)
+            if whole:
+                self._give_whole(whole)
+            if not rest:
+                continue
+            at = bisect_left(rooms, rest << _NUMBER_BITS)
+            if at < len(rooms):
+                key = rooms.pop(at)
+                number, room = key & _NUMBER, (key >> _NUMBER_BITS) - rest
+            else:
+                if at == most_open:
+                    self._close(rooms.pop(0), offset)
+                number, room = self.opened, self.block_tokens - rest
+                self.opened += 1
+                firsts.append(offset)
+                too_old_from = self._too_old_from()
+            blocks.append(number)
+            if room:
+                insort(rooms, room << _NUMBER_BITS | number)
+            else:
+                self._left(number, 0, offset)
+                too_old_from = self._too_old_from()
+
+    def close_all(self, offset: int) -> None:
+        """Close all blocks, those that are too old at ``offset`` for that reason."""
+        self._close_old(offset)
+        while self._rooms:
+            self._too_old_from()
+            self._close_oldest(offset)
+
+    def _close_old(self, offset: int) -> int:
+        """Close the blocks that are too old at ``offset``; return the offset at which the next one will be.
+
+        Their padding is at the offset from which they were too old: the document that shows it may be much further.
+        """
+        while offset >= (since := self._too_old_from()):
+            self._close_oldest(since)
+        return since
+
+    def _too_old_from(self) -> int:
+        """Find the oldest block; return the offset at which it is too old."""
+        firsts, oldest = self._firsts, self._oldest
+        while oldest < len(firsts) and firsts[oldest] == _GONE:
+            oldest += 1
+        self._oldest = oldest
+        return firsts[oldest] + self.max_age + 1 if oldest < len(firsts) else _NEVER
+
+    def _close_oldest(self, offset: int) -> None:
+        key = next(key for key in self._rooms if key & _NUMBER == self._oldest)
+        self._rooms.remove(key)
+        self._close(key, offset)
+
+    def _close(self, key: int, offset: int) -> None:
+        self._left(key & _NUMBER, key >> _NUMBER_BITS, offset)
+
+    def _left(self, number: int, room: int, offset: int) -> None:
+        self._firsts[number] = _GONE
+        self.left.append(number)
+        self.times.append(len(self.blocks))
+        self.rooms.append(room)
+        self.causes.append(offset)
+
+    def _give_whole(self, count: int) -> None:
+        """Let whole blocks of one document leave."""
+        numbers, placed = range(self.opened, self.opened + count), len(self.blocks) + 1
+        self.blocks += numbers
+        self.left += numbers
+        self.times += range(placed, placed + count)
+        self.rooms += [0] * count
+        self.causes += [0] * count
+        self._firsts += [_GONE] * count
+        self.opened += count
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Pieces in the order in which they were placed, in columns; those of open blocks come first, block by block."""
+
+    rows: npt.NDArray[np.void]
+    """`REFERENCE`; a CRC counts where ``crcs_known``."""
+    crcs_known: npt.NDArray[np.bool_]
+    blocks: Integers
+    """The number of each one's block, in the order of opening."""
+    sources: list[Any]
+    """The tokens of each."""
+    metas: list[bytes]
+    crc: Callable[[int], int] | None = None
+    """Gives the CRC of a new piece's record, from the piece's place here."""
+
+    @classmethod
+    def of(
+        cls, counts: Sequence[int], rows: npt.NDArray[np.void], item: int, open_tokens: bytes, open_entry: bytes
+    ) -> "_Pieces":
+        """Return the pieces of open blocks."""
+        blocks = np.repeat(np.arange(len(counts)), counts)
+        ends = np.cumsum(rows["tokens"], dtype=np.int64) * item
+        starts = ends - rows["tokens"].astype(np.int64) * item
+        view = memoryview(open_tokens)
+        sources = [bytes(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        metas = [meta for entry in split_entries(open_entry, len(counts)) for meta in _metas_of(entry)]
+        return cls(rows, np.ones(len(rows), np.bool_), blocks, sources, metas)
+
+    @property
+    def block_starts(self) -> Integers:
+        """Of pieces in the order of their blocks: the index at which each block begins."""
+        return np.flatnonzero(np.diff(self.blocks, prepend=-1))
+
+    def with_new(
+        self,
+        blocks: Sequence[int],
+        documents: TokenizedDocuments,
+        owners: Integers,
+        firsts: Integers,
+        sizes: Integers,
+    ) -> "_Pieces":
+        """Return these pieces and new ones: the block and the document of each, its first token there, and how many."""
+        new = np.zeros(len(owners), REFERENCE)
+        new["offset"], new["first"], new["tokens"] = documents.offsets[owners], firsts, sizes
+        starts = documents.bounds[owners] + firsts
+        before, crc = len(self.sources), documents.crc
+        bounds, data = documents.metas.bounds, documents.metas.data
+        if len(bounds) and bounds[-1] > bounds[0]:
+            places = zip(bounds[owners].tolist(), bounds[owners + 1].tolist(), strict=True)
+            metas = [data[low:high] for low, high in places]
+        else:
+            metas = [b""] * len(owners)
+        return _Pieces(
+            np.concatenate([self.rows, new]),
+            np.concatenate([self.crcs_known, np.zeros(len(new), np.bool_)]),
+            np.concatenate([self.blocks, np.array(blocks, np.int64)]),
+            [*self.sources, *documents.tokens.cut(starts, starts + sizes)],
+            [*self.metas, *metas],
+            lambda at: crc(int(owners[at - before])),
+        )
+
+    def references(self, chosen: Integers) -> bytes:
+        """Return the chosen pieces, which are in the order of their blocks, as references."""
+        self._learn_crcs(chosen)
+        starts = np.flatnonzero(np.diff(self.blocks[chosen], prepend=-1))
+        return join_references(np.diff(starts, append=len(chosen)).tolist(), self.rows[chosen])
+
+    def kept(self, chosen: Integers) -> "_Pieces":
+        """Return the chosen pieces, which are in the order of their blocks, numbered again, with their own tokens."""
+        self._learn_crcs(chosen)
+        sources = [self.sources[at] for at in chosen.tolist()]
+        return _Pieces(
+            self.rows[chosen],
+            np.ones(len(chosen), np.bool_),
+            np.cumsum(np.diff(self.blocks[chosen], prepend=-1) > 0) - 1,
+            [source if isinstance(source, bytes) else bytes(source) for source in sources],
+            [self.metas[at] for at in chosen.tolist()],
+        )
+
+    def _learn_crcs(self, chosen: Integers) -> None:
+        unknown = chosen[~self.crcs_known[chosen]]
+        if len(unknown) and self.crc is not None:
+            self.rows["crc"][unknown] = [self.crc(at) for at in unknown.tolist()]
+            self.crcs_known[unknown] = True
+
+
+def _metas_of(entry: bytes) -> Iterator[bytes]:
+    count, _ = ENTRY_HEADER.unpack_from(entry)
+    at = ENTRY_HEADER.size + count * PIECE.itemsize
+    for size in np.frombuffer(entry, PIECE, count, ENTRY_HEADER.size)["meta_bytes"].tolist():
+        yield entry[at : at + size]
+        at += size

@@ -1,0 +1,198 @@
+"""From settings to a recipe, from a recipe to opened stages: the same functions for workers and for verification."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, cast
+
+from tokenmill.documents import Limits
+from tokenmill.errors import FingerprintError, SettingsError
+from tokenmill.packings import SEPARATE, packing_of
+from tokenmill.recipe import Recipe
+from tokenmill.recipe_differences import differences
+
+from .curation.choosing import faster_steps
+from .decoding import Decoder, SchemaSource, open_decoder
+from .decoding.rules import RULES
+from .document_frame import NONE, TemplateName, Wanted, document_frame
+from .outcomes import Stages
+from .splits import SplitRule
+from .steps import open_steps
+from .steps.pipeline import NO_LISTS
+from .tokenizers import (
+    AUTO,
+    RAW_BYTES,
+    REFERENCE,
+    EngineName,
+    SpecialTokens,
+    TokenizerFile,
+    choose_engine,
+    dtype_for,
+    probe,
+    text_limit_of,
+)
+
+OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
+LATER_BOUND: Final = "texts that normalizing makes very long are refused since; the stream's blocks stay as they are"
+RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
+"""What a recipe has where there is no tokenizer file."""
+
+
+def open_stages(
+    recipe: Recipe,
+    tokenizer: TokenizerFile,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+    lists: Mapping[str, bytes] = NO_LISTS,
+) -> Stages:
+    """Return the stages by which the recipe's raw topic is milled, with this engine and the rules that it has settled.
+
+    ``schemas`` is where records' schemas are, for a recipe whose records name some; ``lists`` are the lists that its
+    steps name, by SHA-256.
+
+    Raises:
+        SettingsError: a value in the recipe cannot be used.
+
+    """
+    choice = choose_engine(tokenizer, engine, cast("SpecialTokens", recipe.special_tokens_in_text))
+    limits = Limits(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
+    steps = open_steps(
+        normalize=recipe.normalize,
+        min_chars=recipe.min_chars,
+        function=recipe.function,
+        pipeline=recipe.pipeline,
+        lists=lists,
+        metadata_fields=recipe.metadata_fields,
+        limits=limits,
+        tokenizer=tokenizer,
+        rules=recipe.rules,
+    )
+    refused = ""
+    if engine != REFERENCE:
+        steps, refused = faster_steps(steps)
+    return Stages(
+        decoder=decoder_of(recipe, schemas),
+        splits=SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by),
+        steps=steps,
+        steps_refused=refused,
+        engine=choice.engine,
+        engine_refused=choice.refused,
+        allow_flush=recipe.allow_flush,
+    )
+
+
+def decoder_of(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:
+    """Return the decoder of the recipe's raw topic, by the rules that its ``steps`` name; ``schemas`` as `open_stages`.
+
+    Raises:
+        SettingsError: it needs a schema registry, and there is none; or a library that is not installed.
+
+    """
+    return open_decoder(
+        recipe.decode,
+        text_fields=recipe.text_fields,
+        id_field=recipe.id_field,
+        metadata_fields=recipe.metadata_fields,
+        max_text_bytes=recipe.max_text_bytes,
+        max_id_bytes=recipe.max_id_bytes,
+        max_fields_bytes=recipe.max_fields_bytes,
+        schemas=schemas,
+        rules=next((said["rules"] for said in recipe.decoder if "rules" in said), RULES.number),
+    )
+
+
+def complete(
+    draft: Recipe,
+    tokenizer: TokenizerFile,
+    end_of_document: Wanted,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+    *,
+    lists: Mapping[str, bytes] = NO_LISTS,
+    begin_of_document: Wanted = None,
+    padding: str | int | None = None,
+    template: TemplateName = NONE,
+) -> tuple[Recipe, Stages]:
+    """Fill in what only tokenizer and opened stages show: an open limit, steps, vocabulary, ids, dtype, probe.
+
+    The settings that are no field of the draft (`milling.document_frame`) are given beside it. Returns the
+    recipe and the stages.
+
+    Raises:
+        SettingsError: a value in the draft cannot be used.
+
+    """
+    if not draft.max_text_bytes:
+        draft = replace(draft, max_text_bytes=text_limit_of(tokenizer.name))
+    stages = open_stages(draft, tokenizer, engine, schemas, lists)
+    packing = packing_of(draft)
+    opened = stages.engine
+    frame = document_frame(
+        tokenizer,
+        opened,
+        begin=begin_of_document,
+        end=end_of_document,
+        padding=padding,
+        template=template,
+        pads=draft.allow_flush or packing.pads,
+        own_padding=draft.packing in SEPARATE,
+    )
+    around = len(frame.before) + len(frame.after)
+    if draft.packing == "rows" and around >= draft.block_tokens:
+        raise SettingsError(
+            f"sequence_length = {draft.block_tokens} leaves no room for text in a row, with {around} ids around it: "
+            f"set it to {around + 1} or more"
+        )
+    recipe = replace(
+        draft,
+        steps=(*stages.decoder.describe(), *(step.describe() for step in stages.steps)),
+        tokenizer_sha256=tokenizer.sha256,
+        begin_of_document=frame.before,
+        end_of_document=frame.after[0] if len(frame.after) == 1 else frame.after,
+        padding=frame.padding,
+        vocabulary_size=opened.vocabulary_size,
+        probe=probe(opened),
+        dtype=dtype_for(opened.vocabulary_size).name,
+    )
+    return recipe, stages
+
+
+def reopen_stages(
+    recipe: Recipe,
+    tokenizer: TokenizerFile,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+    lists: Mapping[str, bytes] = NO_LISTS,
+) -> Stages:
+    """Open the stages of a settled recipe, and check that today's libraries and functions still give its answers.
+
+    Raises:
+        FingerprintError: the tokenizer, the probe text's ids or a step's version are not those of the recipe.
+
+    """
+    again, stages = complete(
+        recipe,
+        tokenizer,
+        recipe.end_of_document,
+        engine,
+        schemas,
+        begin_of_document=recipe.begin_of_document,
+        padding=recipe.padding_id,
+        lists=lists,
+    )
+    if again.fingerprint != recipe.fingerprint:
+        rules = _rules_since(recipe, again)
+        raise FingerprintError(
+            "the stream was made with other parts than those installed here "
+            f"({'; '.join(differences(recipe, again))}): install what the genesis names (`tokenmill inspect` shows it)"
+            f"{rules}"
+        )
+    return stages
+
+
+def _rules_since(recipe: Recipe, again: Recipe) -> str:
+    """Return which rules have changed since a recipe was settled, for people."""
+    if recipe.decoded_otherwise(again):
+        return f" ({OTHER_RULES})"
+    if recipe.normalized_length is None and again.normalized_length is not None:
+        return f" ({LATER_BOUND})"
+    return ""

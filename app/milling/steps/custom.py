@@ -1,0 +1,58 @@
+"""The step ``function``: a user's own transform or filter of documents, named by its import path.
+
+The function takes a `Document` and returns one, or a reason or None to filter it out; `milling.user_function`
+has the rules for it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenmill.documents import Document, Limits
+
+from ..document_columns import DocumentColumns
+from ..user_function import UserFunction, open_user_function
+from .protocol import Answer, Rejected, each_alone
+
+
+@dataclass(frozen=True, slots=True)
+class CustomStep:
+    """Calls a user's function and lets only documents and known reasons out of it."""
+
+    function: UserFunction
+
+    @property
+    def name(self) -> str:
+        """``function``."""
+        return "function"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the import path and the version that the function's author states."""
+        return {"name": self.name, **self.function.describe()}
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return the function's answer.
+
+        Raises:
+            RecordError: `milling.user_function.FUNCTION_FAILED`, or a part of the new document is over its
+                limit.
+
+        """
+        answer = self.function(document)
+        return Rejected(answer) if isinstance(answer, str) else answer
+
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Call the function for each document."""
+        return each_alone(self, documents)
+
+
+def open_function(path: str, *, metadata_fields: Sequence[str], limits: Limits) -> CustomStep:
+    """Import the function that ``path`` (``module:function``) names.
+
+    Raises:
+        SettingsError: it cannot be imported or called, or its author does not state its version.
+
+    """
+    return CustomStep(
+        open_user_function("function", path, takes="a Document", metadata_fields=metadata_fields, limits=limits)
+    )

@@ -1,0 +1,78 @@
+"""What every step promises, and how a step that decides document by document answers for many."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tokenmill.documents import Document
+from tokenmill.errors import RecordError
+
+from ..document_columns import DocumentColumns
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The answer of a step that filters out a document."""
+
+    reason: str
+    """At most 32 of ``a-z``, ``0-9`` and ``_``; one of the few that the step can give, for it becomes a counter."""
+    detail: str = field(default="", compare=False)
+    """The numbers that decided, for people: "0.41 of lines are duplicates, over 0.3". `Step.many` may leave it out."""
+
+
+Answer = Document | Rejected | RecordError
+"""What becomes of a document in a step, where it does not stay as it is; an error is raised by `Step.__call__`."""
+
+
+class Step(Protocol):
+    """A pure function from a document to a document, or to the reason why it is filtered out."""
+
+    @property
+    def name(self) -> str:
+        """What the step is called in settings and logs."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return, as JSON types, all that decides the step's answers (name, parameters, version).
+
+        The fingerprint covers it: two steps that describe themselves alike give the same answers.
+        """
+        ...
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return what becomes of the document; it depends on the document and on what `describe` says, on nothing else.
+
+        The document itself is returned where it stays as it is.
+
+        Raises:
+            RecordError: the step cannot answer for this document, which is dead-lettered.
+
+        """
+        ...
+
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Return the index and the answer of each document that does not stay as it is, ascending.
+
+        They equal those of `__call__`; what that would raise is an answer here. ``documents`` are not changed, now or
+        later, so what was computed of them may be kept for the next step.
+        """
+        ...
+
+
+def each_alone(
+    step: Callable[[Document], Document | Rejected],
+    documents: DocumentColumns,
+    before: Callable[[int], None] | None = None,
+) -> Iterator[tuple[int, Answer]]:
+    """Yield what `Step.many` promises, by calling ``step`` for each document, and ``before`` with its index before."""
+    for index in range(len(documents)):
+        if before is not None:
+            before(index)
+        document = documents.at(index)
+        answer: Answer
+        try:
+            answer = step(document)
+        except RecordError as error:
+            answer = error
+        if answer is not document:
+            yield index, answer

@@ -1,0 +1,113 @@
+"""The step ``words``: documents with words of a list are filtered out, where they have any or too many of them.
+
+datatrove's ``C4BadWordsFilter`` fetches its lists and keeps a random part of what it finds; here the list is the user's
+own, and the answer depends on the document alone.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tokenmill.documents import Document
+from tokenmill.parameters import ListFile, canonical_lines, describe_step, list_entries
+
+from ..document_columns import DocumentColumns
+from .protocol import Answer, Rejected, each_alone
+
+REMOVED: Final = "document_removed_with_badwords"
+"""Filter reason: the text has words of the list."""
+_WORD: Final = re.compile(r"\w+")
+MAX_PHRASE: Final = 8
+"""Words of an entry of the list: each word of a text begins so many phrases that are looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordsStep:
+    """Filters out texts in which words or phrases of a list stand, capitals or not."""
+
+    words: tuple[str, ...] | ListFile
+    """The words and phrases, or a file with one a line. Words are runs of letters, digits and ``_``; for scripts that
+    put no space between words, use ``regex``."""
+    max_share: float = 0.0
+    """Largest share of a text's words that may be listed; 0 filters out every text with one of them."""
+    _phrases: frozenset[tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    _lengths: dict[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
+    """Of the phrases that begin with a word, longest first."""
+
+    def __post_init__(self) -> None:
+        """Look up phrases by their first word."""
+        if not 0 <= self.max_share < 1:
+            raise ValueError(f"max_share = {self.max_share}: a share is from 0 to below 1")
+        try:
+            phrases = _phrases(list_entries(self.words))
+        except ValueError as error:
+            raise ValueError(f"words: {error}") from error
+        lengths: dict[str, set[int]] = {}
+        for phrase in phrases:
+            lengths.setdefault(phrase[0], set()).add(len(phrase))
+        ordered = {word: tuple(sorted(found, reverse=True)) for word, found in lengths.items()}
+        object.__setattr__(self, "_phrases", phrases)
+        object.__setattr__(self, "_lengths", ordered)
+
+    @property
+    def name(self) -> str:
+        """``words``."""
+        return "words"
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, version and parameters; of a file, the hash of its content."""
+        return describe_step(self, version=1)
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return the document, or the reason `REMOVED`.
+
+        Each word counts once: in the longest phrase of those that begin first.
+        """
+        words = _split(document.text)
+        if self._lengths.keys().isdisjoint(words):
+            return document
+        listed, first, at = 0, "", 0
+        while at < len(words):
+            size = self._size_at(words, at)
+            first = first or " ".join(words[at : at + size])
+            listed += size
+            at += size or 1
+        if listed <= self.max_share * len(words):
+            return document
+        return Rejected(REMOVED, f"{listed:,} of {len(words):,} words are listed, the first is {first!r}")
+
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Return those that are filtered out."""
+        return each_alone(self, documents)
+
+    def _size_at(self, words: list[str], at: int) -> int:
+        """Return the number of words of the longest phrase that stands there; 0 for none."""
+        sizes = self._lengths.get(words[at], ())
+        return next((size for size in sizes if tuple(words[at : at + size]) in self._phrases), 0)
+
+
+def list_of_words(content: bytes, _values: Mapping[str, Any]) -> bytes:
+    """Return the canonical form of a list of words.
+
+    Raises:
+        ValueError: it is no UTF-8, has no word, or an entry of too many words.
+
+    """
+    canonical = canonical_lines(content)
+    _phrases(ListFile.of(canonical).lines())
+    return canonical
+
+
+def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
+    phrases = frozenset(tuple(_split(entry)) for entry in entries) - {()}
+    longest = max(phrases, key=len, default=())
+    if not phrases:
+        raise ValueError("it has no word: put one on each line")
+    if len(longest) > MAX_PHRASE:
+        raise ValueError(f"{' '.join(longest)!r} has more than {MAX_PHRASE} words: correct the list")
+    return phrases
+
+
+def _split(text: str) -> list[str]:
+    return _WORD.findall(text.lower())

@@ -1,0 +1,156 @@
+"""What the setting ``tokenizer`` names: a file, a folder, a name on the Hugging Face hub, or raw bytes."""
+
+import logging
+import os
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES
+from tokenmill.errors import SettingsError
+from tokenmill.untrusted import read_json_file
+
+from ..hub import listening, reason
+from .other_formats import beside, known_elsewhere, looks_like_file, other_format
+
+RAW_BYTES: Final = "bytes"
+"""The name of the tokenizer that needs no file."""
+FILE_NAME: Final = "tokenizer.json"
+BESIDE: Final = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+"""Files that say which of its tokens ends a text, and the like."""
+MOST_BESIDE: Final = 64 << 20
+"""Bytes of one: a configuration may list all added tokens, and have templates of chats."""
+HUB: Final = "hf://"
+"""Begins a name that is meant on the hub, whatever is here; ``@`` and a revision may follow it."""
+
+log = logging.getLogger(__name__)
+
+
+def text_limit_of(tokenizer: str) -> int:
+    """Return the most bytes that a text has in UTF-8 where ``max_text_bytes`` is not set, by the setting ``tokenizer``.
+
+    Where that is not set either, as for `produce` alone, nothing is too long that a mill may take.
+    """
+    return MAX_TEXT_BYTES if tokenizer in ("", RAW_BYTES) else MAX_TOKENIZED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFile:
+    """A tokenizer as bytes, wherever it came from."""
+
+    name: str
+    """As the setting gave it."""
+    content: bytes | None
+    """The bytes of the ``tokenizer.json``; None for raw bytes."""
+    beside: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """By name, the files of `BESIDE` that were found beside it, as JSON values; they say what its tokens are for."""
+
+    @property
+    def sha256(self) -> str:
+        """Hexadecimal SHA-256 of the content; of the word ``bytes`` for raw bytes."""
+        return sha256(RAW_BYTES.encode() if self.content is None else self.content).hexdigest()
+
+
+def load_tokenizer(name: str) -> TokenizerFile:
+    """Read the tokenizer that ``name`` names.
+
+    ``bytes``; else the path of a ``tokenizer.json`` or of a folder that holds one; else, where nothing of that name
+    exists and it looks like one, a name on the hub (``HF_ENDPOINT``, ``HF_HOME`` and ``HF_TOKEN`` are honoured; what
+    was fetched before is not fetched again without need). ``hf://name`` is on the hub in any case, and
+    ``hf://name@revision`` is its state at a commit, tag or branch.
+
+    Raises:
+        SettingsError: there is no such file, or the hub does not give it.
+
+    """
+    if name == RAW_BYTES:
+        return TokenizerFile(name, None)
+    path = _place(name)
+    try:
+        content = path.read_bytes().removeprefix(BOM_UTF8)
+    except OSError as error:
+        raise SettingsError(f'tokenizer = "{name}": {path} cannot be read ({error}); check its permissions') from error
+    if (other := other_format(content)) is not None:
+        raise SettingsError(f'tokenizer = "{name}": {path} is no {FILE_NAME}; {other}')
+    return TokenizerFile(name, content, dict(_beside(name, path)))
+
+
+def _beside(name: str, path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the files beside a ``tokenizer.json`` that describe it, and their values."""
+    for file in BESIDE if path.name == FILE_NAME else ():
+        try:
+            found = read_json_file(path.with_name(file), most=MOST_BESIDE)
+        except FileNotFoundError:
+            continue
+        except (ValueError, OSError) as error:
+            raise SettingsError(
+                f'tokenizer = "{name}": {path.with_name(file)} cannot be read ({error}): correct it, or name a copy of '
+                f"{FILE_NAME} that is alone in its folder"
+            ) from error
+        if isinstance(found, dict):
+            yield file, found
+
+
+def _place(name: str) -> Path:
+    """Return the path of the file, fetched if need be."""
+    if name.startswith(HUB):
+        return _pinned(name)
+    path = Path(name).expanduser()
+    if path.is_dir() and name:
+        if not (path / FILE_NAME).is_file():
+            there = [file.name for file in path.iterdir()]
+            raise SettingsError(f'tokenizer = "{name}": there is no file {path / FILE_NAME}; {beside(there)}')
+        path /= FILE_NAME
+    if path.is_file():
+        return path
+    if (elsewhere := known_elsewhere(name)) is not None:
+        raise SettingsError(f'tokenizer = "{name}": {elsewhere}')
+    if not _is_hub_name(name):
+        raise SettingsError(
+            f'tokenizer = "{name}": there is no file {path}; name a tokenizer.json, a folder that holds one, '
+            'a name on the hub, or "bytes"'
+        )
+    return _fetch(name, name)
+
+
+def _pinned(name: str) -> Path:
+    """Return the path of the file that an ``hf://`` name names."""
+    model, at, revision = name.removeprefix(HUB).partition("@")
+    if not _is_hub_name(model) or (at and not revision):
+        raise SettingsError(
+            f'tokenizer = "{name}": write hf://owner/model@revision, with a commit, tag or branch, or hf://owner/model'
+        )
+    return _fetch(name, model, revision or None)
+
+
+def _is_hub_name(name: str) -> bool:
+    """Whether ``name`` is ``model`` or ``owner/model`` and cannot be meant as a path."""
+    parts = name.split("/")
+    return len(parts) in (1, 2) and all(parts) and not name.startswith((".", "~")) and not looks_like_file(name)
+
+
+def _fetch(name: str, model: str, revision: str | None = None) -> Path:
+    """Return the path of a model's file; ``name`` is the setting, for messages."""
+    # imported here: it takes half a second, and only hub names need it
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415
+
+    with listening() as heard:
+        try:
+            path = Path(hf_hub_download(model, FILE_NAME, revision=revision, endpoint=os.environ.get("HF_ENDPOINT")))
+        except Exception as error:  # OSError, ValueError, RuntimeError, httpx's: they have changed with its versions
+            raise SettingsError(
+                f'tokenizer = "{name}" is neither a file here nor available from the hub ({reason(error, heard)}): '
+                "check the name, its revision, the network and HF_ENDPOINT, log in if the model asks for it, or give "
+                f"the path of a {FILE_NAME}"
+            ) from error
+    if heard:
+        log.warning("the hub did not answer at once (%s): tokenizer %s is the one in %s", heard[0], name, path)
+    with listening():
+        for file in BESIDE:
+            with suppress(Exception):  # many models have not all of these; a hub that is away has been named
+                hf_hub_download(model, file, revision=path.parent.name, endpoint=os.environ.get("HF_ENDPOINT"))
+    return path

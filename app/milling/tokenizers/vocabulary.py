@@ -1,0 +1,158 @@
+"""What a stream has to know of a vocabulary: tokens by name, those with a usual meaning, and the dtype of its ids."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tokenmill.errors import SettingsError
+
+from .description import Description
+from .protocol import Engine
+from .raw_bytes import END_OF_DOCUMENT
+from .tokenizer_file import TokenizerFile
+
+USUAL_NAMES: Final = (
+    "<|endoftext|>",  # GPT-2 and its descendants, Qwen, OLMo, Whisper
+    "<|end_of_text|>",  # Llama 3
+    "</s>",  # Llama 2, Mistral, T5
+    "<eos>",  # Gemma
+    "<|eos|>",
+    "<|end_of_sentence|>",
+    "<｜end▁of▁sentence｜>",  # noqa: RUF001 - DeepSeek writes it with these characters
+    "<EOT>",  # Claude
+    "[EOS]",
+    "[SEP]",  # BERT
+)
+"""Names under which tokenizers have the special token that ends a text. (Not ``<|im_end|>`` and the like, which end a
+turn.)"""
+USUAL_PADDING: Final = (
+    "<pad>",  # Gemma, T5, Mistral's later ones
+    "[PAD]",  # BERT
+    "<|padding|>",  # GPT-NeoX
+    "<|finetune_right_pad_id|>",  # Llama 3.1 and later
+    "<|pad|>",
+    "<｜▁pad▁｜>",  # noqa: RUF001 - DeepSeek
+)
+"""Names under which tokenizers have the special token that fills up rows."""
+
+
+def token_id_of(engine: Engine, name: str, setting: str | int) -> int:
+    """Return the id of the token that the setting ``name`` gives, by its name or its id.
+
+    Decimal digits are an id, unless a token has that name.
+
+    Raises:
+        SettingsError: there is no such token.
+
+    """
+    number = setting if isinstance(setting, int) else engine.token_id(setting)
+    if number is None and isinstance(setting, str) and setting.isascii() and setting.isdecimal():
+        number = int(setting)
+    if number is None or isinstance(setting, bool) or not 0 <= number < engine.vocabulary_size:
+        raise SettingsError(
+            f"{name} = {setting!r} is no token of the tokenizer: give the name of one, "
+            f"or an id from 0 to {engine.vocabulary_size - 1}"
+        )
+    return number
+
+
+class ChosenToken(NamedTuple):
+    """A token that no setting names."""
+
+    id: int
+    why: str
+    """Where it was found, for people."""
+
+
+def end_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken:
+    """Return the token that ends a text: the one that the tokenizer's files name, else the special one of a usual name.
+
+    Raises:
+        SettingsError: there is none, or there are several.
+
+    """
+    if tokenizer.content is None:
+        return ChosenToken(END_OF_DOCUMENT, "that of raw bytes")
+    found = _chosen(tokenizer, engine, "eos", "end_of_document", USUAL_NAMES)
+    if found is None:
+        raise SettingsError(
+            "the tokenizer has no special token that usually ends a text: set end_of_document to the name or id of the "
+            'one to use, or to "none"'
+        )
+    return found
+
+
+def padding_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
+    """Return the token that fills up rows, found in the same way; None where there is none.
+
+    Raises:
+        SettingsError: there are several.
+
+    """
+    if tokenizer.content is None:
+        return ChosenToken(END_OF_DOCUMENT, "that of raw bytes")
+    return _chosen(tokenizer, engine, "pad", "padding", USUAL_PADDING)
+
+
+def _chosen(
+    tokenizer: TokenizerFile, engine: Engine, role: str, setting: str, usual: tuple[str, ...]
+) -> ChosenToken | None:
+    named = {where: ids for where, ids in _named(tokenizer, engine, role) if ids}
+    special = Description.of(tokenizer).special
+    if named:
+        agreed = set.intersection(*named.values())
+        where, among = f"named by {', '.join(named)}", agreed or set.union(*named.values())
+    else:
+        where, among = "the special token with a usual name", {special[name] for name in usual if name in special}
+    if len(among) == 1 and (agreed if named else True):
+        return ChosenToken(among.pop(), where)
+    if not among:
+        return None
+    names = {number: name for name, number in special.items()}
+    choice = ", ".join(f"{names[number]} ({number})" if number in names else str(number) for number in sorted(among))
+    raise SettingsError(f"the tokenizer has several tokens for this: {choice}. Set {setting} to the name or id of one")
+
+
+def _named(tokenizer: TokenizerFile, engine: Engine, role: str) -> Iterator[tuple[str, set[int]]]:
+    """Yield what each file says; files name other tokens as well, which count as nothing said."""
+    file = json.loads(tokenizer.content or b"{}")
+    if role == "pad":
+        yield "tokenizer.json (padding)", _ids((file.get("padding") or {}).get("pad_id"), engine)
+    elif role == "eos" and (after := _after(file.get("post_processor"), engine)):
+        yield "tokenizer.json (post_processor)", after
+    for name, values in tokenizer.beside.items():
+        if name == "generation_config.json":
+            yield name, _ids(values.get(f"{role}_token_id"), engine)
+        else:
+            token = values.get(f"{role}_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            yield name, _ids(engine.token_id(token) if isinstance(token, str) else None, engine)
+
+
+def _after(part: Any, engine: Engine) -> set[int]:
+    """Return the one token that a post-processor puts after a text; none where it does not put just one there."""
+    if not isinstance(part, dict):
+        return set()
+    if part.get("type") == "Sequence":
+        return set().union(*(_after(one, engine) for one in part.get("processors") or ()))
+    if part.get("type") in {"BertProcessing", "RobertaProcessing"}:
+        return _ids((part.get("sep") or [None])[-1], engine)
+    single = part.get("single") or []
+    at = next((number for number, one in enumerate(single) if "Sequence" in one), len(single))
+    behind = [one["SpecialToken"]["id"] for one in single[at + 1 :] if "SpecialToken" in one]
+    ids = [(part.get("special_tokens") or {}).get(name, {}).get("ids") for name in behind]
+    return _ids(ids[0], engine) if len(ids) == 1 else set()
+
+
+def _ids(value: Any, engine: Engine) -> set[int]:
+    numbers = value if isinstance(value, list) else [value]
+    return {one for one in numbers if type(one) is int and 0 <= one < engine.vocabulary_size}
+
+
+def dtype_for(vocabulary_size: int) -> np.dtype[np.unsignedinteger]:
+    """Return the smallest of uint8, uint16 and uint32, little-endian, that holds every id below ``vocabulary_size``."""
+    if vocabulary_size <= 1 << 8:
+        return np.dtype("<u1")
+    return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")

@@ -1,0 +1,124 @@
+"""Zip archives: each member is a file, read from the archive while it is decompressed, and never unpacked."""
+
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+from .compressed import DAMAGE, in_steps
+from .file_sources import Opened, Reading, Unreadable, file_chunks
+from .foreign_folders import data_among, why_no_rows
+from .items import DocumentSource, File, ItemChunk, Place, readable
+
+ZIP: Final = ".zip"
+OPEN_ARCHIVES: Final = 16
+"""Most archives that are open at once, beside those of which a member is read: each takes a file handle."""
+_ENCRYPTED: Final = 1
+"""A member's flag (APPNOTE.TXT, 4.4.4)."""
+_METHODS: Final = (ZIP_STORED, ZIP_DEFLATED)
+"""Methods of compression of which the library decompresses only as much as is asked for. Of others it makes, at once,
+all that some kilobytes become: gigabytes, in an archive that is meant to do harm."""
+
+
+def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
+    """Yield the members that are files, by name, without what is about the data (`is_about_data`).
+
+    An archive that cannot be read is one source, which says so when it is read.
+    """
+    try:
+        listed = _opened(_Version.of(path)).infolist()
+    except (*DAMAGE, ValueError, NotImplementedError) as error:  # names in no encoding; parts on several disks
+        yield Unreadable(readable(path), reading, f"no zip archive, or damaged: {error}")
+        return
+    data, tables = data_among([info.filename for info in listed])
+    for name, table in tables.items():
+        yield Unreadable(f"{readable(path)}!{readable(name)}", reading, why_no_rows(table))
+    members = [info for info in listed if info.filename in data and _is_file(info)]
+    for info in sorted(members, key=lambda info: (info.filename, info.header_offset)):
+        yield ZipMember(path, info, reading)
+
+
+@dataclass(frozen=True, slots=True)
+class ZipMember:
+    """A file in an archive: of any format, perhaps compressed once more."""
+
+    archive: str
+    info: ZipInfo
+    reading: Reading
+
+    @property
+    def name(self) -> str:
+        """The archive's path and the member's, ``archive.zip!folder/member.txt``."""
+        return f"{readable(self.archive)}!{readable(self.info.filename)}"
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in the archive."""
+        return self.info.compress_size
+
+    def signature(self) -> bytes:
+        """Return the checksum and size that the archive has of its content."""
+        return b"%d %d" % (self.info.CRC, self.info.file_size)
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the member's items."""
+        return file_chunks(self, self.reading, start, self._opened())
+
+    @contextmanager
+    def _opened(self) -> Iterator[Opened]:
+        if why := _hindrance(self.info):
+            raise BadZipFile(why)
+        try:
+            opened = _opened(_Version.of(self.archive)).open(self.info)
+        except (ValueError, NotImplementedError, RuntimeError) as error:  # its own head says other than the table
+            raise BadZipFile(str(error)) from error
+        with opened as member:
+            file = File(self.name, in_steps(member))
+
+            def read_so_far() -> int:
+                share = member.tell() / max(1, self.info.file_size) if file.share is None else file.share
+                return int(share * self.size)
+
+            yield file, read_so_far
+
+
+class _Version(NamedTuple):
+    """An archive as it is now: if it changes meanwhile, its old table is not used."""
+
+    path: str
+    size: int
+    modified: int
+    changed: int
+
+    @classmethod
+    def of(cls, path: str) -> "_Version":
+        status = Path(path).stat()
+        return cls(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@lru_cache(OPEN_ARCHIVES)
+def _opened(version: _Version) -> ZipFile:
+    """Return the archive, whose table of members is read once; it is closed when no reference is left."""
+    return ZipFile(version.path)
+
+
+def _is_file(info: ZipInfo) -> bool:
+    """Return whether it is a file, no folder and no link."""
+    return not info.filename.endswith("/") and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
+
+
+def _hindrance(info: ZipInfo) -> str:
+    """Return why a member cannot be read; nothing if it can."""
+    if info.flag_bits & _ENCRYPTED:
+        return "it is encrypted: unpack it with its password, and name the file"
+    if info.compress_type not in _METHODS:
+        return (
+            f"it is compressed by method {info.compress_type}, only 0 and 8 can be read: unpack it, and name the file"
+        )
+    if Path(info.filename).suffix.lower() == ZIP:
+        return "an archive in an archive: unpack it, and name the file"
+    return ""

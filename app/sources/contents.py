@@ -1,0 +1,187 @@
+"""What a file is, wherever it is: by its name where that is known, and by its first bytes.
+
+Many names say nothing (``wiki_00``, ``part-00000``, ``items.jl``), and some say what is not so: an archive that nobody
+unpacked, a pointer of Git LFS. The first bytes decide alone, so a run that goes on takes a file for what it was.
+"""
+
+import re
+import tarfile
+from io import BufferedReader
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from .compressed import BUFFER_BYTES, DAMAGE, ForwardStream, decompressed, suffixes_of
+from .encodings import UTF_8, marked_encoding, recoded
+from .formats import Choice, kind_of
+from .items import File
+
+BEGIN_BYTES: Final = 64 << 10
+"""Most bytes that are looked at: a first line that is longer is not looked at to its end."""
+BINARY: Final = frozenset({"parquet", "arrow", "warc"})
+"""Kinds of files that are in no encoding of text."""
+MOST_PACKED: Final = 2
+"""How often a file may be compressed: some that do harm are compressed for ever."""
+_FIRST_LINE: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\x1e?[{\[]?+\s*+\S[^\n]*+\n")
+"""Up to the end of a line, with what stands behind a first bracket."""
+_UNPACK: Final = "unpack it, and name the file or folder"
+_FOREIGN: Final = tuple(
+    (re.compile(begin, re.DOTALL), what)
+    for begin, what in (
+        (
+            rb"version https://git-lfs\.github\.com/spec/",
+            "a pointer of Git LFS, not the file: get it with `git lfs pull`",
+        ),
+        (
+            rb"(?:\.\./|/)*+(?:\.git/)?annex/objects/",
+            "a pointer of git-annex, not the file: get it with `git annex get`",
+        ),
+        (
+            rb"PK(?:\x03\x04|\x05\x06)",
+            f"a zip archive, or a document in one; only .zip files on disk are read: {_UNPACK}",
+        ),
+        (rb"7z\xbc\xaf'\x1c", f"a 7z archive: {_UNPACK}"),
+        (rb"Rar!\x1a\x07", f"a RAR archive: {_UNPACK}"),
+        (rb"\x1f[\x9d\xa0]|LZIP\x01|\x89LZO|\xff\x06\0\0sNaPpY", f"compressed in a way that is not read: {_UNPACK}"),
+        (rb"%PDF-|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document (PDF, RTF, Office): take its text out of it"),
+        (
+            rb"ORC.?[\0-\x08\x80-\xff]|Obj\x01|SEQ[\x04-\x06]",
+            "a file of ORC, Avro or Hadoop: write its rows as parquet",
+        ),
+        (rb"SQLite format 3\0", "a database of SQLite: --sql reads its rows"),
+    )
+)
+"""What files begin with that nobody reads here, or that stand for others."""
+_PACKED: Final = (
+    (b"\x1f\x8b", ".gz"),
+    (b"\x28\xb5\x2f\xfd", ".zst"),
+    (b"BZh", ".bz2"),
+    (b"\xfd7zXZ\0", ".xz"),
+    (b"\x04\x22\x4d\x18", ".lz4"),
+)
+_KINDS: Final = (
+    (re.compile(rb"PAR1"), "parquet"),
+    (re.compile(rb"ARROW1|\xff{4}...\0", re.DOTALL), "arrow"),
+    (re.compile(rb"\s*WARC/[01]\."), "warc"),
+)
+_OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\x1e?(\{\s*+[\"'}]|\[\s*+\{)")
+_TAR_BLOCK: Final = 512
+
+
+class Look(NamedTuple):
+    """What a file is."""
+
+    kind: str = ""
+    """How its entries are read; empty where it is packed, or nothing that is read."""
+    packing: str = ""
+    """Suffix of the compression around it."""
+    encoding: str = UTF_8
+    why_not: str = ""
+    """Why it is nothing that is read."""
+
+    @property
+    def plain_kind(self) -> str:
+        """Its kind, if it is read byte for byte as it is on disk."""
+        return self.kind if self.encoding == UTF_8 else ""
+
+
+def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None) -> Look:
+    """Return what the file is that has this name and begins so.
+
+    ``choice`` and ``encoding`` are what somebody said of all files. A byte order mark is of one file, and so believed.
+    """
+    why_not = next((what for mark, what in _FOREIGN if mark.match(begin)), "") or _tar(begin)
+    suffix, packing = suffixes_of(name)
+    packing = packing or next((found for mark, found in _PACKED if begin.startswith(mark)), "")
+    if why_not or packing:
+        return Look(packing="" if why_not else packing, why_not=why_not)
+    kind = kind_of(suffix, choice) or next((found for mark, found in _KINDS if mark.match(begin)), "")
+    if kind in BINARY:
+        return Look(kind)
+    encoding = marked_encoding(begin) or encoding or UTF_8
+    text = begin if encoding == UTF_8 else begin.decode(encoding, "ignore").encode("utf-8", "ignore")
+    return Look(kind or _json_kind(text) or ("lines" if choice == "lines" else "text"), encoding=encoding)
+
+
+def _tar(begin: bytes) -> str:
+    """Return that it is a tar archive, if it is: by the checksum that its first block has."""
+    try:
+        tarfile.TarInfo.frombuf(begin[:_TAR_BLOCK], UTF_8, "surrogateescape")
+    except tarfile.HeaderError:
+        return ""
+    return f"a tar archive: {_UNPACK}"
+
+
+def _json_kind(text: bytes) -> str:
+    """Return how JSON is read: as lines, or as values that may go on over several; nothing if it is none."""
+    found = _OBJECT.match(text)
+    if found is None:
+        return ""
+    line, ended, _ = text[found.start(1) :].partition(b"\n")
+    if not ended:
+        return "jsonl" if found[1].startswith(b"{") else "json"
+    try:
+        return "jsonl" if isinstance(orjson.loads(line), dict) else "json"
+    except orjson.JSONDecodeError:
+        return "json"
+
+
+class _Again(ForwardStream):
+    """A pipe of which the first bytes were read, from these bytes on."""
+
+    def __init__(self, begin: bytes, stream: "BufferedReader[Any]", error: BaseException | None) -> None:
+        super().__init__()
+        self._begin = begin
+        self._stream = stream
+        self._error = error
+
+    def _more(self, size: int) -> bytes:
+        if self._begin:
+            begin, self._begin = self._begin, b""
+            return begin
+        if self._error is not None:
+            raise self._error
+        return self._stream.read1(size)
+
+    def _restart(self) -> None:
+        raise OSError("what is piped in can be read once, in order: name the file")
+
+
+def open_file(file: File, choice: Choice, encoding: str | None, memory: int) -> Look:
+    """Return what a file is; then its stream is unpacked, which may take ``memory``, and in UTF-8."""
+    name, piped = file.name, not file.stream.seekable()
+    file.path = None if piped else file.path  # opened again, it would wait for another writer
+    for _ in range(MOST_PACKED + 1):
+        look = look_at(name, begin_of(file, piped=piped), choice, encoding)
+        if not look.packing:
+            break
+        name = name[: -len(look.packing)] if suffixes_of(name)[1] else name
+        file.stream, file.path = decompressed(file.stream, look.packing, memory), None
+    else:
+        return Look(why_not=f"compressed more than {MOST_PACKED} times: {_UNPACK}")
+    file.encoding = look.encoding
+    file.stream = recoded(file.stream, look.encoding)
+    return look
+
+
+def begin_of(file: File, *, piped: bool = False) -> bytes:
+    """Return a file's first bytes: its first line that is not blank, or `BEGIN_BYTES`. It is read from there again."""
+    stream, error, at = file.stream, None, 0 if piped else file.stream.tell()
+    begin = b"" if piped else stream.peek(1)  # no second request for the beginning of what a server has
+    if not _is_enough(begin):
+        begin = b""
+        try:
+            while not _is_enough(begin) and (piece := stream.read1(BEGIN_BYTES)):
+                begin += piece
+        except DAMAGE as damage:  # it is met again, behind what is well
+            error = damage
+        if piped:
+            file.stream = BufferedReader(_Again(begin, stream, error), BUFFER_BYTES)
+        else:
+            stream.seek(at)
+    return begin[:BEGIN_BYTES]
+
+
+def _is_enough(begin: bytes) -> bool:
+    in_bytes = marked_encoding(begin) in (None, UTF_8)
+    return len(begin) >= BEGIN_BYTES or (in_bytes and _FIRST_LINE.match(begin) is not None)

@@ -1,0 +1,307 @@
+"""Data sets of Hugging Face: streamed from the hub or by a builder, or in a folder that ``save_to_disk`` wrote."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+from tokenmill.errors import InputError
+from tokenmill.redaction import redacted
+
+from ..milling.hub import listening, reason
+from .addresses import HUB, HubAddress
+from .file_sources import Chunker, Reading
+from .formats import Bad, Entry
+from .items import ItemChunk, Place, library, readable
+
+MARKS: Final = ("dataset_dict.json", "state.json")
+"""A folder that ``save_to_disk`` wrote has one of them: the first for several splits, the second for one."""
+_BUILDERS: Final = "datasets.packaged_modules"
+"""Where the library has its builders with names of their own: json, csv, parquet, text, …"""
+SAFE_BUILDERS: Final = ("arrow", "conll", "csv", "json", "parquet", "text", "xml")
+"""Builders that only read text and tables. Of the others, some run code of a file (pandas: pickles), log in somewhere
+(sql), or decode by a member's name whatever Python can (webdataset)."""
+
+
+class SplitInfo(NamedTuple):
+    """What is known of a split before it is read."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    """Bytes of its rows in memory, as Arrow holds them."""
+
+
+@dataclass(slots=True)
+class DatasetInfo:
+    """What is known of a data set before it is read: for `--dry-run`."""
+
+    name: str
+    features: dict[str, str] | None = None
+    """Columns and their types; None: unknown until a row is read."""
+    splits: dict[str, SplitInfo] = field(default_factory=dict)
+    download: int | None = None
+    """Bytes of the files that hold it."""
+    why_not: str = ""
+    """Why nothing is known; empty if something is."""
+
+
+def known_of_builder(name: str, builder: Any) -> DatasetInfo:
+    """Return what a builder of the library knows of its data set."""
+    info = builder.info
+    splits = {
+        str(split): SplitInfo(found.num_examples or None, found.num_bytes or None)
+        for split, found in (info.splits or {}).items()
+    }
+    for split in getattr(builder.config, "data_files", None) or {}:
+        splits.setdefault(str(split), SplitInfo())
+    download = info.download_size or sum(size for _, size in files_of(builder) if size) or None
+    return DatasetInfo(name, _features(info.features), splits, download)
+
+
+def known_of_saved(name: str, opened: Any) -> DatasetInfo:
+    """Return what a folder that ``save_to_disk`` wrote holds: one data set, or one for each split."""
+    splits = opened if isinstance(opened, dict) else {str(opened.split or "all"): opened}
+    first = next(iter(splits.values()), None)
+    parts = {str(split): SplitInfo(data.num_rows, data.data.nbytes) for split, data in splits.items()}
+    return DatasetInfo(name, None if first is None else _features(first.features), parts)
+
+
+def files_of(builder: Any) -> Iterator[tuple[str, int | None]]:
+    """Yield what changes when a file of a builder does (name, time, tag, commit), and its size on disk."""
+    for split, files in (getattr(builder.config, "data_files", None) or {}).items():
+        yield f"{split} {getattr(files, 'origin_metadata', ())}", None
+        for file in files:
+            path = Path(file)
+            size = path.stat().st_size if path.is_file() else None
+            yield f"{file} {size}", size
+
+
+def _features(features: Any) -> dict[str, str] | None:
+    if not features:
+        return None
+    return {str(name): str(getattr(feature, "dtype", None) or feature) for name, feature in features.items()}
+
+
+def is_dataset(path: str) -> bool:
+    """Return whether a folder is a saved data set."""
+    return any(Path(path, mark).is_file() for mark in MARKS)
+
+
+class _Found(NamedTuple):
+    """A data set on the hub."""
+
+    path: str
+    name: str | None
+    """Name of the configuration."""
+    commit: str | None
+    """None: the hub was not asked."""
+
+
+class DatasetSource:
+    """One split of a data set; entries are rows, numbered from 1."""
+
+    size = 0
+
+    def __init__(self, path: str, split: str | None, reading: Reading, *, follow_links: bool = False) -> None:
+        """Take the split of an address (`HubAddress`), or of a folder that ``save_to_disk`` wrote.
+
+        ``follow_links``: links and cards in a folder may lead out of it.
+
+        Raises:
+            InputError: the library is missing; or the address is invalid, or names another split.
+
+        """
+        self._path = path
+        self._saved = not path.startswith(HUB)
+        folder = path.removeprefix(HUB)
+        self._address = HubAddress((folder,)) if self._saved or Path(folder).is_dir() else HubAddress.parse(path)
+        if split and self._address.split not in (None, split):
+            raise InputError(f"{path}: it says split={self._address.split}, and --split says {split}: give one of them")
+        self._split = split or self._address.split
+        self._reading = reading
+        self._follow_links = follow_links
+        self._library = library("datasets", "hf", "reading data sets")
+        self._found: _Found | None = None
+        name = redacted(readable(path))
+        self.name = f"{name}[{split}]" if split else name
+
+    def signature(self) -> bytes:
+        """Return what changes when the data set does: its commit on the hub, or its files' names, sizes and times.
+
+        From then on `chunks` reads exactly that commit, whatever is pushed meanwhile.
+
+        Raises:
+            InputError: the hub does not tell the commit, or there are no such files.
+
+        """
+        if self._on_hub:
+            self._found = self._found or self._on_the_hub()
+            return str(self._found.commit).encode()
+        folder = self._address.path
+        found = [
+            (file, file.stat())
+            for file in sorted(Path(folder).rglob("*") if Path(folder).is_dir() else ())
+            if file.is_file() and not file.name.startswith("cache-")
+        ]
+        lines = [f"{file} {status.st_size} {status.st_mtime_ns}" for file, status in found]
+        if self._address.arguments:
+            lines += [line for line, _ in files_of(self._builder())]
+        return xxhash.xxh3_128_digest("\n".join(lines).encode("utf-8", "surrogateescape"))
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the rows' items."""
+        chunker = Chunker(self._reading.shape, self.name, start)
+        entries, mapping = self._entries(start), self._reading.mapping
+        for items in chunker.chunks(entries if mapping is None else mapping.of(entries, name=self.name)):
+            yield chunker.chunk(items, 0)
+        yield chunker.chunk(chunker.rest, 0, last=True)
+
+    def known(self) -> DatasetInfo:
+        """Return what is known of the data set before it is read."""
+        try:
+            if self._saved:
+                return known_of_saved(self.name, self._library.load_from_disk(self._path))
+            return known_of_builder(self.name, self._builder())
+        except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
+            return DatasetInfo(self.name, why_not=_one_line(error))
+
+    @property
+    def _on_hub(self) -> bool:
+        address = self._address
+        packaged = len(address.parts) == 1 and _is_builder(address.path)
+        return not (self._saved or packaged or Path(address.path).is_dir())
+
+    def _entries(self, start: Place) -> Iterator[Entry]:
+        """Yield the rows; an error of the libraries is the last entry."""
+        number = start.entry
+        try:
+            rows = self._rows()
+            if (names := rows.column_names) and (bad := self._reading.needs.missing(list(names))):
+                yield 0, 0, bad
+                return
+            for row in rows.skip(start.entry):
+                number += 1
+                yield number, 0, dict(row) if isinstance(row, dict) else Bad("no row")
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
+            place = f" to its end (behind row {number:,})" if number else ""
+            yield number + 1 if number else 0, 0, Bad(f"cannot be read{place}: {_one_line(error)}", broken=True)
+
+    def _on_the_hub(self) -> _Found:
+        """Return what the hub has under the address, and its newest commit.
+
+        A name of two parts is an owner's data set, or else a configuration of a data set without an owner; the hub
+        knows the owner of these today.
+        """
+        address = self._address
+        hub = library("huggingface_hub", "hf", "reading data sets")
+        missing = library("huggingface_hub.errors", "hf", "reading data sets").RepositoryNotFoundError
+        api = hub.HfApi(endpoint=self._library.config.HF_ENDPOINT)
+        errors: list[Exception] = []
+        with listening() as heard:
+            for path, name in _meanings(address):
+                try:
+                    info = api.dataset_info(path, revision=address.revision)
+                    return _Found(str(info.id), name, str(info.sha))
+                except Exception as error:  # noqa: BLE001 - any library may be between here and the hub
+                    errors.append(error)
+                    if not isinstance(error, missing):
+                        break
+        why = _one_line(errors[0]) if isinstance(errors[0], missing) else reason(errors[0], heard)
+        raise InputError(
+            f"{self.name}: the hub does not tell its commit, without which nobody can go on in it: {why}; check the "
+            "name and the connection, or send it in one go (--no-resume)"
+        ) from errors[0]
+
+    def _target(self) -> tuple[str, dict[str, Any]]:
+        """Return what the library loads, and with which arguments."""
+        address = self._address
+        path, name, revision = address.path, address.name, address.revision
+        if self._on_hub:
+            with suppress(InputError):  # the library may have it in its cache
+                self._found = self._found or self._on_the_hub()
+            path, name, revision = self._found or (*_meanings(address)[0], revision)
+        return path, {"name": name, "revision": revision, **address.arguments}
+
+    def _builder(self) -> Any:
+        """Return what reads the files, one of `SAFE_BUILDERS`, whether an address chose it or what is in a folder."""
+        path, arguments = self._target()
+        if path not in SAFE_BUILDERS and not self._on_hub and not Path(path).is_dir():
+            raise InputError(self._unsafe(path))  # before the library has looked at a file
+        builder = self._heard(lambda: self._library.load_dataset_builder(path, **arguments))
+        module = type(builder).__module__
+        if module not in {f"{_BUILDERS}.{name}.{name}" for name in SAFE_BUILDERS}:
+            raise InputError(self._unsafe(module.removeprefix(f"{_BUILDERS}.").partition(".")[0]))
+        self._require_own_files(builder)
+        return builder
+
+    def _unsafe(self, builder: str) -> str:
+        return (
+            f"{self.name}: files of the builder {builder!r} are not read, for some run code, or are no text; these "
+            f"are: {', '.join(SAFE_BUILDERS)}. Convert the files with a program that you trust"
+        )
+
+    def _require_own_files(self, builder: Any) -> None:
+        """Check that a data set has no file outside of itself: anybody's card may say what its files are."""
+        if "data_files" in self._address.arguments or self._follow_links:
+            return
+        home = HUB if self._on_hub else os.path.realpath(self._address.path) + os.sep
+        for files in (getattr(builder.config, "data_files", None) or {}).values():
+            for file in files:
+                if not (file if self._on_hub else os.path.realpath(file)).startswith(home):
+                    raise InputError(f"{self.name}: {file} is outside of it: name that file, or give --follow-links")
+
+    def _heard(self, load: Callable[[], Any]) -> Any:
+        """Return what ``load`` does; what the hub's library logs of its attempts becomes part of one error."""
+        with listening() as heard:
+            try:
+                return load()
+            except Exception as error:
+                if heard:
+                    why = f"{reason(error, heard)}; check the name, the network and HF_ENDPOINT"
+                    raise InputError(f"{self.name}: {why}") from error
+                raise InputError(f"{self.name}: {_one_line(error)}") from error
+
+    def _rows(self) -> Any:
+        """Open the split: a data set that is iterated, never loaded."""
+        if self._saved:
+            opened = self._library.load_from_disk(self._path)
+            if self._split and isinstance(opened, dict):
+                opened = _one(opened, self._split)
+        else:
+            builder = self._builder()
+            opened = self._heard(lambda: builder.as_streaming_dataset(split=self._split))
+        if isinstance(opened, dict):
+            opened = _one(opened, None)
+        return opened if hasattr(opened, "_ex_iterable") else opened.to_iterable_dataset()
+
+
+def _meanings(address: HubAddress) -> list[tuple[str, str | None]]:
+    """Return the names and configurations on the hub that an address may mean, the likeliest first."""
+    if address.name is not None or len(address.parts) == 1:
+        return [(address.path, address.name)]
+    owner, name, *configuration = address.parts
+    if configuration:
+        return [(f"{owner}/{name}", "/".join(configuration))]
+    return [(address.path, None), (owner, name)]
+
+
+def _is_builder(name: str) -> bool:
+    return name.isidentifier() and find_spec(f"{_BUILDERS}.{name}") is not None
+
+
+def _one_line(error: BaseException | None) -> str:
+    return redacted(" ".join(str(error).split()))
+
+
+def _one(splits: dict[str, Any], split: str | None) -> Any:
+    wanted = split or (next(iter(splits)) if len(splits) == 1 else None)
+    if wanted not in splits:
+        raise InputError(f"the data set has the splits {', '.join(map(str, splits))}: choose one with --split")
+    return splits[wanted]

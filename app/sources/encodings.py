@@ -1,0 +1,122 @@
+"""Text in other encodings, turned into UTF-8; and which encoding a text seems to have that is no UTF-8."""
+
+import codecs
+import io
+import re
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Final
+
+from tokenmill.errors import InputError
+
+from ..milling.decoding.reasons import INVALID_UTF8
+from .compressed import BUFFER_BYTES, ForwardStream
+
+UTF_8: Final = "utf-8"
+_MARKS: Final = (
+    (codecs.BOM_UTF8, UTF_8),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+"""Byte order marks. Readers of text handle UTF-8's own by themselves."""
+NOT_UTF_8: Final = f"not {UTF_8.upper()}"
+NULS: Final = "not text: it holds NUL bytes"
+UNDECODED: Final = (NOT_UTF_8, NULS, INVALID_UTF8)
+"""What the messages begin with for texts that may be in another encoding than anybody said."""
+_NONE: Final = "\udc80"
+"""Instead of an invalid character: it is no UTF-8, so decoding its line fails."""
+_HANDLER: Final = "tokenmill.produce.no-character"
+_JUDGED: Final = 64 << 10
+"""Bytes of a text that are looked at to see which encoding it has."""
+_SHOWN: Final = 30
+"""Characters that are shown, so that a person sees whether it has."""
+_NO_TEXT: Final = re.compile(r"[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
+_FEW: Final = 20
+"""One of so many characters may be no text."""
+
+
+def _no_character(error: UnicodeError) -> tuple[str, int]:
+    if isinstance(error, UnicodeDecodeError):
+        return _NONE, error.end
+    raise error
+
+
+codecs.register_error(_HANDLER, _no_character)
+
+
+def known_encoding(name: str) -> str:
+    """Return Python's name of an encoding.
+
+    Raises:
+        InputError: Python knows no text encoding of that name.
+
+    """
+    try:
+        "a".encode(name)
+        codecs.getincrementaldecoder(name)
+        return codecs.lookup(name).name
+    except (LookupError, ValueError) as error:
+        raise InputError(f"--encoding {name}: {error}; for example: utf-16, latin-1, cp1252, gb18030") from error
+
+
+def marked_encoding(begin: bytes) -> str | None:
+    """Return the encoding that the byte order mark at the beginning of a file names."""
+    return next((name for mark, name in _MARKS if begin.startswith(mark)), None)
+
+
+def seems(data: bytes) -> str:
+    """Return, as advice, which encoding a text seems to have that is no UTF-8, and how it reads in that."""
+    data = data[:_JUDGED]
+    zeros, odd_zeros = data.count(0), data[1::2].count(0)
+    name = "utf-16-le" if 2 * odd_zeros > zeros else "utf-16-be" if zeros else "cp1252"
+    if 0 < 4 * zeros < len(data):
+        return ""
+    if not zeros:
+        with suppress(ModuleNotFoundError):
+            name = import_module("resiliparse.parse.encoding").detect_encoding(data)
+    if data.decode(name, "replace") == data.decode("cp1252", "replace"):
+        name = "cp1252"
+    text = data.decode(name, "replace")
+    if not text or len(_NO_TEXT.findall(text)) * _FEW > len(text):
+        return ""
+    return f"; it seems to be {name}, {text[:_SHOWN].strip()!a}: if so, --encoding {name}"
+
+
+def recoded(stream: "io.BufferedReader[Any]", encoding: str) -> "io.BufferedReader[Any]":
+    """Return the text in UTF-8; an invalid character becomes invalid UTF-8. UTF-8 stays as it is."""
+    return stream if encoding == UTF_8 else io.BufferedReader(_Recoded(stream, encoding), BUFFER_BYTES)
+
+
+def why_not(encoding: str, data: bytes, error: UnicodeDecodeError) -> str:
+    """Return why recoded data is no UTF-8, by the ``error`` of decoding it."""
+    if encoding == UTF_8:
+        return f"{NOT_UTF_8}: {error.reason} at byte {error.start}"
+    return f"not {encoding}: character {len(data[: error.start].decode()) + 1} is none"
+
+
+class _Recoded(ForwardStream):
+    """Decodes and encodes again, block by block."""
+
+    def __init__(self, stream: "io.BufferedReader[Any]", encoding: str) -> None:
+        super().__init__()
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
+        self._ended = False
+
+    def _more(self, size: int) -> bytes:
+        made = ""
+        while not made and not self._ended:
+            data = self._stream.read1(size)
+            self._ended = not data
+            try:
+                made = self._decoder.decode(data, final=self._ended)
+            except UnicodeError as error:  # where it is not about a character: there is no byte order mark
+                raise OSError(f"{error}: name the encoding that needs none, for example utf-16-le") from error
+        return made.encode("utf-8", "surrogatepass")
+
+    def _restart(self) -> None:
+        self._stream.seek(0)
+        self._decoder.reset()
+        self._ended = False

@@ -1,0 +1,432 @@
+"""Sources of documents: a file, or standard input. Each yields its items in chunks, from the end of any chunk on."""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from io import BufferedReader, FileIO, RawIOBase
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, Final
+from urllib.parse import unquote
+
+import orjson
+
+from .compressed import BUFFER_BYTES, DAMAGE, MEMORY_BYTES
+from .contents import Look, begin_of, look_at, open_file
+from .encodings import UNDECODED, seems
+from .formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text
+from .items import DocumentSource, Item, ItemChunk, Place, Refused, Unmet, readable
+from .mapping import Mapping
+from .shape import Shape
+
+CHUNK_BYTES: Final = 1 << 20
+"""Bytes of values and refused data after which a chunk ends. A run remembers places between chunks: it cannot continue
+with another size."""
+CHUNK_ENTRIES: Final = 4096
+"""Entries in a chunk, wanted or not, so that the progress of a file is seen even if a condition hardly ever holds."""
+CHUNK_RULE: Final = 3
+"""Version of the rule by which files are read, and chunks end: a run continues only with its own. In 1, refusals had no
+size; in 2, a file ended at its first broken value or row, and what no name told apart was a text."""
+STDIN: Final = "-"
+STDIN_NAME: Final = "stdin"
+STDIN_NUMBER: Final = 0
+GROWING: Final = ("jsonl", "lines")
+"""Kinds of files that may grow at their end: what was there before is read as it was."""
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_FOLDERS: Final = re.compile(r"(?<![^/!])[^/!=]+=[^/!]*(?=[/!])")
+START: Final = Place()
+TABLES: Final = frozenset({"csv", "tsv"})
+
+
+class Chunker:
+    """Makes items of entries, and chunks of items.
+
+    Where a chunk ends depends on the entries and the shape alone: read again from there, later chunks are the same.
+    """
+
+    def __init__(self, shape: Shape, name: str, start: Place, *, one_by_one: bool = False) -> None:
+        """Make items of the entries of ``name`` after ``start``; ``one_by_one``: each item is a chunk."""
+        self.place = start
+        self._shape = shape
+        self._name = name
+        self._limit = 0 if one_by_one else CHUNK_BYTES
+        self._items: list[Item | Refused] = []
+        self._numbers: list[int] = []
+        self._advised = False
+        self.size = 0
+        """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
+        self.unmet = Unmet()
+        """What is not as was asked for within the last chunk; once the entries have ended, within `rest`."""
+
+    def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
+        """Yield the items of full chunks; meanwhile `place` is the end of the chunk. The last items are in `rest`."""
+        items, numbers, size, count, limit = self._items, self._numbers, 0, 0, self._limit
+        unmet = without_field = unnamed = 0
+        quick = self._shape.quick
+        try:
+            for number, at, content in entries:
+                # The usual case first, for what is done here is done for every line.
+                item = (quick(content) if type(content) is bytes else None) or self.outcome(number, content)
+                count += 1
+                if isinstance(item, Unmet):
+                    unmet += item.documents
+                    without_field += item.without_field
+                elif item is not None:
+                    items.append(item)
+                    numbers.append(0 if type(content) is Text and content.whole else number)
+                    if isinstance(item, Refused):
+                        size += item.size
+                    else:
+                        size += len(item.value)
+                        unnamed += item.unnamed
+                if size >= limit or count >= CHUNK_ENTRIES:
+                    self.place, self.size, self.unmet = Place(number, at), size, Unmet(unmet, without_field, unnamed)
+                    self._items = []
+                    yield items
+                    self._numbers = []
+                    items, numbers, size, count = self._items, self._numbers, 0, 0
+                    unmet = without_field = unnamed = 0
+        finally:
+            self.size, self.unmet = size, Unmet(unmet, without_field, unnamed)
+
+    def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> ItemChunk:
+        """Return the chunk of these items: those that were yielded last, or the `rest`."""
+        return ItemChunk(items, self.place, bytes_read, self.size, last, self.unmet, self._numbers)
+
+    @property
+    def rest(self) -> list[Item | Refused]:
+        """The items after the last full chunk."""
+        return self._items
+
+    def where(self, number: int) -> str:
+        """Return the place of an entry, for people."""
+        return f"{self._name}:{number}" if number else self._name
+
+    def outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        """Return what an entry is; the first one that is in another encoding says which it seems to be."""
+        item = self._outcome(number, content)
+        if isinstance(item, Refused) and item.why.startswith(UNDECODED) and not self._advised:
+            self._advised = True
+            return item._replace(why=item.why + seems(item.data))
+        return item
+
+    def _outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        if type(content) is bytes:
+            return self._shape.of_json(f"{self._name}:{number}", content)
+        if isinstance(content, dict):
+            where = self.where(number)
+            return self._shape.of_row(where, content, where)
+        if isinstance(content, Text):
+            where = self._name if content.whole else self.where(number)
+            return self._shape.of_text(where, where, content.data)
+        if isinstance(content, Bad):
+            return Refused(self.where(number), content.why, content.data, content.broken)
+        return self._made_elsewhere(number, content)
+
+    def _made_elsewhere(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        """Return what another process has made of an entry (`app.tools.pack.parted_sources`), or nothing."""
+        if content is None or isinstance(content, Item | Unmet):
+            return content
+        if isinstance(content, Refused):
+            return content._replace(where=self.where(number))
+        raise TypeError(content)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How all sources are read."""
+
+    shape: Shape
+    choice: Choice = "auto"
+    mapping: Mapping | None = None
+    delimiter: str | None = None
+    """Between the fields of csv and tsv; None: comma and tab."""
+    encoding: str | None = None
+    """Of all files of text, JSON and tables that begin with no byte order mark; None: UTF-8."""
+    extract: bool = False
+    """Whether the text of HTML pages in WARC files is extracted."""
+    quote: str = '"'
+    """Around fields of csv and tsv; empty: none is."""
+    escape: str | None = None
+    """Before a quote or a delimiter that is a part of a field of csv and tsv."""
+    separator: str | None = None
+    """Between the documents of a text; None: it is one."""
+    unpack_memory: int = MEMORY_BYTES
+    """Memory that a compressed file may demand."""
+
+    @property
+    def needs(self) -> Needs:
+        """What formats need to know."""
+        texts = tuple(name for name, _ in self.shape.texts)
+        columns = None if self.mapping else self.shape.columns
+        limit = self.shape.max_record_bytes
+        return Needs(limit, texts, columns, self.delimiter, self.extract, self.quote, self.escape, self.separator)
+
+    def entries(self, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
+        """Return the entries of a file, packed or not, mapped if there is a mapping (`Mapping.of`)."""
+        look = open_file(file, self.choice, self.encoding, self.unpack_memory)
+        if look.why_not:
+            return iter([(0, 0, Bad(look.why_not, broken=True))])
+        entries = BY_CHOICE[look.kind](file, self.needs, start)
+        if self.mapping is None:
+            return entries
+        if columns := folder_columns(file.name):
+            entries = _with_columns(entries, columns)
+        return self.mapping.of(entries, name=file.name, piped=piped)
+
+    def shape_of(self, name: str) -> Shape:
+        """Return how the documents of a file of this name are made: its folders may name columns."""
+        return self.shape.within(folder_columns(name))
+
+
+def folder_columns(name: str) -> dict[str, str | None]:
+    """Return the columns that the folders of a file stand for, as Hive and Spark name them: ``lang=en/part-0.csv``."""
+    columns: dict[str, str | None] = {}
+    for folder in _FOLDERS.findall(name):
+        column, _, value = folder.partition("=")
+        columns[unquote(column)] = None if value == HIVE_NULL else unquote(value)
+    return columns
+
+
+def _with_columns(entries: Iterator[Entry], columns: dict[str, str | None]) -> Iterator[Entry]:
+    """Yield the entries, with these columns in rows and objects that do not have them."""
+    for number, at, content in entries:
+        row: object = content
+        if isinstance(content, bytes):
+            with suppress(orjson.JSONDecodeError):  # the function's process says so
+                row = orjson.loads(content)
+        yield number, at, columns | row if isinstance(row, dict) else content
+
+
+Opened = tuple[File, Callable[[], int]]
+"""An open file, and what says how many bytes of it were read."""
+
+
+def file_chunks(
+    source: DocumentSource,
+    reading: Reading,
+    start: Place,
+    opening: AbstractContextManager[Opened],
+    *,
+    piped: bool = False,
+) -> Iterator[ItemChunk]:
+    """Yield the items of a file, wherever it is; ``piped``: one in each chunk."""
+    chunker = Chunker(reading.shape_of(source.name), source.name, start, one_by_one=piped)
+    try:
+        with opening as (file, read_so_far):
+            for items in chunker.chunks(reading.entries(file, start, piped=piped)):
+                yield chunker.chunk(items, read_so_far())
+            yield chunker.chunk(chunker.rest, source.size, last=True)
+    except DAMAGE as error:
+        yield broken_chunk(chunker, error)
+
+
+@dataclass(slots=True)
+class FileSource:
+    """A file of any format, perhaps compressed; or a part of one that grows."""
+
+    path: str
+    reading: Reading
+    size: int = -1
+    """Byte at which the part ends; by default the end of the file now."""
+    begin: Place = START
+    """Where the part begins."""
+    bounded: bool = False
+    """Whether what comes after `size` is left out."""
+    groups: range | None = None
+    """The row groups of a parquet file that are the part; None: all."""
+    root: str = ""
+    """The folder that it was found in, out of which nothing leads that is there when it is opened; empty: none."""
+    _look: Look | None = field(default=None, init=False, compare=False)
+
+    def open(self) -> FileIO:
+        """Open the file; what was found in a folder may meanwhile be something else.
+
+        Raises:
+            OSError: it cannot be opened; or it was found, and is no regular file, or a link leads out of the folder.
+
+        """
+        if not self.root:
+            return FileIO(self.path)
+        file = FileIO(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        place = Path(f"/proc/self/fd/{file.fileno()}").readlink()
+        if S_ISREG(os.fstat(file.fileno()).st_mode) and place.is_relative_to(self.root):
+            return file
+        file.close()
+        raise OSError(errno.EXDEV, "it is no file of its folder any more: something was put in its place")
+
+    def __post_init__(self) -> None:
+        if self.size >= 0:
+            return
+        try:
+            self.size = Path(self.path).stat().st_size
+        except OSError:
+            self.size = 0
+
+    @property
+    def name(self) -> str:
+        """The path as it was given."""
+        return readable(self.path)
+
+    @property
+    def kind(self) -> str:
+        """The kind of file as which its bytes are read as they are on disk; empty where they are packed or recoded."""
+        if self._look is None:
+            self._look = Look()
+            with suppress(OSError):
+                if S_ISREG(Path(self.path).stat().st_mode):  # a pipe can be read once
+                    with BufferedReader(self.open(), BUFFER_BYTES) as stream:
+                        begin = begin_of(File(self.name, stream))
+                    self._look = look_at(self.name, begin, self.reading.choice, self.reading.encoding)
+        return self._look.plain_kind
+
+    @property
+    def grows(self) -> bool:
+        """Whether it may grow at its end, with what was there before read as it was."""
+        return self.kind in GROWING
+
+    def part(self, entry: int, byte: int, end: int) -> "FileSource":
+        """Return the part between two places of a file that grows; any other file whole."""
+        return replace(self, size=end, begin=Place(entry, byte), bounded=True) if self.grows else self
+
+    def signature(self) -> bytes:
+        """Return nothing: files are compared by content (`app.sources.source_changes`)."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the file's items."""
+        return file_chunks(self, self.reading, max(start, self.begin), self._opened())
+
+    @contextmanager
+    def _opened(self) -> Iterator[Opened]:
+        opened = self.open()
+        with BufferedReader(BoundedFile(opened, self.size) if self.bounded else opened, BUFFER_BYTES) as raw:
+            path = f"/proc/self/fd/{raw.fileno()}" if self.root else self.path
+            file = File(self.name, raw, path, begin=self.begin, groups=self.groups)
+
+            def read_so_far() -> int:
+                # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a
+                # buffered reader moves its notion of that.
+                if file.share is not None:
+                    return int(file.share * self.size)
+                return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if self.size else 0  # a pipe has no size, and no place
+
+            yield file, read_so_far
+
+
+class BoundedFile(RawIOBase):
+    """A file up to some byte."""
+
+    def __init__(self, file: FileIO, end: int) -> None:
+        self._file = file
+        self._end = end
+
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the file's number."""
+        return self._file.fileno()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is before the end."""
+        left = max(0, self._end - self._file.tell())
+        return self._file.readinto(memoryview(buffer)[:left]) or 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class StandardInput:
+    """What is piped in. It is read once, so no run can continue in it; items come as soon as they are there."""
+
+    reading: Reading
+    name: str = STDIN_NAME
+    size: int = 0
+
+    def signature(self) -> bytes:
+        """Return nothing: there is only one standard input."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the items, one in each chunk."""
+        # Not sys.stdin: the interpreter closes it at its end, and aborts if a thread is still in the middle of a read.
+        # Nor is this one closed, which would wait for the end of a read that was given up.
+        raw = BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES)
+        opened: Opened = (File(self.name, raw), lambda: 0)
+        return file_chunks(self, self.reading, start, nullcontext(opened), piped=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What was found and is no source: an archive whose members cannot be listed, the folder of a table format."""
+
+    name: str
+    reading: Reading
+    why: str
+    size: int = 0
+
+    def signature(self) -> bytes:
+        """Return why it cannot be read."""
+        return self.why.encode("utf-8", "replace")
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield a refusal that says why."""
+        refused = Refused(self.name, self.why, broken=True)
+        yield Chunker(self.reading.shape, self.name, start).chunk([refused], 0, last=True)
+
+
+def broken_chunk(chunker: Chunker, error: BaseException) -> ItemChunk:
+    """Return the last chunk of a source that cannot be read to its end: what was read, and why it ends."""
+    last = len(chunker.rest)
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    place = f" (behind entry {chunker.place.entry:,} and {last:,} more)" if chunker.place.entry or last else ""
+    refused = Refused(chunker.where(0), f"cannot be read{' to its end' if place else ''}: {why}{place}", broken=True)
+    return chunker.chunk([*chunker.rest, refused], 0, last=True)
+
+
+class GivenSource:
+    """Items that a program makes, each sent as soon as it is made."""
+
+    name = "given"
+    size = 0
+
+    def __init__(self, items: Iterable[Item | Refused]) -> None:
+        self._items = items
+
+    def signature(self) -> bytes:
+        """Return nothing: no run can continue in it."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the items, one in each chunk."""
+        for item in self._items:
+            size = len(item.data if isinstance(item, Refused) else item.value)
+            yield ItemChunk([item], start, 0, size)
+        yield ItemChunk([], start, 0, 0, last=True)
+
+
+def read_items(sources: Iterable[DocumentSource]) -> Iterator[Item | Refused]:
+    """Yield all items of all sources, one source after the other."""
+    for source in sources:
+        for chunk in source.chunks(Place()):
+            yield from chunk.items

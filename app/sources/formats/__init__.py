@@ -1,0 +1,86 @@
+"""Ways to read documents: each format is a module with one function behind `Format`, and a line in `FORMATS` here."""
+
+from collections.abc import Iterable
+from typing import Final, Literal, get_args
+
+from ..items import Bad, Content, Entry, File, Format, Needs, Text, library
+from .columnar import read_arrow, read_parquet
+from .json_values import read_json
+from .tables import read_csv, read_tsv
+from .text import read_jsonl, read_text, read_text_lines
+from .warc import read_warc
+
+Choice = Literal["auto", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "warc", "text", "lines"]
+CHOICES: Final[tuple[str, ...]] = get_args(Choice)
+
+BY_CHOICE: Final[dict[str, Format]] = {
+    "jsonl": read_jsonl,
+    "json": read_json,
+    "csv": read_csv,
+    "tsv": read_tsv,
+    "parquet": read_parquet,
+    "arrow": read_arrow,
+    "warc": read_warc,
+    "text": read_text,
+    "lines": read_text_lines,
+}
+BY_SUFFIX: Final = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".warc": "warc",
+    ".wet": "warc",
+}
+"""Any other file is what its content says (`app.sources.contents`)."""
+
+
+LIBRARIES: Final = {
+    "parquet": ("pyarrow.parquet", "produce", "reading parquet"),
+    "arrow": ("pyarrow.ipc", "produce", "reading Arrow files"),
+    "warc": ("brotli", "produce", "reading WARC and WET"),
+}
+"""Libraries that are checked before a run begins, so that it does not end in the middle for lack of one."""
+
+
+def kind_of(suffix: str, choice: Choice) -> str:
+    """Return the kind of a file, a key of `BY_CHOICE`, by its suffix (without that of a compression) and the choice.
+
+    ``auto`` and ``lines`` take it from the suffix, and other suffixes say nothing; every other choice is the kind.
+    """
+    return choice if choice not in ("auto", "lines") else BY_SUFFIX.get(suffix.lower(), "")
+
+
+def require(kinds: Iterable[str]) -> None:
+    """Check that these kinds of files can be read.
+
+    Raises:
+        InputError: a library is missing; says what to install.
+
+    """
+    for kind in sorted(set(kinds) & set(LIBRARIES)):
+        library(*LIBRARIES[kind])
+
+
+__all__ = [
+    "BY_CHOICE",
+    "BY_SUFFIX",
+    "CHOICES",
+    "Bad",
+    "Choice",
+    "Content",
+    "Entry",
+    "File",
+    "Format",
+    "Needs",
+    "Text",
+    "kind_of",
+    "require",
+]

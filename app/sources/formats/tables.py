@@ -1,0 +1,212 @@
+"""Tables of text (csv, tsv) whose first line names the columns; a row that is none harms no other.
+
+A row begins on a line, and where it has quoted line breaks, it ends on a later one. What cannot be a row is refused
+with its first line alone; the next line begins the next row.
+"""
+
+import csv
+import re
+from collections.abc import Iterator
+from functools import partial
+from io import SEEK_CUR, BufferedReader, BytesIO, RawIOBase
+from typing import Any, Final
+
+from ..compressed import BUFFER_BYTES
+from ..encodings import why_not
+from ..items import Bad, Entry, File, Format, Needs, Place
+
+_MAX_FIELD: Final = (1 << 31) - 1
+"""For `csv.field_size_limit`, which holds for the whole process: the lines bound a field's size already."""
+_OTHERS: Final = (";", "\t", "|", ",")
+"""Delimiters that tables have. None is guessed: where a text has one by chance, a table would be read as another."""
+_SAYS_DELIMITER: Final = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([\t -!#-~])"?[\r\n]', re.IGNORECASE)
+"""A first line by which spreadsheets say what the delimiter is."""
+_FIRST_LINE: Final = 1 << 16
+"""Bytes within which the first line of a table ends whose lines end with a carriage return alone."""
+_MOST_AGAIN: Final = 4
+"""Bytes read again behind quotes that are not closed, for each byte of the file before; then a row has one line."""
+
+
+def _read(file: File, needs: Needs, start: Place, *, tabs: bool) -> Iterator[Entry]:
+    """Yield the rows; an entry's number is that of its last line, and of what is no row, that of its first."""
+    table = _Table(file, needs, tabs=tabs)
+    names: list[str] | None = None
+    for row in table.rows():
+        if names is None and row:
+            if isinstance(row, Bad):
+                yield table.number, 0, row._replace(why=f"no names of columns: {row.why}", broken=True)
+                return
+            names = row
+            if bad := needs.missing(names):
+                yield table.number, 0, bad._replace(why=bad.why + _advice(names, table.delimiter))
+                return
+            table.pass_to(file.begin)
+        elif names and row and table.number > start.entry:
+            yield table.number, 0, row if isinstance(row, Bad) else table.content(names, row)
+
+
+def row_ends(file: File, needs: Needs, *, tabs: bool) -> Iterator[Place]:
+    """Yield where each row of a table ends, or what is none."""
+    table = _Table(file, needs, tabs=tabs)
+    for _ in table.rows():
+        yield Place(table.number, table.at)
+
+
+def _advice(names: list[str], delimiter: str) -> str:
+    """Return which other delimiter the first line seems to have; nothing where it has fields with this one."""
+    found = [other for other in _OTHERS if len(names) == 1 and other != delimiter and other in names[0]]
+    return f"; or is the delimiter another one? --delimiter {found[0]!a}" if found else ""
+
+
+class _NoRowError(Exception):
+    """A line is longer than a record may be."""
+
+
+class _Table:
+    """The lines of a table for the csv reader, one row's at a time: what turned out to be no row is read again."""
+
+    def __init__(self, file: File, needs: Needs, *, tabs: bool) -> None:
+        csv.field_size_limit(_MAX_FIELD)
+        self.number = 0
+        """Of the line that was read last, from 1."""
+        self.at = 0
+        """Where the next line begins."""
+        self._needs = needs
+        self._stream = file.stream
+        self._encoding = file.encoding
+        first = file.stream.readline(_FIRST_LINE)
+        said = _SAYS_DELIMITER.match(first)
+        self.delimiter = needs.delimiter or (said[1].decode("latin-1") if said else "\t" if tabs else ",")
+        self._skipped = bool(said)
+        if b"\r" in first.rstrip(b"\r\n"):
+            first = first.replace(b"\r", b"\n")
+            self._stream = BufferedReader(_ReturnsAsLineEnds(file.stream), BUFFER_BYTES)
+        self._again = BytesIO(first)
+        self._is_past = False  # whether something behind what is read again was read
+        self._row = bytearray()
+        self._first = 0  # bytes of the row's first line
+        self._fault = ""
+        self._read_again = 0
+        self._furthest = 0
+
+    def rows(self) -> Iterator[list[str] | Bad]:
+        """Yield each row, an empty one for an empty line; for a line with which no row begins, why not."""
+        quoting = {"quotechar": self._needs.quote} if self._needs.quote else {"quoting": csv.QUOTE_NONE}
+        escape: dict[str, Any] = {"escapechar": self._needs.escape, **quoting}
+        reader = csv.reader(self, delimiter=self.delimiter, strict=True, **escape)
+        while True:
+            begin, number = self.at, self.number
+            self._row.clear()
+            self._fault = ""
+            try:
+                row: list[str] | Bad | None = next(reader, None)
+            except _NoRowError:
+                row = self._needs.too_long
+            except csv.Error as error:
+                row = Bad(self._why(error), bytes(self._row[: self._first]))
+                self._go_back(begin, number)
+            if row is None:
+                return
+            if self._skipped:
+                self._skipped = False
+                continue
+            yield Bad(self._fault, bytes(self._row)) if self._fault and not isinstance(row, Bad) else row
+
+    def content(self, names: list[str], row: list[str]) -> dict[str, str] | Bad:
+        """Return the row by the names of its columns."""
+        if len(row) != len(names):
+            return Bad(f"{len(row)} fields, and the first line names {len(names)}", bytes(self._row))
+        return dict(zip(names, row, strict=True))
+
+    def pass_to(self, place: Place) -> None:
+        """Pass over all lines before a place that is the beginning of a row."""
+        if place.byte > self.at:
+            self._again = BytesIO()
+            self._stream.seek(place.byte)
+            self.number, self.at = place
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        begins, limit = not self._row, self._needs.limit
+        if not begins and self._read_again > _MOST_AGAIN * self._furthest:
+            raise csv.Error("too much was read again")
+        if not (data := self._piece(limit + 2)):
+            raise StopIteration
+        self.number += 1
+        if begins:
+            self._first = len(data)
+        self._row += data
+        if len(self._row) > limit + 2 or (len(data) > limit and not data.endswith(b"\n")):
+            if not begins:
+                raise csv.Error("the row is too long")
+            while data and not data.endswith(b"\n"):
+                data = self._piece(limit + 2)
+            raise _NoRowError
+        if b"\0" in data:
+            self._fault = f"not text: line {self.number} holds NUL bytes"
+        try:
+            return data.decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            self._fault = f"{why_not(self._encoding, data, error)} of line {self.number}"
+            return data.decode("utf-8", "replace")
+
+    def _piece(self, most: int) -> bytes:
+        """Return the next line, or so many bytes of it."""
+        data = self._again.readline(most)
+        if not data.endswith(b"\n") and len(data) < most:
+            self._is_past = True
+            data += self._stream.readline(most - len(data))
+        self.at += len(data)
+        return data
+
+    def _go_back(self, begin: int, number: int) -> None:
+        """Let all lines of a row that was begun be read again, but for its first one."""
+        self._furthest = max(self._furthest, self.at)
+        self.at, self.number = begin + self._first, number + 1
+        size = len(self._row) - self._first
+        self._read_again += size
+        if self._is_past:
+            self._again, self._is_past = BytesIO(self._row[self._first :]), False
+        else:
+            self._again.seek(-size, SEEK_CUR)
+
+    def _why(self, error: csv.Error) -> str:
+        """Return what is wrong with the row that was begun, and what to do."""
+        if str(error).startswith("new-line"):
+            return "a carriage return within a line: quote the field, or end all lines alike"
+        quote = self._needs.quote
+        behind = "expected after" in str(error) and len(self._row) == self._first
+        what = "a field goes on behind its closing quote" if behind else "a quote is not closed"
+        escaped = self._needs.escape is None and f"\\{quote}".encode() in self._row
+        backslash = "; where a backslash stands before quotes: --escape '\\'" if escaped else ""
+        return f"{what}; where quotes are a part of the text: --quote none{backslash}"
+
+
+class _ReturnsAsLineEnds(RawIOBase):
+    """The bytes of a file whose lines end with a carriage return, each such byte as a line feed."""
+
+    def __init__(self, stream: "BufferedReader[Any]") -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read1(len(buffer)).replace(b"\r", b"\n")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+
+read_csv: Final[Format] = partial(_read, tabs=False)
+read_tsv: Final[Format] = partial(_read, tabs=True)

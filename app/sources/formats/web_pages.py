@@ -1,0 +1,192 @@
+"""The text of a page as a web server sent it: out of its encodings, and out of HTML where that is wanted."""
+
+import re
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from ..compressed import DAMAGE, ZSTD
+from ..items import Bad, Needs, library
+
+TEXT: Final = "text/plain"
+HTML: Final = ("text/html", "application/xhtml+xml")
+EXTRACT: Final = "extract"
+"""The extra that extracting needs."""
+HEAD_BYTES: Final = 64 << 10
+"""Longest head of a record or page: twice what servers and other readers of archives take."""
+MOST_DEEP: Final = 4096
+"""Elements that may be nested deeper than `DEEP`: what extracting costs grows with the square of the depth."""
+DEEP: Final = 128
+"""Pages that people wrote are a tenth as deep; browsers give up at 512."""
+_TOO_DEEP: Final = "*>" * DEEP + "*"
+_CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?([^\s;,\"']+)")
+ENCODINGS: Final = re.compile(
+    r"(us-)?ascii|utf-?(8|16|16le|16be)|latin-?1|iso-?8859-([1-9]|1[0134-6])|(windows-|cp)125[0-8]|koi8-[ru]|macintosh"
+    r"|mac-cyrillic|(ibm|cp)866|tis-620|cp(874|93[26]|949|950)|gbk|gb2312|gb18030|big5(-hkscs)?|euc-(jp|kr)|shift-jis"
+    r"|sjis|windows-31j|iso-2022-jp|ks-c-5601-1987"
+)
+"""Encodings of texts on the web, which Python decodes in time that grows with the text. It knows others (punycode takes
+the square), and remembers each name that it was asked for."""
+_HEAD: Final = re.compile(rb"HTTP/[^\r\n]*\r?\n(?:(.*?)\r?\n)?\r?\n", re.DOTALL)
+_CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
+_NO_ENCODING: Final = frozenset({"", "identity", "none", "utf-8", "binary", "8bit"})
+"""What servers call a body that is as it is."""
+_CONTROL: Final = re.compile(r"[\0-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+_LOOKED_AT: Final = 1024
+"""Characters at the beginning of a page ..."""
+_FEW: Final = 20
+"""... of which one in so many may be a control character: of random bytes, one in ten is."""
+
+
+def fields_of(head: bytes) -> dict[str, str]:
+    """Return the fields of a head, of a record or a page, by their names in small letters; the first line is none."""
+    fields: dict[str, str] = {}
+    name = ""
+    for line in head.decode("utf-8", "replace").splitlines()[1:]:
+        before, colon, value = line.partition(":")
+        if line[:1] in (" ", "\t") and name:  # it continues the field before it
+            fields[name] += " " + line.strip()
+        elif colon:
+            name = before.strip().lower()
+            fields[name] = f"{fields[name]}, {value.strip()}" if name in fields else value.strip()
+    return fields
+
+
+def page_text(kind: str, block: bytes, needs: Needs) -> str | Bad:
+    """Return the text of a page, of this Content-Type, or of what a server answered (``application/http``)."""
+    coded: list[str] = []
+    if kind.lower().startswith("application/http"):
+        found = _HEAD.match(block, 0, HEAD_BYTES)
+        if found is None:
+            return Bad("no answer of a web server: its head has no end", block)
+        fields = fields_of(b"\n" + (found[1] or b""))
+        block, kind = block[found.end() :], fields.get("content-type", "unknown")
+        for name in ("content-encoding", "transfer-encoding"):
+            coded += [one.strip() for one in fields.get(name, "").lower().split(",")]
+    kind = kind.lower() or "unknown"
+    html = kind.startswith(HTML)
+    if html and not needs.extract:
+        return Bad(f"a page of type {kind[:60]}, no plain text: --extract takes its text, or take the WET file")
+    if not html and not kind.startswith(TEXT):
+        return Bad(f"a page of type {kind[:60]}, which has no text that could be taken")
+    data = _decoded(block, coded, needs)
+    return data if isinstance(data, Bad) else _text(data, kind, html=html)
+
+
+def _decoded(data: bytes, coded: list[str], needs: Needs) -> bytes | Bad:
+    """Return a body without these encodings, of which the last one was applied last.
+
+    Many crawlers store bodies without an encoding that their heads still name. Such a body is taken as it is, where it
+    looks like text.
+    """
+    for name in reversed([one for one in coded if one not in _NO_ENCODING]):
+        decode = _DECODERS.get(name)
+        if decode is None:
+            return Bad(f"a page in the encoding {name[:40]!r}, which is not read", data)
+        try:
+            made = decode(data, needs.limit + 1)
+        except (*DAMAGE, ValueError, _brotli().error) as error:
+            if _is_binary(data, "latin-1"):
+                return Bad(f"a page that is not in the encoding {name!r} that it says it is in: {error}", data)
+        else:
+            data = made
+        if len(data) > needs.limit:
+            return needs.too_long
+    return data
+
+
+def _brotli() -> Any:
+    return library("brotli", "produce", "reading pages of web archives")
+
+
+def _dechunked(data: bytes, _most: int) -> bytes:
+    parts, at = [], 0
+    while found := _CHUNK.match(data, at):
+        size = int(found[1], 16)
+        if not size or found.end() + size > len(data):
+            break
+        at = found.end() + size
+        parts.append(data[found.end() : at])
+        at += 2 if data[at : at + 2] == b"\r\n" else data[at : at + 1] == b"\n"
+    if found is None or int(found[1], 16):
+        raise ValueError(f"no whole chunk begins at byte {at}")
+    return b"".join(parts)
+
+
+def _inflated(data: bytes, most: int) -> bytes:
+    """Return what gzip or zlib has packed, or deflate alone, as some servers send it."""
+    try:
+        return _unpacked(partial(zlib.decompressobj, zlib.MAX_WBITS | 32), data, most)
+    except zlib.error:
+        return _unpacked(partial(zlib.decompressobj, -zlib.MAX_WBITS), data, most)
+
+
+def _unpacked(new: Callable[[], Any], data: bytes, most: int) -> bytes:
+    """Return what is in the streams that follow one another; raises EOFError where the last one is cut off."""
+    made, begin = b"", data[:2]
+    while data[:2] == begin and len(made) < most:
+        packed = new()
+        made += packed.decompress(data, most - len(made))
+        if not packed.eof and len(made) < most:
+            raise EOFError("it is cut off")
+        data = packed.unused_data
+    return made
+
+
+def _unbrotlied(data: bytes, most: int) -> bytes:
+    packed = _brotli().Decompressor()
+    made: bytes = packed.process(data, output_buffer_limit=most)
+    if not packed.is_finished() and len(made) < most:
+        raise EOFError("it is cut off")
+    return made
+
+
+_DECODERS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
+    "chunked": _dechunked,
+    "gzip": _inflated,
+    "x-gzip": _inflated,
+    "deflate": _inflated,
+    "x-deflate": _inflated,
+    "br": _unbrotlied,
+    "brotli": _unbrotlied,
+    "zstd": partial(_unpacked, ZSTD.ZstdDecompressor),
+    "x-zstd": partial(_unpacked, ZSTD.ZstdDecompressor),
+}
+"""By the names that servers give them (RFC 9110, 8.4.1)."""
+
+
+def _text(data: bytes, kind: str, *, html: bool) -> str | Bad:
+    said = _CHARSET.search(kind)
+    if said is not None and not ENCODINGS.fullmatch(said[1].replace("_", "-")):
+        return Bad(f"not the text that it says it is: {said[1][:60]!r} is no charset of the web", data)
+    encodings = library("resiliparse.parse.encoding", EXTRACT, "--extract") if html else None
+    encoding = said[1] if said else encodings.detect_encoding(data) if encodings else "utf-8"
+    if _is_binary(data, encoding):
+        return Bad("not the text that it says it is: these are bytes of compressed or other binary data", data)
+    try:
+        return _extracted(data, encoding) if html else data.decode(encoding)
+    except (ValueError, LookupError) as error:  # no such text in it
+        return Bad(f"not the text that it says it is: {error}", data)
+
+
+def _is_binary(data: bytes, encoding: str) -> bool:
+    """Return whether a page begins as compressed and other binary data does."""
+    try:
+        begin = data[:_LOOKED_AT].decode(encoding, "replace")
+    except (ValueError, LookupError):  # codecs that know no "replace"
+        return False
+    return len(_CONTROL.findall(begin)) * _FEW > len(begin)
+
+
+def _extracted(page: bytes, encoding: str) -> str | Bad:
+    """Return the main text of an HTML page.
+
+    Its depth is counted, and nothing is timed: what becomes of a page is the same on every machine.
+    """
+    html = library("resiliparse.parse.html", EXTRACT, "--extract")
+    extract = library("resiliparse.extract.html2text", EXTRACT, "--extract").extract_plain_text
+    tree = html.HTMLTree.parse_from_bytes(page, encoding)
+    if len(tree.document.query_selector_all(_TOO_DEEP)) > MOST_DEEP:
+        return Bad(f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}", page)
+    return str(extract(tree, main_content=True, alt_texts=False))

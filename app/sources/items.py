@@ -1,0 +1,235 @@
+"""What a source is and what it yields, what every format promises, and the libraries that only some formats need."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from io import BufferedReader
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from tokenmill.errors import InputError
+from tokenmill.extras import how_to_install
+
+
+def readable(path: str) -> str:
+    """Return a path as text: bytes that are no UTF-8, which names may hold, as escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+class Item(NamedTuple):
+    """One document, as it is sent."""
+
+    value: bytes
+    """The record's value."""
+    text: str
+    """The document's text, which is somewhere in the value."""
+    key: bytes | None = None
+    """The record's key; it decides the partition."""
+    unnamed: bool = False
+    """Whether it has no id of its own, though one was asked for, or there is something in its place."""
+
+
+class Refused(NamedTuple):
+    """Something in a source that is no document."""
+
+    where: str
+    """File and, where it has such, line, row or number of the record, for people."""
+    why: str
+    data: bytes = b""
+    """The data itself, for a dead letter; empty if it is too long, or no bytes."""
+    broken: bool = False
+    """The source cannot be read to its end: it is truncated, damaged, or not what it should be."""
+    item: Item | None = None
+    """Of a text that is too long: the document that it is to runs of earlier versions, whose limit was higher."""
+
+    @property
+    def without_data(self) -> "Refused":
+        """Where and why, without the data: to be kept for people."""
+        return self._replace(data=b"", item=None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data, or of the document that it is to earlier versions, so that chunks end where theirs did."""
+        return len(self.data if self.item is None else self.item.value)
+
+
+def as_earlier(items: Sequence[Item | Refused]) -> Sequence[Item | Refused]:
+    """Return the items as earlier versions made them, for a run that one of them began."""
+    return [(found.item or found) if isinstance(found, Refused) else found for found in items]
+
+
+class Unmet(NamedTuple):
+    """Counts of documents that were read and are not as was asked for."""
+
+    documents: int = 0
+    """Those that do not meet all conditions of ``--where``, and are left out."""
+    without_field: int = 0
+    """How many of these lack the field of the condition: all of them, where its name is misspelt."""
+    unnamed: int = 0
+    """Those that have no id of their own (`Item.unnamed`)."""
+
+
+class Place(NamedTuple):
+    """A place in a source between two entries, from which it can be read again."""
+
+    entry: int = 0
+    """What the format counts: lines, rows, records, elements; 0 is the start."""
+    byte: int = 0
+    """Where to go in the (decompressed) bytes; 0 for formats that count entries from the start."""
+
+
+START: Final = Place()
+
+
+class ItemChunk(NamedTuple):
+    """Consecutive items of a source; where it ends depends on the source and the options alone."""
+
+    items: list[Item | Refused]
+    after: Place
+    """Where the next chunk begins."""
+    bytes_read: int
+    """Bytes read of the file on disk, for progress; 0 where that is unknown."""
+    size: int
+    """Bytes of the values, and of what is refused: by it memory is bounded."""
+    last: bool = False
+    """The source ends with it."""
+    unmet: Unmet = Unmet()
+    numbers: Sequence[int] = ()
+    """The number of each item's entry in its source, for people (`Place.entry`); 0 where the source is the document,
+    none where nobody counts. A refusal that says why the source ends has none."""
+
+    def where(self, name: str, index: int) -> str:
+        """Return the place of an item in the source of this name, for people: file and line."""
+        number = self.numbers[index] if index < len(self.numbers) else 0
+        return f"{name}:{number}" if number else name
+
+
+class DocumentSource(Protocol):
+    """Where documents come from; another kind of source is a new class with these."""
+
+    @property
+    def name(self) -> str:
+        """The name for people; the same in every run of the same command."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk; 0 if unknown."""
+
+    def signature(self) -> bytes:
+        """Return bytes that change when the content does; for sources that are no files."""
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the items after ``start``, which is the end of a chunk, or the beginning.
+
+        The last chunk, and no other, is ``last``; it may be empty. What cannot be read is `Refused`, not raised.
+        """
+
+
+class Text(NamedTuple):
+    """Plain text, in UTF-8 as far as anybody knows yet."""
+
+    data: bytes
+    whole: bool = False
+    """It is all of its file, so the file's name is its id."""
+
+
+class Bad(NamedTuple):
+    """An entry that is no document."""
+
+    why: str
+    data: bytes = b""
+    """The data itself, if it is not too long."""
+    broken: bool = False
+    """The file cannot be read further."""
+
+
+Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | Item | Refused | Unmet | None
+"""The bytes of a JSON value, the fields of a row, a text, what cannot be used; None: nothing that is wanted. Or what
+another process has made of such."""
+
+Entry: TypeAlias = tuple[int, int, Content]
+"""Number of this entry, which is also `Place.entry` behind it; `Place.byte` behind it; what it is."""
+
+
+@dataclass(slots=True)
+class File:
+    """An open file."""
+
+    name: str
+    """Name for messages and ids."""
+    stream: "BufferedReader[Any]"
+    """Its bytes, decompressed, from the start."""
+    path: str | None = None
+    """Where the same bytes are on disk, for libraries that read by themselves; None: only in `stream`."""
+    encoding: str = "utf-8"
+    """The encoding of its bytes before they became UTF-8 (`app.sources.compressed`)."""
+    share: float | None = None
+    """Share of it that was read, 0 to 1, where the format knows it better than the stream's position."""
+    begin: Place = START
+    """Where a part of a table begins: between its first line and this, nothing is read."""
+    groups: range | None = None
+    """The row groups of a parquet file that are read; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a format has to know of the use of its entries."""
+
+    limit: int
+    """Bytes of the largest record: a larger entry is `Bad`, and is not held in memory."""
+    texts: tuple[str, ...] = ()
+    """Fields of which one holds the text."""
+    columns: frozenset[str] | None = None
+    """The only columns that matter; None: all do."""
+    delimiter: str | None = None
+    """Between the fields of csv and tsv; None: comma and tab."""
+    extract: bool = False
+    """Whether the text of HTML pages in WARC files is extracted."""
+    quote: str = '"'
+    """Around fields of csv and tsv; empty: none is."""
+    escape: str | None = None
+    """Before a quote or a delimiter that is a part of a field of csv and tsv."""
+    separator: str | None = None
+    """Between the documents of a text; None: it is one."""
+
+    @property
+    def too_long(self) -> Bad:
+        """The entry instead of a larger one."""
+        return Bad(f"longer than {self.limit} bytes (max_record_bytes)")
+
+    def missing(self, names: list[str]) -> Bad | None:
+        """Return why a table with these columns cannot be used; None if it can."""
+        if self.columns is None or any(n in names or n.partition(".")[0] in names for n in self.texts):
+            return None
+        wanted, there = " or ".join(map(repr, self.texts)), ", ".join(map(ascii, names[:_SHOWN]))
+        return Bad(f"no column {wanted}; there are: {there}; say which is the text: --field", broken=True)
+
+
+_SHOWN = 12
+
+
+class Format(Protocol):
+    """A way to read a file's entries."""
+
+    def __call__(self, file: File, needs: Needs, start: Place) -> Iterator[Entry]:
+        """Yield the entries after ``start``, in order, in bounded memory.
+
+        They depend on the file's bytes and ``needs`` alone, and are the same when read again from any entry's place.
+        What cannot be used is yielded as `Bad` and harms no other entry; where nothing after it can be used either,
+        it is ``broken`` and the last. Errors of the stream (`DAMAGE` in `produce/compressed.py`) are not caught.
+        """
+
+
+def library(module: str, extra: str, purpose: str) -> Any:
+    """Return the imported module.
+
+    Raises:
+        InputError: it is not installed; says which extra of TokenMill brings it.
+
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{purpose} needs {module.partition('.')[0]}, of the extra '{extra}': {how_to_install(extra)}"
+        ) from error

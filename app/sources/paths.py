@@ -1,0 +1,242 @@
+"""From the paths of a command to sources: files, folders, patterns, standard input, data sets.
+
+Others may have filled a folder: a pipe there would block for ever, a device may never end, and a link may lead to files
+that were never meant to be sent. So only regular files are read from it; everything else is named and left out.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from glob import glob
+from pathlib import Path
+from typing import Final
+
+from tokenmill.errors import InputError
+
+from .addresses import HUB
+from .archives import ZIP, ZipMember, zip_sources
+from .compressed import suffixes_of
+from .datasets import DatasetSource, is_dataset
+from .file_sources import (
+    STDIN,
+    STDIN_NUMBER,
+    FileSource,
+    Reading,
+    StandardInput,
+    Unreadable,
+)
+from .foreign_folders import is_about_data, table_above, why_no_rows
+from .formats import kind_of, require
+from .formats.web_pages import EXTRACT
+from .items import DocumentSource, library, readable
+from .remote import RemoteFile, is_remote, remote_sources
+
+WILD: Final = re.compile(r"[*?\[]")
+"""What makes a path a pattern."""
+ANY_DEPTH: Final = "**"
+"""The part of a pattern that matches any number of folders."""
+KINDS: Final = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_Place = tuple[int, int]
+
+
+@dataclass(slots=True)
+class FolderWalk:
+    """How folders are read, and what was left out in them. What is about the data is ignored (`is_about_data`)."""
+
+    follow_links: bool = False
+    """Whether links that lead out of a folder are followed, each folder once."""
+    left_out: list[str] = field(default_factory=list)
+    """Messages for people: what was found and is not read, and why."""
+
+    def folder(self, path: str) -> Iterator[str]:
+        """Yield all files in a folder and the folders in it, folders and files by name.
+
+        A link to a file of the folder is a file. A link to a folder of it is not followed: its files are there anyway.
+        """
+        root, seen = os.path.realpath(path), {_place(path)}
+        waiting = [Path(path)]  # no recursion: folders may be nested as deep as paths can be long
+        while waiting:
+            files, folders = self._listed(waiting.pop())
+            yield from (str(file) for file in files if self._takes_file(file, root))
+            waiting += [one for one in reversed(folders) if self._enters(one, root, seen)]
+
+    def _listed(self, folder: Path) -> tuple[list[Path], list[Path]]:
+        """Return the files and folders in a folder, by name; a link is what it leads to."""
+        try:
+            names = sorted(name for name in os.listdir(folder) if not is_about_data(name))  # noqa: PTH208 - names alone
+        except OSError as error:
+            self.left_out.append(f"{folder} is left out: {error.strerror}")
+            return [], []
+        found = [(folder / name, os.path.isdir(folder / name)) for name in names]  # noqa: PTH112 - raises nothing
+        return [one for one, is_folder in found if not is_folder], [one for one, is_folder in found if is_folder]
+
+    def _enters(self, folder: Path, root: str, seen: set[_Place | None]) -> bool:
+        """Return whether a folder is read: no link within the root, none that leads out unless wanted, none twice."""
+        if folder.is_symlink():
+            if not _leads_out(folder, root):
+                return False
+            if not self.follow_links:
+                self._leave_out(folder)
+                return False
+        place = _place(str(folder))
+        if place in seen:
+            return False
+        seen.add(place)
+        return True
+
+    def matches(self, pattern: str) -> Iterator[str]:
+        """Yield the files that a pattern matches, and those in folders that it matches, by name.
+
+        All of them are in the folder that the pattern begins with, up to the first part with a wildcard.
+        """
+        root, wild = _fixed_part(pattern)
+        if ANY_DEPTH in wild:
+            # Not the library's, which goes through links to folders: two loops, and it never comes back.
+            yield from sorted(file for file in self.folder(root) if _matches(Path(file).relative_to(root).parts, wild))
+            return
+        real = os.path.realpath(root)
+        for path in map(Path, sorted(glob(pattern))):  # noqa: PTH207 - takes absolute ones
+            through = next((one for one in _above(path, Path(root)) if one.is_symlink()), path)
+            if through.is_dir() and through.is_symlink() and _leads_out(path, real) and not self.follow_links:
+                self._leave_out(through)
+            elif any(map(is_about_data, path.relative_to(root).parts)):
+                continue
+            elif path.is_dir():
+                yield from self.folder(str(path))
+            elif self._takes_file(path, real):
+                yield str(path)
+
+    def _takes_file(self, path: Path, root: str) -> bool:
+        """Return whether what is no folder is read; a link that leads nowhere is reported when it is opened."""
+        try:
+            kind = stat.S_IFMT(path.stat().st_mode)
+        except OSError:
+            return True
+        if kind != stat.S_IFREG:
+            what = KINDS.get(kind, "no regular file")
+            self.left_out.append(f"{path} is left out: it is {what}; name it to read it")
+            return False
+        if path.is_symlink() and _leads_out(path, root) and not self.follow_links:
+            self._leave_out(path)
+            return False
+        return True
+
+    def _leave_out(self, link: Path) -> None:
+        words = f"{link} is left out: it links to {os.path.realpath(link)}, out of it; to read it: --follow-links"
+        if words not in self.left_out[-1:]:
+            self.left_out.append(words)
+
+
+def _fixed_part(pattern: str) -> tuple[str, tuple[str, ...]]:
+    """Return the folder that holds all matches of a pattern, and the parts after it."""
+    parts = Path(pattern).parts
+    wild = next(number for number, part in enumerate(parts) if WILD.search(part))
+    return str(Path(*parts[:wild])), parts[wild:]
+
+
+def _matches(parts: Sequence[str], wild: Sequence[str]) -> bool:
+    """Return whether the path of these parts matches, or a folder above it does."""
+    if not wild:
+        return True
+    if wild[0] == ANY_DEPTH:
+        return any(_matches(parts[number:], wild[1:]) for number in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], wild[0]) and _matches(parts[1:], wild[1:])
+
+
+def _above(path: Path, root: Path) -> list[Path]:
+    """Return the folders between a root and a path, the uppermost first."""
+    return [one for one in reversed(path.parents) if one != root and one.is_relative_to(root)]
+
+
+def _leads_out(link: Path, root: str) -> bool:
+    return not Path(os.path.realpath(link)).is_relative_to(root)
+
+
+def _place(path: str) -> _Place | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - device and number
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def find_sources(
+    paths: Sequence[str], reading: Reading, split: str | None = None, walk: FolderWalk | None = None
+) -> list[DocumentSource]:
+    """Return the sources: the paths in order, inside folders and patterns by name.
+
+    A path is a file, a zip archive (each member is a file), a folder (read recursively, without names that start with
+    a dot), a pattern (``data/**/*.jsonl``), an object or a prefix of them (``s3://``, ``gs://``), a file of a web
+    server (``https://``), a data set (``hf://name``, or a folder that ``save_to_disk`` wrote;
+    ``split`` is for these), or ``-`` for standard input. What is named may be a pipe. What is merely found in a folder,
+    or by a pattern, is left out where it is no regular file, or leads out of the folder by a link: ``walk`` says
+    whether such links are followed, and afterwards what was left out.
+
+    Raises:
+        InputError: a path does not exist, a pattern matches nothing, standard input is a terminal, or is given
+            twice; or a library is missing that a format needs.
+
+    """
+    if paths.count(STDIN) > 1:
+        raise InputError("standard input can be read once: give - once")
+    if reading.extract:
+        library("resiliparse.parse.html", EXTRACT, "--extract")
+    walk = walk or FolderWalk()
+    sources = [source for path in paths for source in _sources(path, reading, split, walk)]
+    files = (source.name for source in sources if isinstance(source, FileSource | ZipMember | RemoteFile))
+    require({kind_of(suffixes_of(name)[0], reading.choice) for name in files})
+    return sources
+
+
+def _sources(path: str, reading: Reading, split: str | None, walk: FolderWalk) -> Iterator[DocumentSource]:
+    if path == STDIN:
+        if os.isatty(STDIN_NUMBER):
+            raise InputError("standard input is a terminal: pipe documents into it, or name a file instead of -")
+        yield StandardInput(reading)
+    elif is_remote(path):
+        yield from remote_sources(path, reading)
+    elif path.startswith(HUB) or is_dataset(path):
+        yield DatasetSource(path, split, reading, follow_links=walk.follow_links)
+    elif os.path.lexists(path):
+        # ./a is a: names become ids
+        folder = Path(path).is_dir()
+        root = os.path.realpath(path) if folder and not walk.follow_links else ""
+        yield from _files(walk.folder(path) if folder else [str(Path(path))], reading, root)
+    else:
+        files: list[DocumentSource] = []
+        if WILD.search(path):
+            root = "" if walk.follow_links else os.path.realpath(_fixed_part(path)[0])
+            files = list(_files(walk.matches(path), reading, root))
+        if not files:
+            why = "matches nothing" if WILD.search(path) else "there is no such file or folder"
+            raise InputError(f"{path}: {why}; check the path")
+        yield from files
+
+
+def _files(files: Iterable[str], reading: Reading, root: str) -> Iterator[DocumentSource]:
+    told: set[Path] = set()
+    for file in files:
+        found = table_above(Path(file).absolute().parent)
+        if found is not None:
+            if found[0] not in told:
+                yield Unreadable(readable(str(found[0])), reading, why_no_rows(found[1]))
+            told.add(found[0])
+        elif Path(file).suffix.lower() == ZIP:
+            yield from zip_sources(file, reading)
+        else:
+            yield FileSource(file, reading, root=root)
+
+
+def is_piped(path: str) -> bool:
+    """Return whether a path can be read only once: standard input, a pipe (``<(command)``), or a device."""
+    if path == STDIN or path.startswith(HUB) or is_remote(path):
+        return path == STDIN
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH110, PTH112, PTH113

@@ -1,0 +1,450 @@
+"""From an object, a row or a text to a record: which field is the text, what goes with it, and what is left out."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any, Final, Protocol
+
+import numpy as np
+import orjson
+
+from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, TOO_LARGE, Limits
+from tokenmill.errors import RecordError
+
+from ..milling.decoding.json_objects import check_integer
+from ..milling.decoding.reasons import INTEGER_OUT_OF_RANGE, WRONG_TYPE
+from ..milling.decoding.refusals import refusal
+from ..milling.field_paths import quoted_path
+from .conditions import Condition, Finder, Row, columns_of, finder, word
+from .encodings import NULS, UTF_8, why_not
+from .items import Item, Refused, Unmet
+
+_CUT: Final = "…"
+_INT_ID: Final = 4
+"""From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
+_BOM: Final = b"\xef\xbb\xbf"
+_EXACT: Final = 2**53
+"""Up to here, each whole number is a float of its own."""
+_SHOWN: Final = 60
+"""Characters of a field's name in a message: names are untrusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How documents of one topic are made of objects, rows and texts; made by `shape_for`."""
+
+    limits: Limits
+    noted_text_bytes: int
+    """`Limits.max_text_bytes` as runs note it; of documents up to it, earlier versions left the choice to the mill."""
+    text_field: str
+    """Name of the text in the topic's records."""
+    id_field: str
+    """Name of the id in the topic's records."""
+    max_record_bytes: int
+    plain: bool
+    as_is: bool
+    """JSON objects are sent byte for byte as they are."""
+    texts: tuple[tuple[str, Finder], ...]
+    id_from: str
+    """Name or path of the id in the sources."""
+    id: Finder
+    metadata_fields: tuple[tuple[str, Finder], ...]
+    where: tuple[Condition, ...]
+    key: tuple[str, Finder] | None
+    quick_id: int = 0
+    """Characters of an id that is short enough without counting its bytes; 0: `quick` decides nothing."""
+    columns: frozenset[str] = field(default=frozenset())
+    """Names that a needed column may have."""
+    asked: bool = False
+    """Whether somebody said where the id is."""
+    nan_is_null: bool = False
+    """Whether numbers that are not finite count as null."""
+    given: dict[str, str | None] = field(default_factory=dict)
+    """Columns that all rows have which do not have them themselves."""
+
+    def within(self, given: Mapping[str, str | None]) -> "Shape":
+        """Return how documents are made of rows that have these columns in common."""
+        wanted = {name: value for name, value in given.items() if name in self.columns}
+        if not wanted:
+            return self
+        carried = any(name in wanted for name, _ in self.metadata_fields)
+        return replace(self, given=wanted, as_is=self.as_is and not carried, quick_id=0)
+
+    def deciding(self) -> dict[str, object]:
+        """Return what decides what is sent, as JSON types: equal for shapes that send the same."""
+        return {
+            "names": [self.text_field, self.id_field, *(name for name, _ in self.texts), self.id_from],
+            "metadata_fields": [name for name, _ in self.metadata_fields],
+            "where": [condition.deciding() for condition in self.where],
+            "key": None if self.key is None else self.key[0],
+            "kind": [self.plain, self.as_is],
+            "limits": [
+                self.max_record_bytes,
+                self.noted_text_bytes,
+                self.limits.max_id_bytes,
+                self.limits.max_fields_bytes,
+            ],
+            **({"nan": None} if self.nan_is_null else {}),
+        }
+
+    def quick(self, data: bytes) -> Item | None:
+        """Return what `of_json` does, for an ordinary object that is sent as it is; None: call `of_json`."""
+        if not self.quick_id:
+            return None
+        try:
+            row = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return None
+        if type(row) is not dict or len(data) > self.limits.max_text_bytes:
+            return None
+        text, name = row.get(self.text_field), row.get(self.id_field)
+        if type(text) is not str:
+            text = next((found for _, find in self.texts if type(found := find(row)) is str), None)
+        if type(name) is float or (self.asked and type(name) not in (str, int)):
+            return None
+        if type(name) is str and len(name) > self.quick_id and _id_bytes(name) > self.limits.max_id_bytes:
+            return None
+        return Item(data, text) if text is not None and (type(name) is not int or self.quick_id >= _INT_ID) else None
+
+    def of_json(self, where: str, data: bytes) -> Item | Refused | Unmet:
+        """Return the document that the bytes of a JSON object are; `Unmet` if it is not wanted."""
+        try:
+            row = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            if data.startswith(_BOM):
+                return self.of_json(where, data.removeprefix(_BOM))
+            made = _without_nan(data)
+            if made and self.nan_is_null:
+                return self.of_json(where, made)
+            advice = "; --nan-as-null reads NaN and Infinity" if made else ""
+            return Refused(where, f"{refusal(data)}{advice}", data)
+        if type(row) is not dict:
+            return Refused(where, "not_an_object: a JSON value, but not an object", data)
+        row = {**self.given, **row} if self.given else row
+        if self.as_is:
+            return self._as_it_is(where, row, data)
+        return self.of_row(where, row, "", data)
+
+    def of_row(self, where: str, row: Row, name: str, data: bytes = b"") -> Item | Refused | Unmet:
+        """Return the document that a row is; `Unmet` if it is not wanted. ``name`` is its id if it has none."""
+        row = {**self.given, **row} if self.given and not data else row
+        try:
+            if self.where and (unwanted := self._unwanted(row)):
+                return unwanted
+            text = self._text(row)
+            self._check_integers(row, data)
+            own = self._name(row)
+            made = self._made(where, row, text, name if own is None else own)
+            return self._told(made, row) if own is None and isinstance(made, Item) else made
+        except RecordError as error:
+            return self._refused(where, error, data, lambda earlier: earlier.of_row(where, row, name, data))
+        except (orjson.JSONEncodeError, UnicodeEncodeError):
+            name = next(name for name, find in self.texts if type(find(row)) is str)
+            return Refused(where, f"invalid_utf8: {name!r} has half a character (a surrogate)", data)
+
+    def of_text(self, where: str, name: str, data: bytes) -> Item | Refused | Unmet:
+        """Return the document of a text: ``{"id": name, "text": …}``, or with ``plain`` the text as it is."""
+        if b"\0" in data:
+            return Refused(where, NULS, data)
+        try:
+            text = data.decode("utf-8-sig")
+            row = {**self.given, self.id_field: name, self.text_field: text}
+            if self.where and (unwanted := self._unwanted(row)):
+                return unwanted
+            return self._made(where, row, text, name)
+        except UnicodeDecodeError as error:
+            return Refused(where, why_not(UTF_8, data, error), data)
+        except RecordError as error:
+            return self._refused(where, error, data, lambda earlier: earlier.of_text(where, name, data))
+
+    def too_long(self, where: str) -> Refused:
+        """Return the refusal of what is longer than a record may be."""
+        return Refused(where, f"longer than {self.max_record_bytes} bytes (max_record_bytes)")
+
+    def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | Unmet:
+        """Return the object's own bytes, after checking that the mill takes them as a document."""
+        try:
+            if self.where and (unwanted := self._unwanted(row)):
+                return unwanted
+            text = self._text(row)
+            if len(data) > self.limits.max_text_bytes:  # UTF-8 is never longer than the same text in JSON
+                self.limits.check_text(text)
+            self._check_integers(row, data)
+            name = self._name(row)
+            if self.asked and name is not None and type(self.id(row)) is float:
+                return self.of_row(where, row, "", data)
+            self.limits.check_id(name)
+            if self.metadata_fields:
+                self._carried(row)
+            item = Item(data, text, None if self.key is None else self._key(row, name))
+            return self._told(item, row) if self.asked and name is None else item
+        except RecordError as error:
+            return self._refused(where, error, data, lambda earlier: earlier.of_json(where, data))
+
+    def _refused(
+        self, where: str, error: RecordError, data: bytes, again: Callable[["Shape"], Item | Refused | Unmet]
+    ) -> Refused:
+        """Return why something is no document; ``again`` makes it with the limit of earlier versions."""
+        limits = replace(self.limits, max_text_bytes=self.noted_text_bytes)
+        made = again(replace(self, limits=limits)) if error.reason == TOO_LARGE and limits != self.limits else None
+        return Refused(where, str(error), data, item=made._replace(text="") if isinstance(made, Item) else None)
+
+    def _name(self, row: Row) -> str | int | None:
+        """Return the id that a row has: a text or a whole number, also one that became a float; None: it has none."""
+        found = self.id(row)
+        try:
+            if found is None or found != found:  # noqa: PLR0124 - NaN, and its like of other libraries, are null
+                return None
+            found = _scalar(self.id_from, found)
+        except RecordError as error:
+            if error.reason == INTEGER_OUT_OF_RANGE:
+                raise
+            return None
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - of comparing: a signaling NaN, an array, what a function of theirs made
+            return None
+        if type(found) is float and found.is_integer() and abs(found) <= _EXACT:
+            return int(found)
+        return found if type(found) is int or (type(found) is str and found) else None
+
+    def _told(self, item: Item, row: Row) -> Item:
+        """Return a document without an id of its own, marked where somebody would not expect that."""
+        return item._replace(unnamed=self.asked or self.id(row) is not None)
+
+    def _check_integers(self, row: Row, data: bytes) -> None:
+        """Refuse an id or a carried field that is an integer beyond 64 bits in the JSON of which ``row`` was parsed."""
+        for name, find in ((self.id_from, self.id), *self.metadata_fields) if data else ():
+            value = find(row)
+            if type(value) is float:
+                check_integer(f"{name!r}", name, value, data)
+
+    def _unwanted(self, row: Row) -> Unmet | None:
+        """Return the count of a row that does not meet all conditions; None if it meets them."""
+        for condition in self.where:
+            try:
+                if not condition.holds(row):
+                    return Unmet(1, int(condition.missing(row)))
+            except MemoryError:
+                raise
+            except Exception as error:  # - a function of the user's own may have put anything there
+                raise RecordError(WRONG_TYPE, f"{condition.field!r} cannot be compared: {error}") from error
+        return None
+
+    def _made(self, where: str, row: Row, text: str, name: str | int) -> Item | Refused:
+        """Return a document whose value is a new object, or the text alone."""
+        self.limits.check_text(text)
+        if isinstance(name, str):
+            name = fit_id(name, self.limits.max_id_bytes)
+        key = None if self.key is None else self._key(row, name)
+        if self.plain:
+            return self._fitting(where, Item(text.encode(), text, key))
+        made: dict[str, Any] = {self.id_field: name} if name != "" else {}
+        made[self.text_field] = text
+        if self.metadata_fields:
+            made |= self._carried(row)
+        return self._fitting(where, Item(orjson.dumps(made), text, key))
+
+    def _fitting(self, where: str, item: Item) -> Item | Refused:
+        return self.too_long(where) if len(item.value) > self.max_record_bytes else item
+
+    def _text(self, row: Row) -> str:
+        wrong = None
+        for name, find in self.texts:
+            text = find(row)
+            if type(text) is str:
+                return text
+            if isinstance(text, bytes):
+                return _decoded(name, text)
+            wrong = wrong or (name if text is not None or name in row else None)
+        wanted = " or ".join(repr(name) for name, _ in self.texts)
+        if wrong:
+            found = dict(self.texts)[wrong](row)
+            how = "; --map MODULE:FUNCTION makes one text of its parts" if isinstance(found, (list, dict)) else ""
+            raise RecordError("wrong_type", f"{wrong!r} is {_kind(found)}, not a string{how}")
+        meant = next(filter(None, (quoted_path(row, name) for name, _ in self.texts)), None)
+        if meant:
+            raise RecordError(
+                "missing_text", f"no field {wanted}; a name with a dot stands in quotes: --field '{meant}'"
+            )
+        there = ", ".join(ascii(name)[:_SHOWN] for name in list(row)[:8]) or "no fields"
+        raise RecordError("missing_text", f"no field {wanted}; there are: {there}; say which is the text: --field")
+
+    def _carried(self, row: Row) -> dict[str, Any]:
+        found = {name: _scalar(name, find(row)) for name, find in self.metadata_fields}
+        fields = {name: value for name, value in found.items() if value is not None}
+        for name, value in found.items():
+            if isinstance(value, (dict, list)):
+                raise RecordError(WRONG_TYPE, f"the carried field {name!r} is an array or an object, not one value")
+            if type(value) is float and not isfinite(value):
+                if not self.nan_is_null:
+                    raise RecordError(
+                        WRONG_TYPE, f"the carried field {name!r} is {value}, which JSON has not; as null: --nan-as-null"
+                    )
+                del fields[name]
+        self.limits.check_fields(fields)
+        return fields
+
+    def _key(self, row: Row, name: object) -> bytes:
+        wanted, find = self.key or ("", _nothing)
+        value = _scalar(wanted, name if wanted == self.id_field and name not in ("", None) else find(row))
+        if value is None or isinstance(value, (dict, list)):
+            raise RecordError("no_key", f"no field {wanted!r} for the key")
+        return word(value).encode()
+
+
+def fit_id(name: str, max_id_bytes: int) -> str:
+    """Return the name, cut on the left where it is too long for an id: a path's end says more than its start."""
+    if len(name) * 6 <= max_id_bytes and name.isascii():
+        return name
+    name = name.encode("utf-8", "replace").decode()
+    if _id_bytes(name) <= max_id_bytes:
+        return name
+    while name and _id_bytes(_CUT + name) > max_id_bytes:
+        name = name[1:]
+    return _CUT + name
+
+
+def _id_bytes(name: str) -> int:
+    return len(orjson.dumps(name)) - 2  # without the quotes: as `Limits` counts
+
+
+def _decoded(name: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise RecordError("invalid_utf8", f"{name!r} is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _scalar(name: str, value: Any) -> Any:
+    """Return a value of a row as JSON has it: numbers of any library as such; dates, decimals and the like as text.
+
+    Raises:
+        RecordError: it has no such form; with the name of its field.
+
+    """
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, (bool, float, dict, list)):
+        return value
+    if isinstance(value, int):
+        if value in INTEGERS:
+            return value
+        raise RecordError(INTEGER_OUT_OF_RANGE, f"{name!r} is an integer beyond 64 bits: make it a text")
+    if isinstance(value, bytes):
+        return _decoded(name, value)
+    try:
+        return str(value).encode().decode()
+    except UnicodeEncodeError as error:
+        raise RecordError("invalid_utf8", f"{name!r} has half a character (a surrogate)") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # - a function of the user's own may have put anything there
+        raise RecordError(WRONG_TYPE, f"{name!r} is {_kind(value)}, which cannot be made text: {error}") from error
+
+
+def _without_nan(data: bytes) -> bytes | None:
+    """Return the JSON with null for what Python writes for numbers that are not finite; None where it is none."""
+    try:
+        return orjson.dumps(json.loads(data, parse_constant=_nothing))
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    return {bool: "true or false", int: "a number", float: "a number", dict: "an object", list: "an array"}.get(
+        type(value), f"of type {type(value).__name__}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeOptions:
+    """How documents are made, beside the settings of the topic."""
+
+    fields: Sequence[str] = ()
+    """Names or dotted paths of the text in the sources; the first that holds a string. None: the topic's own."""
+    id_field: str | None = None
+    """Where the id is; None: where the topic has it."""
+    metadata_fields: Sequence[str] | None = None
+    """Fields that go with the text; None: the topic's own, and all others of an object that goes as it is."""
+    where: Sequence[Condition] = ()
+    """All must hold."""
+    key: str | None = None
+    """Field whose value becomes the record's key."""
+    plain: bool = False
+    """Send the text alone: no JSON object around it, no id."""
+    nan_as_null: bool = False
+    """Numbers that are not finite count as null."""
+
+
+class TopicRules(Protocol):
+    """What a raw topic's settings say of its records (`app.settings.TopicSettings`)."""
+
+    @property
+    def text_fields(self) -> tuple[str, ...]:
+        """Names or dotted paths of the text; the first that holds a string."""
+
+    @property
+    def id_field(self) -> str:
+        """Where the id is."""
+
+    @property
+    def metadata_fields(self) -> tuple[str, ...]:
+        """Fields that go with the text."""
+
+    @property
+    def decode(self) -> str:
+        """How records are decoded; ``text`` is no JSON."""
+
+    @property
+    def max_id_bytes(self) -> int:
+        """A longer id is shortened."""
+
+    @property
+    def max_text_bytes(self) -> int | None:
+        """The limit of a text, where one is set."""
+
+    @property
+    def limits(self) -> Limits:
+        """Beyond these, a document is refused."""
+
+
+def shape_for(topic: TopicRules, max_record_bytes: int, options: ShapeOptions | None = None) -> Shape:
+    """Return how documents for a raw topic are made, by the settings of that topic and the options.
+
+    A topic that is decoded as ``text`` gets plain text whatever the options: JSON would be tokenized as it is.
+    """
+    options = options or ShapeOptions()
+    fields = tuple(options.fields) or topic.text_fields
+    id_field = topic.id_field if options.id_field is None else options.id_field
+    metadata_fields = topic.metadata_fields if options.metadata_fields is None else tuple(options.metadata_fields)
+    plain = options.plain or topic.decode == "text"
+    needed = [*fields, id_field, *metadata_fields, *(condition.field for condition in options.where)]
+    needed += [] if options.key is None else [options.key]
+    as_is = not plain and fields == topic.text_fields and id_field == topic.id_field and options.metadata_fields is None
+    ordinary = as_is and not (options.where or options.key or metadata_fields or "." in id_field)
+    return Shape(
+        limits=topic.limits,
+        noted_text_bytes=topic.max_text_bytes or MAX_TEXT_BYTES,
+        text_field=topic.text_fields[0],
+        id_field=topic.id_field,
+        max_record_bytes=max_record_bytes,
+        plain=plain,
+        as_is=as_is,
+        texts=tuple((name, finder(name)) for name in fields),
+        id_from=id_field,
+        id=finder(id_field),
+        metadata_fields=tuple((name, finder(name)) for name in metadata_fields),
+        where=tuple(options.where),
+        key=None if options.key is None else (options.key, finder(options.key)),
+        quick_id=topic.max_id_bytes // 6 if ordinary else 0,
+        columns=frozenset(column for name in needed for column in columns_of(name)),
+        asked=options.id_field is not None,
+        nan_is_null=options.nan_as_null,
+    )

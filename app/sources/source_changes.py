@@ -1,0 +1,279 @@
+"""What a run knows of its sources, and how they have changed since: judged by content, never by time.
+
+A run notes the length of each source, and a hash of that much. Later a source is the same, a file of lines that only
+grew, or another one; a file that was renamed is recognized by its content.
+Only `look_at_sources` reads files.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from stat import S_ISREG
+from typing import Final, Literal, NamedTuple
+
+import xxhash
+
+from .file_sources import FileSource
+from .items import DocumentSource, ItemChunk, Place, Refused
+from .reading_order import READERS
+
+PIECE_BYTES: Final = 1 << 20
+NO_LINES: Final = -1
+UNREADABLE: Final = "error"
+"""Instead of the digest of a file that cannot be read; the system's error number follows."""
+SHOWN: Final = 5
+"""Changes that a message names; the others are counted."""
+
+NumberedName = tuple[str, int]
+"""A source's name, and how many of that name came before it: a path may be given twice."""
+ChangeKind = Literal["new", "grown", "changed", "gone", "renamed"]
+
+
+class KnownSource(NamedTuple):
+    """A source, as it was when a run looked at it."""
+
+    name: str
+    size: int
+    """Bytes that belong to the run."""
+    modified: int
+    """Time of the last change, in nanoseconds: while it and the size are the same, the content is not read again."""
+    digest: str
+    """Hash of the content up to `size`."""
+    lines: int = NO_LINES
+    """Line ends up to `size`; `NO_LINES` where the source is no file of lines."""
+    ended: bool = True
+    """Whether the last line has its end."""
+    entry: int = 0
+    """Lines that earlier parts of the run have sent."""
+    byte: int = 0
+    """Where these lines end."""
+    sent_now: bool = True
+    """Whether this part of the run sends what is between `byte` and `size`."""
+
+
+class GoneSource:
+    """A source that is gone, and of which everything was sent: it keeps its place in the order."""
+
+    size = 0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def signature(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield a refusal: there is nothing to read."""
+        yield ItemChunk([Refused(self.name, "cannot be read: it is gone", broken=True)], start, 0, 0, last=True)
+
+
+class FilePrefix(NamedTuple):
+    """A file up to some byte."""
+
+    digest: str
+    lines: int
+    ended: bool
+    goes_on_with: bytes
+    """The next two bytes of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLook:
+    """A source as it is now."""
+
+    seen: KnownSource
+    cuts: Mapping[int, FilePrefix] = field(default_factory=dict)
+    """By size: the file up to where a run knew a source to end."""
+    unchanged: bool = False
+    """Size and time are what the run knows; the content was not read."""
+
+
+class SourceChange(NamedTuple):
+    """How a source has changed."""
+
+    kind: ChangeKind
+    name: str
+    text: str
+    """For people."""
+
+
+class SourceComparison(NamedTuple):
+    """How all sources have changed."""
+
+    changes: list[SourceChange]
+    present: list[KnownSource]
+    """What a run knows of the sources that are there, once it has also sent what is new (`KnownSource.sent_now`). One
+    that has changed is known as it was."""
+
+    def of(self, *kinds: ChangeKind) -> list[SourceChange]:
+        """Return the changes of these kinds."""
+        return [change for change in self.changes if change.kind in kinds]
+
+
+def look_at_sources(
+    sources: Sequence[DocumentSource], known: Sequence[KnownSource] = (), *, whole_lines: bool = False
+) -> list[SourceLook]:
+    """Return what the sources are now; reads those whose size or time differs from what is known.
+
+    With ``whole_lines``, a file of lines ends behind its last line end: the rest is left for later.
+    """
+    before = dict(zip(numbered_names(seen.name for seen in known), known, strict=True))
+    names = numbered_names(source.name for source in sources)
+    gone = {seen.size for name, seen in before.items() if name not in set(names)}
+
+    def one(name: NumberedName, source: DocumentSource) -> SourceLook:
+        seen = before.get(name)
+        return look_at_source(source, seen, gone if seen is None else {seen.size}, whole_lines=whole_lines)
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(one, names, sources))
+
+
+def numbered_names(names: Iterable[str]) -> list[NumberedName]:
+    """Return the names, each with how many equal ones came before it."""
+    counts: Counter[str] = Counter()
+    found = []
+    for name in names:
+        found.append((name, counts[name]))
+        counts[name] += 1
+    return found
+
+
+def look_at_source(
+    source: DocumentSource, seen: KnownSource | None = None, sizes: Iterable[int] = (), *, whole_lines: bool = False
+) -> SourceLook:
+    """Return what one source is now; its content is cut at ``sizes`` as well, unless it is unchanged since ``seen``."""
+    if not isinstance(source, FileSource):
+        return SourceLook(KnownSource(source.name, source.size, 0, source.signature().hex()))
+    try:
+        if source.root:
+            source.open().close()
+        status = Path(source.path).stat()
+        if not S_ISREG(status.st_mode):  # a pipe: what is read of it now would be missing later
+            return SourceLook(KnownSource(source.name, 0, 0, source.signature().hex()))
+        if seen is not None and (seen.size, seen.modified) == (status.st_size, status.st_mtime_ns):
+            return SourceLook(seen, unchanged=True)
+        end = status.st_size
+        if whole_lines and source.grows:
+            end = max(_last_line_end(source.path, end), seen.size if seen is not None and seen.size <= end else 0)
+        cuts = _cuts(source.path, {size for size in sizes if size <= end} | {end})
+    except OSError as error:
+        return SourceLook(KnownSource(source.name, 0, 0, f"{UNREADABLE} {error.errno}"))
+    now = cuts[end]
+    lines = (now.lines, now.ended) if source.grows else (NO_LINES, True)
+    return SourceLook(KnownSource(source.name, end, status.st_mtime_ns, now.digest, *lines), cuts)
+
+
+def _cuts(path: str, sizes: Iterable[int]) -> dict[int, FilePrefix]:
+    """Return the file up to each of these sizes; reads it once. A file that shrinks meanwhile has other hashes."""
+    content, lines, last, at = xxhash.xxh3_128(), 0, b"\n", 0
+    found: dict[int, FilePrefix] = {}
+    with Path(path).open("rb", buffering=0) as file:
+        for size in sorted(sizes):
+            while at < size and (piece := file.read(min(PIECE_BYTES, size - at))):
+                content.update(piece)
+                lines, last, at = lines + piece.count(b"\n"), piece[-1:], at + len(piece)
+            found[size] = FilePrefix(content.hexdigest(), lines, last == b"\n", file.read(2))
+            file.seek(at)
+    return found
+
+
+def _last_line_end(path: str, size: int) -> int:
+    with Path(path).open("rb", buffering=0) as file:
+        while size > 0:
+            start = max(0, size - PIECE_BYTES)
+            file.seek(start)
+            found = file.read(size - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            size = start
+    return 0
+
+
+def compare_sources(known: Sequence[KnownSource], looks: Sequence[SourceLook]) -> SourceComparison:
+    """Return how the sources that a run knows have changed, and which sources are new."""
+    before = dict(zip(numbered_names(seen.name for seen in known), known, strict=True))
+    there = dict(zip(numbered_names(one.seen.name for one in looks), looks, strict=True))
+    gone = {name: seen for name, seen in before.items() if name not in there}
+    by_size: dict[int, list[NumberedName]] = defaultdict(list)
+    for name, seen in gone.items():
+        by_size[seen.size].append(name)
+    changes: list[SourceChange] = []
+    present: list[KnownSource] = []
+    for name, one in there.items():
+        old = name if name in before else _renamed(one, gone, by_size)
+        if old is None:
+            changes.append(SourceChange("new", one.seen.name, f"{one.seen.name} is new"))
+            present.append(one.seen._replace(entry=0, byte=0, sent_now=True))
+            continue
+        seen = before[old]
+        if gone.pop(old, None) is not None:
+            changes.append(SourceChange("renamed", one.seen.name, f"{one.seen.name} was called {seen.name}"))
+        change, after = _compared(seen, one)
+        changes += [change] if change is not None else []
+        present.append(after)
+    changes += [SourceChange("gone", seen.name, f"{seen.name} is gone") for seen in gone.values()]
+    return SourceComparison(changes, present)
+
+
+def _renamed(
+    one: SourceLook, gone: Mapping[NumberedName, KnownSource], by_size: Mapping[int, Sequence[NumberedName]]
+) -> NumberedName | None:
+    """Return which of the missing sources this one is, or begins with; the longest of them."""
+    for size in sorted((size for size in one.cuts if size > 0), reverse=True):
+        for name in by_size.get(size, ()):
+            if name in gone and gone[name].digest == one.cuts[size].digest:
+                grown = size < one.seen.size
+                if not grown or (gone[name].lines != NO_LINES and one.seen.lines != NO_LINES):
+                    return name
+    return None
+
+
+def _compared(seen: KnownSource, one: SourceLook) -> tuple[SourceChange | None, KnownSource]:
+    """Return how a source has changed, and what is known of it from then on."""
+    now = one.seen
+    known = seen._replace(name=now.name, entry=0, byte=0, sent_now=False)
+    if one.unchanged or (seen.size, seen.digest) == (now.size, now.digest):
+        return None, known._replace(modified=now.modified)
+    sizes = f"{seen.size:,} bytes then, {now.size:,} now"
+    cut = one.cuts.get(seen.size)
+    if (why := _why_another(seen, now, cut)) or cut is None:
+        return SourceChange("changed", now.name, f"{now.name} has changed ({sizes}): {why}"), known
+    grown = now._replace(entry=cut.lines, byte=seen.size, sent_now=True)
+    return SourceChange("grown", now.name, f"{now.name} grew ({sizes}; what it began with is the same)"), grown
+
+
+def _why_another(seen: KnownSource, now: KnownSource, cut: FilePrefix | None) -> str:
+    """Return why a source that differs did not just grow; empty if it did."""
+    if now.digest.startswith(UNREADABLE):
+        return "it cannot be read now"
+    if now.size < seen.size:
+        return "it is shorter"
+    if cut is None or cut.digest != seen.digest:
+        where = ", at its beginning or in the middle" if now.size > seen.size else ""
+        return f"its content is another one{where}"
+    if NO_LINES in (seen.lines, now.lines):
+        return "it grew, and is no file of lines"
+    goes_on = not seen.ended and not cut.goes_on_with.startswith((b"\n", b"\r\n"))
+    return "it grew, and its last line, which had no end, goes on" if goes_on else ""
+
+
+def changes_line(changes: Sequence[SourceChange]) -> str:
+    """Return the changes in a line."""
+    more = f"; and {len(changes) - SHOWN:,} more" if len(changes) > SHOWN else ""
+    return "; ".join(change.text for change in changes[:SHOWN]) + more
+
+
+def sources_to_send(seen: Sequence[KnownSource], sources: Sequence[DocumentSource]) -> list[DocumentSource]:
+    """Return what a part of a run sends, from the sources that are there."""
+    there = dict(zip(numbered_names(source.name for source in sources), sources, strict=True))
+    found: list[DocumentSource] = []
+    for name, one in zip(numbered_names(one.name for one in seen), seen, strict=True):
+        if not one.sent_now:
+            continue
+        source = there.get(name) or GoneSource(one.name)
+        found.append(source.part(one.entry, one.byte, one.size) if isinstance(source, FileSource) else source)
+    return found

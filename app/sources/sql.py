@@ -1,0 +1,177 @@
+"""The rows of a query as a source: read in chunks, in the order that the query says, from any database of SQLAlchemy.
+
+A run can go on in a result only if it is the same result: it is hashed before a run begins, and again while it is read.
+So a query has an ORDER BY, of columns that leave no two rows equal.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+import xxhash
+
+from tokenmill.errors import InputError
+from tokenmill.redaction import redacted
+
+from .file_sources import Chunker, Reading
+from .items import Bad, DocumentSource, Entry, ItemChunk, Place, library
+
+EXTRA: Final = "sql"
+PURPOSE: Final = "reading from a database"
+ROWS: Final = 1000
+"""Rows that the database sends at once."""
+_ORDER: Final = re.compile(r"\border\s+by\b", re.IGNORECASE)
+_QUERY: Final = re.compile(
+    r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(?:select|with|values|table|from)\b", re.IGNORECASE | re.DOTALL
+)
+_SESSION: Final = "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"
+READ_ONLY: Final = {
+    "sqlite": "PRAGMA query_only = ON",
+    "postgresql": _SESSION,
+    "cockroachdb": _SESSION,
+    "mysql": "SET SESSION TRANSACTION READ ONLY",
+    "mariadb": "SET SESSION TRANSACTION READ ONLY",
+    "oracle": "SET TRANSACTION READ ONLY",
+}
+"""By dialect, what lets the database refuse a statement that changes anything; others have no words for that."""
+
+
+class SqlSource:
+    """The result of a query."""
+
+    size = 0
+
+    def __init__(self, url: str, query: str, reading: Reading) -> None:
+        """Prepare to connect.
+
+        Args:
+            url: of the database, as SQLAlchemy has it: ``postgresql+psycopg://user@host/database``.
+            query: a SELECT with an ORDER BY.
+            reading: how its rows become documents.
+
+        Raises:
+            InputError: the query has no ORDER BY; the URL is none; SQLAlchemy or a driver is missing.
+
+        """
+        if not _QUERY.match(query):
+            raise InputError("--sql: it is no query: begin with SELECT, or WITH; nothing in a database is changed")
+        if not _ORDER.search(query):
+            raise InputError(
+                "--sql: the query has no ORDER BY, so its rows may come in another order each time, and nobody could "
+                "go on in them: order them by columns that leave no two rows equal"
+            )
+        alchemy = library("sqlalchemy", EXTRA, PURPOSE)
+        try:
+            address = alchemy.make_url(url)
+            self._engine = alchemy.create_engine(address)
+        except alchemy.exc.ArgumentError as error:
+            said = f"{url}: no address of a database, which is like dialect://user@host/name: {error}"
+            raise InputError(said if "://" in url and " " not in url else said.replace(url, "--sql")) from None
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"{address.drivername}: its driver {error.name} is not installed: pip install it"
+            ) from error
+        self.name = redacted(address.render_as_string(hide_password=True))
+        self._url = url
+        self._alchemy = alchemy
+        self._query = query
+        self._reading = reading
+        self._digest: bytes | None = None
+
+    def signature(self) -> bytes:
+        """Return a hash of all rows.
+
+        Raises:
+            InputError: the database does not answer, or refuses the query.
+
+        """
+        rows = _Hashed(self._rows())
+        for _ in rows:
+            pass
+        self._digest = rows.digest()
+        return self._digest
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the rows' items.
+
+        Raises:
+            InputError: the result is not the one that was hashed; the database does not answer any more.
+
+        """
+        chunker = Chunker(self._reading.shape, self.name, start)
+        entries, mapping = self._entries(start), self._reading.mapping
+        for items in chunker.chunks(entries if mapping is None else mapping.of(entries, name=self.name)):
+            yield chunker.chunk(items, 0)
+        yield chunker.chunk(chunker.rest, 0, last=True)
+
+    def _entries(self, start: Place) -> Iterator[Entry]:
+        rows = _Hashed(self._rows())
+        for number, row in enumerate(rows, 1):
+            if number == 1 and (bad := self._reading.needs.missing(list(row))):
+                yield 0, 0, bad
+                return
+            if number > start.entry:
+                yield number, 0, _plain(row)
+        if self._digest is not None and rows.digest() != self._digest:
+            raise InputError(
+                f"{self.name}: the result of the query changed while it was read; what was read before is sent. Read "
+                "from a table that does not change, or send all again with --restart"
+            )
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        try:
+            with self._engine.connect().execution_options(yield_per=ROWS) as connection:
+                if statement := READ_ONLY.get(self._engine.dialect.name):
+                    connection.exec_driver_sql(statement)
+                    if (
+                        self._engine.dialect.name != "oracle"
+                    ):  # which says it of this transaction, the others of the next
+                        connection.commit()
+                yield from map(dict, connection.execute(self._alchemy.text(self._query)).mappings())
+        except self._alchemy.exc.SQLAlchemyError as error:
+            first = redacted(str(error.__cause__ or error).strip().partition("\n")[0], self._url)
+            raise InputError(
+                f"{self.name}: {first}; check database and query. What was read before is sent, and the same command "
+                "goes on"
+            ) from error
+
+
+def sql_sources(urls: Sequence[str], query: str, reading: Reading) -> list[DocumentSource]:
+    """Return the results of a query in each of these databases. Raises as `SqlSource`."""
+    return [SqlSource(url, query, reading) for url in urls]
+
+
+class _Hashed:
+    """Rows, and a hash of all that were taken."""
+
+    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
+        self._rows = rows
+        self._hash = xxhash.xxh3_128()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for row in self._rows:
+            self._hash.update(repr([*row.items()]).encode("utf-8", "surrogatepass"))
+            yield row
+
+    def digest(self) -> bytes:
+        """Return the hash."""
+        return self._hash.digest()
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any] | Bad:
+    """Return a row of JSON types: databases have decimals, times and bytes as well."""
+    try:
+        return {name: _value(value) for name, value in row.items()}
+    except UnicodeDecodeError as error:
+        return Bad(f"not UTF-8: {error.reason} at byte {error.start}")
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal | UUID) else value

@@ -1,0 +1,196 @@
+"""An export: the segments of a stream that a folder lacks, in a format that others read.
+
+They are the sealed ones; of a stream that has ended, those up to its end, the last one cut there, sealed or not.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenmill.eras import EraRange
+from tokenmill.errors import InputError
+from tokenmill.samples.document_index import documents_beginning_in
+from tokenmill.store import PartitionReader, StreamInfo, open_eras, open_partition, partitions_in, read_stream
+from tokenmill.store.layout import partition_directory
+from tokenmill.store.sealing import sealed_segments
+
+from .folder import ExportedFile, ExportedSegment, ExportFolder, blaming_export
+from .formats import BY_NAME, LATER_FILES, ExportFormat, FormatChoice
+from .rows import RowShape, What, block_rows, document_rows
+
+Report = Callable[[int, int, str], None]
+"""Called with the segments that are done, those that there are to do, and the one that was written last."""
+
+
+@dataclass(slots=True)
+class Exported:
+    """What an export did, and what its folder holds then."""
+
+    folder: Path
+    written: list[ExportedSegment] = field(default_factory=list)
+    """By this call."""
+    files: Sequence[ExportedFile] = ()
+    """All files of the folder."""
+    waiting: list[str] = field(default_factory=list)
+    """Segments in which documents begin whose end is in no block yet, or whose last blocks are still to come."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that the folder holds."""
+        return sum(file.rows for file in _once_a_row(self.files))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the folder holds."""
+        return sum(file.tokens for file in _once_a_row(self.files))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return {
+            "folder": str(self.folder),
+            "segments_written": len(self.written),
+            "rows_written": sum(file.rows for one in self.written for file in _once_a_row(one.files)),
+            "files": len(self.files),
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "waiting": self.waiting,
+        }
+
+
+def _once_a_row(files: Sequence[ExportedFile]) -> Iterator[ExportedFile]:
+    """Yield the files that have rows of their own: of several with one name and other suffixes, the first."""
+    seen = set()
+    for file in files:
+        stem = file.name.rpartition(".")[0]
+        if stem not in seen:
+            seen.add(stem)
+            yield file
+
+
+class _Segment(NamedTuple):
+    """What is exported of a segment: its blocks ``[first, stop)``."""
+
+    first: int
+    stop: int
+    chain_after: str
+
+
+def export(
+    store: Path, stream: str, out: Path, *, to: FormatChoice, what: What, report: Report | None = None
+) -> Exported:
+    """Write the segments of a stream into a folder, those that it lacks; on return they are durable.
+
+    Names and content of the files are a function of the segments: every export of a stream, from any store and in any
+    number of calls, has the same. Of a stream that has ended they have all blocks up to its end. A document is in the
+    file of the segment in which it begins. Index files name only files that are whole.
+
+    Raises:
+        InputError: the folder holds something else; nothing is sealed or has ended yet; a library is missing.
+        StoreError: the store holds no such stream.
+        DamagedError: the store is damaged.
+        DiskError: the folder cannot be written to; what it holds stays, and the same call goes on.
+        LockedError: another process exports into the folder.
+
+    """
+    info, eras = read_stream(store, stream), open_eras(store, stream)
+    ends = eras.era(eras.eras - 1).ranges if eras.ended else ()
+    segments = {
+        partition: _segments(store, info, partition, ends[partition] if partition < len(ends) else None)
+        for partition in partitions_in(store, stream)
+    }
+    if not any(segments.values()):
+        raise InputError(
+            f"{stream} has no sealed segment in {store} yet: a segment has {info.segment_blocks} blocks "
+            f"(segment_blocks), and the fullest partition here has {_blocks(store, stream, list(segments))}. Wait for "
+            "more, close the stream (then all of it is exported), or use a stream with smaller segments"
+        )
+    shape = RowShape.of(info, what)
+    writer = BY_NAME[to](out.absolute(), shape)
+    with ExportFolder(out, _made_of(info, to, what)) as folder, blaming_export(out):
+        known = folder.segments()
+        _require_same_chain(known, segments, store, out)
+        todo = [
+            (partition, one)
+            for partition, found in segments.items()
+            for one in found
+            if (partition, one.first) not in known
+        ]
+        result = Exported(folder.path)
+        for partition, one in todo:
+            end = ends[partition].stop if partition < len(ends) else None
+            segment = _write(writer, open_partition(store, stream, partition), one, end, shape)
+            if segment is None:
+                result.waiting.append(f"{partition}/{one.first}")
+                continue
+            folder.add(segment)
+            known[partition, one.first] = segment
+            result.written.append(segment)
+            if report is not None:
+                report(len(result.written), len(todo), segment.name)
+        content = folder.content_of(known)
+        result.files = content.files
+        writer.index(content)
+    return result
+
+
+def _made_of(info: StreamInfo, to: FormatChoice, what: What) -> dict[str, Any]:
+    """Return what decides the files of an export."""
+    return LATER_FILES.get(to, {}) | {
+        "stream": info.name,
+        "fingerprint": info.fingerprint.hex(),
+        "segment_blocks": info.segment_blocks,
+        "block_tokens": info.block_tokens,
+        "dtype": info.dtype.name,
+        "to": to,
+        "what": what,
+    }
+
+
+def _segments(store: Path, info: StreamInfo, partition: int, end: EraRange | None) -> list[_Segment]:
+    """Return the sealed segments of a partition; of one that has ended, all up to its end."""
+    sealed = sealed_segments(partition_directory(store, info.name, partition), info, partition)
+    found = [_Segment(one.first, one.first + one.blocks, one.chain_after) for one in sealed]
+    if end is None:
+        return found
+    found = [one for one in found if one.stop <= end.stop]
+    rest = end.stop % info.segment_blocks
+    return [*found, _Segment(end.stop - rest, end.stop, end.after.hex())] if rest else found
+
+
+def _write(
+    writer: ExportFormat, reader: PartitionReader, part: _Segment, end: int | None, shape: RowShape
+) -> ExportedSegment | None:
+    """Write the files of a segment; None where a document of it goes on behind what is committed, or blocks are."""
+    first, stop, chain_after = part
+    if reader.blocks < stop:
+        return None
+    if shape.what == "blocks":
+        rows = block_rows(reader, first, stop)
+    else:
+        documents = documents_beginning_in(reader, first, stop, end if end is None or reader.blocks >= end else None)
+        if documents is None:
+            return None
+        rows = document_rows(reader, *documents)
+    segment = ExportedSegment(reader.partition, first, chain_after, ())
+    begin = next(rows, None)  # a document may be longer than a segment: none begins there then
+    return segment if begin is None else replace(segment, files=tuple(writer.write(segment.name, chain([begin], rows))))
+
+
+def _require_same_chain(
+    known: dict[tuple[int, int], ExportedSegment], segments: dict[int, list[_Segment]], store: Path, out: Path
+) -> None:
+    for partition, found in segments.items():
+        for one in found:
+            segment = known.get((partition, one.first))
+            if segment is not None and segment.chain_after != one.chain_after:
+                raise InputError(
+                    f"{out} holds the segment at block {one.first} of partition {partition} with other blocks "
+                    f"than {store}: they are copies of two streams with one name and recipe. Name a new folder with "
+                    "--out"
+                )
+
+
+def _blocks(store: Path, stream: str, partitions: list[int]) -> int:
+    return max((open_partition(store, stream, partition).blocks for partition in partitions), default=0)

@@ -1,0 +1,1 @@
+"""Repairing a store from the token topic or from another store."""

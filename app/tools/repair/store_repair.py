@@ -1,0 +1,291 @@
+"""Repairing a store from the token topic or from another store; what is done to files is in `tokenmill.store`."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import DamagedError, FingerprintError, InputError, StoreError
+from tokenmill.recipe import Recipe
+from tokenmill.store import StreamInfo, open_eras, partitions_in, read_stream
+from tokenmill.store.layout import (
+    STREAM_FILE,
+    TOKENIZER_FILE,
+    is_packed,
+    partition_directory,
+    put_file,
+    stream_directory,
+)
+from tokenmill.store.stream import read_start
+from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
+from tokenmill.wire.chain import next_hash
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.message import Message
+
+from ...kafka.clients import consumer, offsets, read_range
+from ...kafka.control_topic import Settled
+from ...kafka.settled_streams import settled_stream, tokenizer_of
+from ...kafka.token_topic import message_of, offset_before, record_at
+from ...settings import Settings
+from .rebuilding import Donor, Given, NoDonor, StoreDonor, link_aside
+from .repairing import Repaired, examine, repair_partition
+
+log = structlog.get_logger(__name__)
+
+
+class TopicDonor:
+    """One token partition (`app.tools.repair.rebuilding.Donor`)."""
+
+    def __init__(self, settings: Settings, recipe: Recipe, tokens: TopicPartition) -> None:
+        self._settings = settings
+        self._recipe = recipe
+        self._tokens = tokens
+
+    def give(self, first: int, end: int) -> Iterator[Given]:
+        """Yield what the topic retains of the blocks ``[first, end)``; messages that no reader takes are passed over.
+
+        Raises:
+            BrokerError: no broker answers.
+            SourceError: retention removed messages while they were read.
+
+        """
+        yield from asyncio.run(self._read(first, end))
+
+    async def _read(self, first: int, end: int) -> list[Given]:
+        async with consumer(self._settings) as client:
+            span = (await offsets(client, [self._tokens]))[self._tokens]
+            low = span[0]
+            try:
+                oldest = await record_at(client, self._tokens, *span)
+                if oldest is None or (span[0] and message_of(oldest, self._tokens).first >= end):
+                    return []
+                low = await offset_before(client, self._tokens, self._recipe.fingerprint, first, span)
+            except DamagedError as error:  # another writer's message: what is wanted may be anywhere
+                log.warning("reading the whole partition", reason=str(error))
+            found = await self._collect(client, (low, span[1]), first, end)
+            if _numbers(found) < end - first and low > span[0]:  # written again, below what the search looked at
+                found = await self._collect(client, span, first, end)
+            return found
+
+    async def _collect(self, client: AIOKafkaConsumer, span: tuple[int, int], first: int, end: int) -> list[Given]:
+        """Return the blocks ``[first, end)`` in ``span``, up to where each was found once."""
+        found: list[Given] = []
+        missing = set(range(first, end))
+        async for record in read_range(client, self._tokens, *span):
+            try:
+                blocks = self._blocks(message_of(record, self._tokens))
+            except DamagedError:
+                continue
+            wanted = [block for block in blocks if first <= block.number < end]
+            found += wanted
+            missing -= {block.number for block in wanted}
+            if not missing:
+                break
+        return found
+
+    def _blocks(self, message: Message) -> list[Given]:
+        """Return the blocks of a message, if it is one of this stream's and agrees with itself; else none."""
+        size, chain, blocks = self._recipe.block_bytes, message.before, []
+        if message.fingerprint != self._recipe.fingerprint or len(message.tokens) != message.count * size:
+            return []
+        for index, entry in enumerate(message.entries):
+            tokens = bytes(message.tokens[index * size : (index + 1) * size])
+            blocks.append(Given(message.first + index, tokens, entry, chain))
+            chain = next_hash(chain, tokens, entry)
+        return blocks if chain == message.after else []
+
+
+def _numbers(blocks: list[Given]) -> int:
+    return len({block.number for block in blocks})
+
+
+def described(settled: Settled) -> tuple[StreamInfo, bytes | None]:
+    """Return description and tokenizer as a stream's control topic has them."""
+    info = StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks)
+    return info, tokenizer_of(settled).content
+
+
+def described_in(store: Path, stream: str) -> tuple[StreamInfo, bytes | None]:
+    """Return description and tokenizer as another store has them.
+
+    Raises:
+        StoreError: it holds no such stream.
+        DamagedError: one of the two is damaged there as well.
+
+    """
+    info = read_stream(store, stream)
+    path = stream_directory(store, stream) / TOKENIZER_FILE
+    tokenizer = read_regular(path, most=MAX_TOKENIZER_BYTES) if path.exists() else None
+    if tokenizer is not None and _digest(info) not in {None, sha256(tokenizer).hexdigest()}:
+        raise DamagedError(f"{path} is not the tokenizer of its stream", "Give another store, or the token topic")
+    return info, tokenizer
+
+
+def rewrite_description(
+    store: Path, stream: str, right: Callable[[], tuple[StreamInfo, bytes | None]]
+) -> tuple[StreamInfo, list[str]]:
+    """Return the description of a stream, and what was written again of it; damaged files are kept beside.
+
+    ``right`` gives what both files must be.
+
+    Raises:
+        FingerprintError: the store's stream of that name is another.
+        StoreError: the store has no directory of that stream.
+
+    """
+    directory = stream_directory(store, stream)
+    if not directory.is_dir():
+        raise StoreError(f"there is no {directory}: give the store's directory, and a stream that it holds")
+    info, tokenizer = right()
+    rewritten = []
+    for name, content in ((STREAM_FILE, info.encode()), (TOKENIZER_FILE, tokenizer)):
+        path = directory / name
+        if content is None or (path.exists() and read_regular(path) == content):
+            continue
+        if name == STREAM_FILE:
+            _require_damage(store, stream, info)
+        if path.exists():
+            link_aside(path)
+        put_file(path, content)
+        rewritten.append(str(path))
+    return info, rewritten
+
+
+def _require_damage(store: Path, stream: str, info: StreamInfo) -> None:
+    """Check that a description that differs is damaged, and not another stream's."""
+    try:
+        known = read_stream(store, stream)
+    except (DamagedError, StoreError):
+        return
+    raise FingerprintError(
+        f"{store} holds a stream {stream} made with other settings ({known.differences(info)}): give the brokers or "
+        "the store of the same stream"
+    )
+
+
+def _digest(info: StreamInfo) -> str | None:
+    if "genesis" not in info.values:
+        return None
+    return Genesis.from_dict(info.values["genesis"]).recipe.tokenizer_sha256
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRepair:
+    """One partition."""
+
+    stream: str
+    partition: int
+    segments: Sequence[Repaired]
+    """The damaged segments, in order."""
+
+    @property
+    def lost(self) -> list[range]:
+        """Blocks that nothing gives back; runs that touch are one."""
+        runs: list[range] = []
+        for run in (run for segment in self.segments for run in segment.lost):
+            if runs and runs[-1].stop == run.start:
+                runs[-1] = range(runs[-1].start, run.stop)
+            else:
+                runs.append(run)
+        return runs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        segments = [
+            {
+                "first": segment.first,
+                "what": segment.what,
+                "blocks": segment.blocks,
+                "given": segment.given,
+                "lost": [[run.start, run.stop] for run in segment.lost],
+                "kept": [str(path) for path in segment.kept],
+            }
+            for segment in self.segments
+        ]
+        return {"stream": self.stream, "partition": self.partition, "segments": segments}
+
+
+def repair_store(
+    settings: Settings,
+    stream: str,
+    partitions: Sequence[int] = (),
+    *,
+    donor: Path | None = None,
+    progress: Callable[[str, int, Repaired], None] = lambda *_: None,
+) -> tuple[list[PartitionRepair], list[str]]:
+    """Rebuild what is damaged or missing of a stream in the settings' store; return what, and which descriptions.
+
+    All partitions of which the store has a directory, or those named. Blocks that the files themselves do not hold come
+    from the token topic, or from the store ``donor``; then no broker is needed, nor where the stream was packed, which
+    no topic holds. Each segment goes to ``progress``.
+
+    Raises:
+        LockedError: a segment worker writes to a partition.
+        DifferenceError: what gives the blocks holds another history.
+        DamagedError: nothing says where a partition begins.
+        FingerprintError, StoreError, TopicError, BrokerError: store, donor or topics are not those of the stream.
+
+    """
+    store = settings.store
+    if donor is not None:
+        info, rewritten = rewrite_description(store, stream, lambda: described_in(donor, stream))
+        donors: Callable[[int], Donor] = lambda partition: StoreDonor(donor, info, partition)  # noqa: E731
+    elif is_packed(store, stream):
+        info, rewritten, donors = read_stream(store, stream), [], lambda _: NoDonor()
+    else:
+        settled = asyncio.run(settled_stream(settings, stream))
+        info, rewritten = rewrite_description(store, stream, lambda: described(settled))
+        recipe, topic = settled.genesis.recipe, settled.stream.tokens_topic
+        donors = lambda partition: TopicDonor(settings, recipe, TopicPartition(topic, partition))  # noqa: E731
+    repairs = []
+    for partition in _chosen(store, stream, partitions):
+        directory = partition_directory(store, stream, partition)
+        directory.mkdir(exist_ok=True)
+        segments = []
+        for repaired in repair_partition(directory, info, partition, donors(partition)):
+            progress(stream, partition, repaired)
+            segments.append(repaired)
+        repairs.append(PartitionRepair(stream, partition, segments))
+    return repairs, rewritten
+
+
+def examine_store(store: Path, stream: str, partitions: Sequence[int] = ()) -> list[PartitionRepair]:
+    """Return what is damaged, and change nothing; needs no broker, and reads every byte.
+
+    Raises:
+        StoreError: the store holds no such stream.
+        DamagedError: the stream's description, or where a partition begins, is damaged.
+
+    """
+    info = read_stream(store, stream)
+    return [
+        PartitionRepair(stream, partition, list(_examined(store, info, partition)))
+        for partition in _chosen(store, stream, partitions)
+    ]
+
+
+def _examined(store: Path, info: StreamInfo, partition: int) -> Iterator[Repaired]:
+    directory = partition_directory(store, info.name, partition)
+    for damage in examine(directory, info, partition, read_start(directory, info, partition)):
+        yield Repaired(damage.first, damage.what, 0, 0, (), ())
+
+
+def _chosen(store: Path, stream: str, partitions: Iterable[int]) -> list[int]:
+    there = partitions_in(store, stream)
+    if is_packed(store, stream):  # the eras say which partitions there must be
+        eras = open_eras(store, stream)
+        named = eras.era(eras.eras - 1).ranges if eras.eras else ()
+        there = sorted({*there, *(number for number, part in enumerate(named) if part.stop)})
+    chosen = sorted(set(partitions)) or there
+    for partition in chosen:
+        if partition not in there:
+            raise InputError(
+                f"{store} holds nothing of partition {partition} of {stream} (partitions there: {there}): name one of "
+                "these, or wait until it is begun"
+            )
+    return chosen

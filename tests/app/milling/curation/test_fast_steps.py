@@ -1,0 +1,153 @@
+"""Kernels give the answers of the references, for any text, and are caught where they do not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.app.milling.curation.odd_pieces import curated_texts
+from tests.app.milling.steps.curated import odd_texts
+from tokenmill.app.milling.curation import fast_steps
+from tokenmill.app.milling.curation.fast_steps import FastStep, with_kernels
+from tokenmill.app.milling.curation.judges import Judgement
+from tokenmill.app.milling.curation.probe import CURATION_PROBE
+from tokenmill.app.milling.curation.word_split import WordSplit
+from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.steps.c4_paragraph import C4Paragraph
+from tokenmill.app.milling.steps.c4_quality import C4Quality
+from tokenmill.app.milling.steps.fineweb_quality import FinewebQuality
+from tokenmill.app.milling.steps.gopher_quality import GopherQuality
+from tokenmill.app.milling.steps.gopher_repetition import GopherRepetition
+from tokenmill.app.milling.steps.protocol import Rejected, Step, each_alone
+from tokenmill.documents import Document
+from tokenmill.errors import EngineError, SettingsError
+
+STEPS: tuple[Step, ...] = (
+    GopherRepetition(),
+    GopherRepetition(None, None, None, None, ((2, 0.5), (1, 0.3)), ((3, 0.2), (1, 0.9))),
+    GopherQuality(),
+    GopherQuality(min_doc_words=1, min_avg_word_length=0, max_avg_word_length=None, stop_words=("the", "語")),
+    GopherQuality(min_doc_words=0, min_stop_words=0, max_non_alpha_words_ratio=0.2, max_symbol_word_ratio=0.5),
+    C4Quality(),
+    C4Quality(filter_no_terminal_punct=False),
+    C4Quality(filter_no_terminal_punct=False, min_num_sentences=1, min_words_per_line=1, max_word_length=1200),
+    C4Quality(min_num_sentences=-1, max_word_length=-1, remove_citations=False, filter_policy=False),
+    C4Quality(filter_curly_bracket=False, filter_lorem_ipsum=False, filter_javascript=False, min_num_sentences=2),
+    C4Paragraph(),
+    FinewebQuality(),
+    FinewebQuality(line_punct_thr=0.0, short_line_thr=1.0, char_duplicates_ratio=1.0),
+    FinewebQuality(line_punct_exclude_zero=True, stop_chars=("d", "語"), short_line_length=3, new_line_ratio=0.1),
+)
+
+
+@pytest.fixture(scope="module")
+def fast() -> tuple[Step, ...]:
+    """Return all steps with kernels."""
+    return with_kernels(STEPS)
+
+
+def columns(texts: list[str]) -> DocumentColumns:
+    """Return documents with these texts."""
+    return DocumentColumns.without_fields(texts, [None] * len(texts))
+
+
+@pytest.mark.slow
+def test_every_step_has_a_kernel(fast: tuple[Step, ...]) -> None:
+    """Without one, the other tests here would compare the reference with itself."""
+    assert all(isinstance(step, FastStep) for step in fast)
+
+
+@given(st.lists(curated_texts(), min_size=1, max_size=6))
+@pytest.mark.slow
+@example(["foo:) ) and foo:) )"])
+@example(["0\u2e80the  "])
+@example(["a IS_ALPHA b. " * 9])
+@example(["[1] [2] [3]\nThree words here.\n" * 4])
+def test_kernels_answer_as_the_references(fast: tuple[Step, ...], texts: list[str]) -> None:
+    """Verdict, reason and text are equal, in one part and beside texts that are known already."""
+    for step, reference in zip(fast, STEPS, strict=True):
+        assert list(step.many(columns(texts))) == list(each_alone(reference, columns(texts)))
+
+
+@pytest.mark.slow
+def test_a_recipe_of_kernels_answers_as_its_references(fast: tuple[Step, ...]) -> None:
+    """Each step sees what the ones before left, in part other texts."""
+    texts = list(CURATION_PROBE)
+    ours, plain = columns(texts), columns(texts)
+    for step, reference in zip(fast, STEPS, strict=True):
+        answers, right = list(step.many(ours)), list(each_alone(reference, plain))
+        assert answers == right
+        ours = ours.changed({at: answer for at, answer in answers if isinstance(answer, Document)})
+        plain = plain.changed({at: answer for at, answer in right if isinstance(answer, Document)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", odd_texts(1000))
+def test_odd_texts_have_the_references_answers(fast: tuple[Step, ...], name: str) -> None:
+    """Those that make rules explode."""
+    text = odd_texts(20_000)[name]
+    for step, reference in zip(fast, STEPS, strict=True):
+        assert list(step.many(columns([text]))) == list(each_alone(reference, columns([text])))
+
+
+@pytest.mark.slow
+def test_n_grams_are_equal_where_their_words_are_cut_in_other_places() -> None:
+    """What datatrove compares is words joined without a space: six may have come before, and no five of them."""
+    one, other = "alphabeta gamma delta epsilon zetaeta theta", "alpha betagamma delta epsilon zeta etatheta"
+    text = f"{one} between them are some words of no other kind than these {other}"
+    (step,) = with_kernels([GopherRepetition(top_n_grams=())])
+    assert list(step.many(columns([text]))) == [(0, Rejected("duplicated_6_n_grams"))]
+    assert step(Document(text)) == Rejected("duplicated_6_n_grams")
+
+
+@pytest.mark.slow
+def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.MonkeyPatch, fast: tuple[Step, ...]) -> None:
+    """More chunks than it holds come in one text, and then in many: answers stay right."""
+    words = fast[0].words  # type: ignore[attr-defined]
+    monkeypatch.setattr("tokenmill.app.milling.curation.word_split.MOST_ENTRIES", 50)
+    monkeypatch.setattr("tokenmill.app.milling.curation.word_table.TABLE_ENTRIES", 8)
+    words.forget()
+    texts = [
+        " ".join(f"word{number}a foo:) ) {number}." for number in range(low, low + 90)) for low in range(0, 900, 60)
+    ]
+    for step, reference in zip(fast, STEPS, strict=True):
+        for text in texts:
+            assert list(step.many(columns([text]))) == list(each_alone(reference, columns([text])))
+    assert len(words.table.hashes) < 1000
+    assert words.table.used[0] < 600
+
+
+def _wrong(_split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
+    """Judge that texts with a z are too short."""
+    return ((at, Rejected("gopher_short_doc")) for at, text in enumerate(texts) if "z" in text)
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_is_caught_by_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not used at all."""
+    monkeypatch.setattr(fast_steps, "judge_of", lambda _step: _wrong)
+    with pytest.raises(SettingsError, match="gopher_quality: the kernel says"):
+        with_kernels([GopherQuality()])
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_is_caught_by_the_sample(fast: tuple[Step, ...]) -> None:
+    """A difference that the probe does not have stops the partition; documents like it are chosen by their content."""
+    step = FastStep(C4Paragraph(), _wrong, fast[0].words)  # type: ignore[attr-defined]
+    texts = [f"z {number} " * 9 for number in range(3 * fast_steps.SAMPLE_ONE_IN)]
+    with pytest.raises(EngineError, match="c4_paragraph: the kernel says gopher_short_doc"):
+        step.many(columns(texts))
+
+
+@pytest.mark.slow
+def test_the_sample_is_the_same_in_every_part(fast: tuple[Step, ...]) -> None:
+    """Which texts are compared hangs on nothing but their content."""
+    words: Any = fast[0].words  # type: ignore[attr-defined]
+    texts = [f"some text number {number}" for number in range(60_000)]
+    chosen = {texts[at] for located in words.locate(texts) for at in fast_steps.sampled(located)}
+    mixed = texts[::-1][:30_000]
+    again = {mixed[at] for located in words.locate(mixed) for at in fast_steps.sampled(located)}
+    assert again == chosen & set(mixed)
+    assert 1 <= len(chosen) <= 30

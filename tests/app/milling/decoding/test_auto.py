@@ -1,0 +1,216 @@
+"""Mode ``auto``: documents and plain text on one topic, and nothing that only looks like text."""
+
+import json
+import re
+import struct
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.app.milling.decoding.opened import answer, opened
+from tests.strategies import json_bytes, json_objects, json_values, nasty_bytes, texts
+from tokenmill.documents import Document
+from tokenmill.errors import RecordError
+
+AVRO = b"\0" + struct.pack(">I", 7) + b"\x00\x0a" + b"hello"
+"""A record with an int and a string, as Confluent's Avro serializer writes it."""
+CHANGE: dict[str, Any] = {
+    "before": None,
+    "after": {"id": 7, "title": "short", "body": "The text of the row."},
+    "source": {"connector": "postgresql", "table": "pages"},
+    "op": "c",
+    "ts_ms": 1,
+}
+
+
+def detail(value: bytes, **changed: Any) -> str:
+    """Return what the dead letter says."""
+    with pytest.raises(RecordError) as caught:
+        opened("auto", **changed)(value)
+    return caught.value.detail
+
+
+def _is_no_json(value: bytes) -> bool:
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value.strip() not in (b"NaN", b"Infinity", b"-Infinity")
+    return False
+
+
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf", b" \n"])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"42", "not_an_object"),
+        (b"-0.5e3", "not_an_object"),
+        (b"true", "not_an_object"),
+        (b"null", "not_an_object"),
+        (b"-Infinity", "not_an_object"),
+        (b'"a text"', "not_an_object"),
+        (json_bytes(json_bytes({"text": "a"}).decode()), "not_an_object"),
+        (json_bytes(json_bytes([{"text": "a"}]).decode())[:-3], "not_an_object"),
+        (b'"half \\ud800"', "invalid_unicode"),
+    ],
+)
+def test_json_that_is_no_object_is_no_text_either(begin: bytes, value: bytes, reason: str) -> None:
+    """It was encoded once more than it should; by rules 2 it is text, and a stream that has these keeps them."""
+    assert answer(opened("auto"), begin + value + b"\n") == reason
+    assert isinstance(answer(opened("auto", rules=2), begin + value + b"\n"), Document)
+    assert isinstance(answer(opened("auto"), begin + value + b" or more"), Document) == ("{" not in value.decode())
+
+
+@given(json_objects)
+def test_an_object_is_what_mode_json_makes_of_it(value: dict[str, Any]) -> None:
+    """A document, or a dead letter for the same reason; never text with braces and keys."""
+    data = json_bytes(value)
+    assert answer(opened("auto"), data) == answer(opened("json"), data)
+
+
+@given(json_values, st.sampled_from([b"", b" \n", b"\xef\xbb\xbf", b"\v"]), st.integers(0, 10_000))
+def test_json_objects_and_arrays_never_become_text_even_if_cut_off(value: Any, before: bytes, length: int) -> None:
+    """Whatever a producer lost of the end."""
+    data = json_bytes(value)
+    for part in (before + data, before + data[: 1 + length % len(data)]):
+        if data[:1] in (b"{", b"["):
+            result = answer(opened("auto"), part)
+            assert not isinstance(result, Document) or result == answer(opened("json"), part)
+
+
+@given(texts.filter(lambda text: not text.lstrip("\ufeff \t\n\v\f\r").startswith(("{", "["))))
+def test_text_that_begins_like_no_object_or_array_is_plain_text(text: str) -> None:
+    """Unless it is full of control characters, or JSON by itself."""
+    scalar = re.sub(rb"\A(?:[\t\n\r ]|\xef\xbb\xbf)*", b"", text.encode())
+    assume(_is_no_json(scalar))
+    result = answer(opened("auto"), text.encode())
+    begin = text.encode()[:256]
+    odd = sum(byte < 32 and byte not in b"\t\n\f\r" for byte in begin)
+    if text.startswith("\0") and len(text.encode()) > 4:
+        assert result == "schema_registry_framing"
+    elif "\0" in text or 4 * odd >= len(begin) > 0:
+        assert result == "control_characters"
+    else:
+        assert result == Document(text.removeprefix("\ufeff"))
+
+
+@given(nasty_bytes)
+def test_a_document_is_what_mode_json_or_mode_text_makes_of_the_value(value: bytes) -> None:
+    """``auto`` decides between the two, and otherwise refuses."""
+    result = answer(opened("auto"), value)
+    if isinstance(result, Document):
+        assert result in (answer(opened("text"), value), answer(opened("json"), value))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"", Document("")),
+        (b"{", "malformed_json"),
+        (b"\xef\xbb\xbf\xef\xbb\xbf{}", "malformed_json"),
+        (b"{ int x; }", "malformed_json"),
+        (b"{{ template }}", "malformed_json"),
+        (b"{'text': 'a'}", "malformed_json"),
+        (b'\xef\xbb\xbf{"text": 5}', "wrong_type"),
+        (b'{"text": 5, "content": "a"}', Document("a")),
+        (b' \n{"text": "a", "id": "b"}', Document("a", "b")),
+        (b'\x0b{"text": "a"}', "malformed_json"),
+        (b'[{"text": "a"}]', "not_an_object"),
+        (b"[]", "not_an_object"),
+        (b"[1, 2", "malformed_json"),
+        (b'{"text": "a"} and more', "malformed_json"),
+        (b'{"text": "a\\ud83d"}', "invalid_unicode"),
+        (b'{"a": "\\ud83d"}', "invalid_unicode"),
+        (b'{"text": "a\\ud83d"', "malformed_json"),
+        (b'{"a":' * 5000, "too_deep"),
+        (b'{"text": "\xff"}', "invalid_utf8"),
+        (b'{"document": {"text": "a"}}', "missing_text"),
+        (json_bytes(CHANGE), "debezium_envelope"),
+        (json_bytes({"schema": {}, "payload": CHANGE}), "debezium_envelope"),
+        (AVRO, "schema_registry_framing"),
+        (b"\0\0\0\0\1" + b'{"text": "a"}', "schema_registry_framing"),
+        (b"\0\0\0\0\1\xff\xfe", "schema_registry_framing"),
+        (b"\0a", "control_characters"),
+        ("UTF-16".encode("utf-16-le"), "control_characters"),
+        (b"a text with \0 in it", "control_characters"),
+        (b"\x01\x02\x03\x04\x05", "control_characters"),
+        (b"\x08\x96\x01\x12\x07testing", "invalid_utf8"),
+        (b"42", "not_an_object"),
+        (b'"a text"', "not_an_object"),
+        (b"42 is a number", Document("42 is a number")),
+        (b'"a text", she said', Document('"a text", she said')),
+        (b"[link](x) and more", Document("[link](x) and more")),
+        (b"\x1b[31mred\x1b[0m \t\r\n\f", Document("\x1b[31mred\x1b[0m \t\r\n\f")),
+    ],
+)
+def test_each_value_is_what_people_would_expect(value: bytes, expected: Document | str) -> None:
+    """What begins like JSON is JSON, what is framed or binary is named, and the rest is text."""
+    assert answer(opened("auto"), value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "setting"),
+    [
+        (b"{ int x; }", 'decode = "text"'),
+        (b'[{"text": "a"}]', 'decode = "text"'),
+        (b'{"document": {"text": "a"}}', 'text_fields = "document.text"'),
+        (json_bytes(CHANGE), 'text_fields = "after.body"'),
+        (json_bytes({"schema": {}, "payload": CHANGE}), 'text_fields = "payload.after.body"'),
+        (AVRO, 'set decode to "avro"'),
+        (b"a\0b", 'decode = "text"'),
+        (b"\1\2\3\4", "decode"),
+        (b'{"text": ["a"]}', "text_fields"),
+    ],
+)
+def test_the_dead_letter_names_the_setting_that_would_read_it(value: bytes, setting: str) -> None:
+    """And says what the value looks like."""
+    assert setting in detail(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "fields"), [(json_bytes({"schema": {}, "payload": CHANGE}), ("payload.after.body",)), (b"{ x }", None)]
+)
+def test_the_setting_that_it_names_reads_it(value: bytes, fields: tuple[str, ...] | None) -> None:
+    """A Debezium envelope by its path, what only begins with a brace as text."""
+    if fields is None:
+        assert answer(opened("text"), value) == Document(value.decode())
+    else:
+        assert answer(opened("auto", text_fields=fields), value) == Document("The text of the row.")
+
+
+def test_a_deleted_row_has_no_text_and_says_so() -> None:
+    """With the path set, too: the event of a delete has no row after it."""
+    event = json_bytes({"payload": CHANGE | {"op": "d", "before": CHANGE["after"], "after": None}})
+    assert answer(opened("auto", text_fields=("payload.after.body",)), event) == "debezium_envelope"
+    assert "delete" in detail(event)
+
+
+def test_the_frame_tells_its_schema() -> None:
+    """The id that the registry knows it by."""
+    assert "schema 7" in detail(AVRO)
+
+
+SETTING_OF = {"id_too_long": "id", "too_large": "text", "fields_too_long": "fields"}
+
+
+def test_limits_hold_for_documents_and_for_plain_text() -> None:
+    """A document over a limit is refused; it does not become plain text, and nobody is told to make it that."""
+    decoder = opened("auto", max_text_bytes=20, max_id_bytes=3, max_fields_bytes=3, metadata_fields=("f",))
+    for value, reason in (
+        (b'{"text": "a", "id": "long"}', "id_too_long"),
+        (b'{"text": "aaaaaaaaaaaaaaaaaaaaa"}', "too_large"),
+        (b'{"text": "a", "f": "long"}', "fields_too_long"),
+    ):
+        assert answer(decoder, value) == reason
+        assert decoder.many([value]).refused[0][1].detail.endswith(f"(max_{SETTING_OF[reason]}_bytes)")
+    assert answer(decoder, b"a" * 21) == "too_large"
+
+
+@given(json_objects, st.booleans())
+def test_a_dead_letter_is_short_and_ascii(value: dict[str, Any], nested: bool) -> None:  # noqa: FBT001 - drawn
+    """Whatever the keys are: they are untrusted."""
+    data = json.dumps({"payload": CHANGE | {"after": value}} if nested else value).encode()
+    _, refused = opened("auto").many([data])
+    assert all(error.detail.isascii() and len(error.detail) < 1000 for _, error in refused)

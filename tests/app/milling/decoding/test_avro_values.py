@@ -1,0 +1,259 @@
+"""Mode ``avro``."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.milling.decoding.opened import answer, opened
+from tests.app.milling.decoding.registered import AVRO, Registry, avro, framed, written
+from tokenmill.app.milling.decoding.avro_values import MAX_RECURSION, AvroFormat
+from tokenmill.app.milling.decoding.rules import RULES
+from tokenmill.documents import Document
+from tokenmill.errors import RecordError
+
+NODE: Any = {
+    "type": "record",
+    "name": "Node",
+    "fields": [{"name": "text", "type": "string"}, {"name": "next", "type": ["null", "Node"]}],
+}
+AS_STORED = {**AVRO, "fields": [{**f, "type": "long"} if f["name"] == "seen" else f for f in AVRO["fields"]]}
+INT64 = st.integers(-(2**63), 2**63 - 1)
+pages = st.fixed_dictionaries(
+    {
+        "text": st.text(max_size=20),
+        "id": st.text(min_size=1, max_size=5),
+        "label": st.sampled_from(["good", "bad"]),
+        "seen": INT64,
+        "score": st.floats(allow_nan=False, allow_infinity=False),
+        "raw": st.binary(max_size=5),
+        "links": st.lists(st.text(max_size=5), max_size=3),
+        "more": st.dictionaries(st.text(max_size=3), st.none() | st.booleans() | st.integers(-9, 9), max_size=3),
+    }
+)
+
+
+@given(pages)
+def test_records_come_out_as_they_went_in(page: dict[str, Any]) -> None:
+    """Text, id and fields: an enum as its symbol, a logical type as what is stored."""
+    decoder = opened("avro", metadata_fields=("label", "seen", "score"))
+    document = decoder(framed(written(AS_STORED, page)))
+    assert document == Document(page["text"], page["id"], {name: page[name] for name in ("label", "seen", "score")})
+
+
+@given(pages)
+def test_all_of_a_record_is_read(page: dict[str, Any]) -> None:
+    """Whatever its parts are."""
+    value = AvroFormat().reader(avro(AVRO), RULES)
+    assert value(written(AS_STORED, page)) == page
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "reason"),
+    [
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "bytes"}]}, b"\x02a", "wrong_type"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "null"}]}, b"", "wrong_type"),
+        ({"type": "record", "name": "A", "fields": [{"name": "body", "type": "string"}]}, b"\x02a", "missing_text"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"\x02\xff", "invalid_utf8"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"\x04a", "schema_mismatch"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"\x02ab", "schema_mismatch"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"", "schema_mismatch"),
+        ("string", b"\x02a", "not_an_object"),
+    ],
+)
+def test_what_is_no_document_has_a_reason(schema: Any, payload: bytes, reason: str) -> None:
+    """Each is a fact about the bytes and their schema."""
+    assert answer(opened("avro", schemas=Registry({1: avro(schema)})), framed(payload)) == reason
+
+
+@pytest.mark.parametrize("name", ["raw", "links", "score"])
+def test_carried_fields_are_what_json_has(name: str) -> None:
+    """Bytes, lists and numbers that are not finite are refused, for somebody asked for the field by name."""
+    page = {"text": "a", "id": "x", "label": "good", "seen": 1, "score": float("nan"), "raw": b"\xff", "links": []}
+    value = framed(written({**AVRO, "fields": [f for f in AVRO["fields"] if f["name"] != "more"]}, page) + b"\0")
+    assert isinstance(answer(opened("avro"), value), Document)
+    assert answer(opened("avro", metadata_fields=(name,)), value) == "wrong_type"
+
+
+def test_references_are_resolved_as_far_as_they_go() -> None:
+    """A union of records that are schemas of their own, one of which has another one in it."""
+    inner = avro({"type": "record", "name": "x.Inner", "fields": [{"name": "text", "type": "string"}]})
+    outer = avro(
+        {"type": "record", "name": "x.Outer", "fields": [{"name": "inner", "type": "Inner"}]}, ("x.Inner", inner)
+    )
+    union = avro(["x.Outer", "x.Inner"], ("x.Outer", outer), ("x.Inner", inner))
+    read = AvroFormat().reader(union, RULES)
+    assert read(b"\0\x04hi") == {"inner": {"text": "hi"}}
+    assert read(b"\x02\x04hi") == {"text": "hi"}
+    assert AvroFormat().reader(avro("x.Inner", ("x.Inner", inner)), RULES)(b"\x04hi") == {"text": "hi"}
+
+
+@pytest.mark.parametrize("depth", [1, MAX_RECURSION, MAX_RECURSION + 1, 5000])
+def test_values_of_a_schema_in_itself_have_a_deepest_nesting(depth: int) -> None:
+    """The same for every caller, however much of the stack is used already."""
+    value = framed(b"\x02a\x02" * (depth - 1) + b"\x02a\0")
+    decoder = opened("avro", schemas=Registry({1: avro(NODE)}))
+
+    def from_deep(frames: int) -> Document | str:
+        return answer(decoder, value) if frames == 0 else from_deep(frames - 1)
+
+    expected = Document("a") if depth <= MAX_RECURSION else "too_deep"
+    assert answer(decoder, value) == from_deep(200) == expected
+
+
+ODD: dict[str, Any] = {
+    "default-null": [{"name": "text", "type": "string", "default": None}],
+    "default-of-another-type": [{"name": "text", "type": "string", "default": {"a": [1]}}],
+    "default-of-a-union": [{"name": "text", "type": "string"}, {"name": "b", "type": ["null", "int"], "default": 5}],
+    "default-of-a-record": [
+        {"name": "text", "type": "string"},
+        {"name": "b", "type": {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}, "default": {}},
+    ],
+    "default-of-an-enum": [
+        {"name": "text", "type": "string"},
+        {"name": "b", "type": {"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "default": "C"},
+    ],
+    "default-of-bytes": [{"name": "text", "type": "string"}, {"name": "b", "type": "bytes", "default": "\u1234"}],
+    "default-of-an-array": [
+        {"name": "text", "type": "string"},
+        {"name": "b", "type": {"type": "array", "items": "int", "default": 7}, "default": "x"},
+    ],
+    "name-of-a-field": [{"name": "text", "type": "string"}, {"name": "my-field.é \0", "type": "int"}],
+    "name-of-a-type": [
+        {"name": "text", "type": "string"},
+        {"name": "b", "type": {"type": "fixed", "name": "9.my-type", "namespace": "a..b-c", "size": 1}},
+    ],
+    "no-name": [{"name": "text", "type": "string"}, {"name": "b", "type": {"type": "fixed", "size": 1}}],
+    "aliases": [{"name": "text", "type": "string", "aliases": "no list", "order": "sideways"}],
+    "logical-type": [{"name": "text", "type": {"type": "string", "logicalType": ["decimal"]}}],
+    "decimal-without-precision": [
+        {"name": "text", "type": "string"},
+        {"name": "b", "type": {"type": "bytes", "logicalType": "decimal", "scale": -3}},
+    ],
+    "symbols": [
+        {"name": "text", "type": "string"},
+        {"name": "b", "type": {"type": "enum", "name": "E", "symbols": ["a b", "a b", "1", ""]}},
+    ],
+    "empty-union": [{"name": "text", "type": "string"}, {"name": "b", "type": {"type": "array", "items": []}}],
+    "union-of-one-type-twice": [
+        {"name": "text", "type": "string"},
+        {"name": "b", "type": {"type": "array", "items": ["int", "int"]}},
+    ],
+    "defined-twice": [
+        {"name": "a", "type": {"type": "record", "name": "B", "fields": []}},
+        {"name": "text", "type": {"type": "record", "name": "B", "fields": []}},
+        {"name": "text", "type": "string"},
+    ],
+    "wrapped": [{"name": "text", "type": {"type": {"type": "string"}}}],
+    "attributes": [{"name": "text", "type": {"type": "string", "avro.java.string": "String", "items": 7}, "doc": 5}],
+    "a-field-twice": [{"name": "text", "type": "string"}, {"name": "text", "type": "string"}],
+}
+"""Fields of writers' schemas that some registry takes, most of them by mistake of somebody."""
+NOTHING_MORE = {
+    "default-null",
+    "default-of-another-type",
+    "aliases",
+    "logical-type",
+    "defined-twice",
+    "wrapped",
+    "attributes",
+}
+"""All others have one byte more, which is a zero."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_only_the_structure_of_a_schema_counts(name: str) -> None:
+    """What a writer's schema has beside it is never used for reading."""
+    schema = {"type": "record", "name": "R", "fields": ODD[name]}
+    decoder = opened("avro", schemas=Registry({1: avro(schema), 2: avro({**schema, "name": "my-ns.é.R"})}))
+    rest = b"" if name in NOTHING_MORE else b"\x14Odd schema" if name == "a-field-twice" else b"\0"
+    for number in (1, 2):
+        assert decoder(framed(b"\x14Odd schema" + rest, number)).text == "Odd schema"
+
+
+def number(value: int) -> bytes:
+    """Return a number as Avro writes it."""
+    return written("long", value)
+
+
+def doubled(levels: int, last: Any) -> Any:
+    """Return a record with two fields of a record with two fields, and so on, each defined once."""
+    schema: Any = last
+    for level in range(levels):
+        fields = [{"name": "text", "type": schema}, {"name": "b", "type": f"R{level - 1}" if level else last}]
+        schema = {"type": "record", "name": f"R{level}", "fields": fields}
+    return schema
+
+
+SMALL = {"type": "record", "name": "S", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "boolean"}]}
+MANY = RULES.most_values
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "expected"),
+    [
+        ({"type": "array", "items": "null"}, number(1 << 62), "too_many_values"),
+        ({"type": "array", "items": "null"}, number(-(1 << 63)) + number(0), "too_many_values"),
+        ({"type": "array", "items": "null"}, number(MANY) + b"\0", "not_an_object"),
+        ({"type": "array", "items": "null"}, number(MANY) + number(1) + b"\0", "too_many_values"),
+        ({"type": "array", "items": "null"}, number(1) * (MANY + 1) + b"\0", "too_many_values"),
+        ({"type": "array", "items": {"type": "record", "name": "E", "fields": []}}, number(9**9), "too_many_values"),
+        ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, number(9**9), "too_many_values"),
+        ({"type": "map", "values": "null"}, number(9**9) + b"\2a" * MANY * 2, "too_many_values"),
+        ({"type": "map", "values": "null"}, number(9**9) + b"\2a", "schema_mismatch"),
+        ({"type": "array", "items": SMALL}, number(9**9) + b"\2\1" * MANY, "too_many_values"),
+        ({"type": "array", "items": SMALL}, number(MANY // 3) + b"\2\1" * (MANY // 3) + b"\0", "not_an_object"),
+        (
+            {"type": "array", "items": {"type": "array", "items": "int"}},
+            number(9**9) + b"\0" * 2 * MANY,
+            "too_many_values",
+        ),
+        (doubled(40, "null"), b"", "too_many_values"),
+        (doubled(40, ["null", "string"]), b"", "schema_mismatch"),
+        ("long", b"\xff" * 5_000_000, "schema_mismatch"),
+        ("bytes", number(1 << 62), "schema_mismatch"),
+        ("string", number(-(1 << 62)), "schema_mismatch"),
+        ({"type": "fixed", "name": "F", "size": 1 << 70}, b"a", "schema_mismatch"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_values_are_counted_however_few_bytes_they_take(schema: Any, payload: bytes, expected: str) -> None:
+    """What a block claims to hold is no reason to make room for it."""
+    assert answer(opened("avro", schemas=Registry({1: avro(schema)})), framed(payload)) == expected
+
+
+def test_many_values_are_a_document_where_the_recipe_has_earlier_rules() -> None:
+    """What a stream has begun with it keeps."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "text", "type": "string"}]}
+    schema["fields"] = [*schema["fields"], {"name": "more", "type": {"type": "array", "items": "null"}}]
+    value = framed(b"\2a" + number(MANY) + b"\0")
+    schemas = Registry({1: avro(schema)})
+    assert answer(opened("avro", schemas=schemas), value) == "too_many_values"
+    assert answer(opened("avro", schemas=schemas, rules=2), value) == Document("a")
+
+
+HOSTILE = """
+import json, sys
+from tests.app.milling.decoding.opened import answer, opened
+from tests.app.milling.decoding.registered import Registry, avro, framed
+decoder = opened("avro", schemas=Registry({1: avro(json.loads(sys.argv[1]))}))
+print(answer(decoder, framed(b"\\x02a\\x02" * 1_000_000)))
+"""
+
+
+def test_endless_nesting_does_not_end_the_process() -> None:
+    """Compiled code would follow it until the stack overflows."""
+    done = subprocess.run(
+        [sys.executable, "-c", HOSTILE, json.dumps(NODE)], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "too_deep"), done.stderr
+
+
+def test_what_does_not_fit_is_told_apart_from_what_is_no_text() -> None:
+    """The detail is for people."""
+    with pytest.raises(RecordError, match="1 bytes follow the value"):
+        opened("avro", schemas=Registry({1: avro({**NODE, "fields": NODE["fields"][:1]})}))(framed(b"\x02ab"))

@@ -1,0 +1,58 @@
+"""What every step promises."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.milling.steps import user_functions
+from tests.strategies import texts
+from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.steps import Step, open_steps
+from tokenmill.app.milling.steps.protocol import each_alone
+from tokenmill.documents import Document, Limits
+from tokenmill.errors import RecordError
+
+STEPS = open_steps(
+    normalize="NFC",
+    min_chars=3,
+    function=f"{user_functions.__name__}:picky",
+    pipeline=(
+        {"name": "url", "extra_domains": ["a.b"]},
+        {"name": "language"},
+        {"name": "words", "words": ["a b", "c"]},
+        {"name": "regex", "regex_exp": "b$"},
+        {"name": "length", "min_words": 2},
+        {"name": "sample"},
+        {"name": "replace_pii"},
+        {"name": "fix_unicode", "normalization": "NFC"},
+    ),
+    metadata_fields=("url", "language"),
+    limits=Limits(1000, 20, 1000),
+)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+@given(written=st.lists(texts | st.text(" \n\u0301e\u212bab@.c&", max_size=8), max_size=6))
+def test_many_documents_get_the_answers_that_each_gets_alone(step: Step, written: list[str]) -> None:
+    """In ascending order; what is left out stays as it is."""
+    documents = [Document(text, number, {"url": f"http://{text}"}) for number, text in enumerate(written)]
+    columns = DocumentColumns.of(documents)
+    answers = list(step.many(columns))
+    wanted = {number: answer for number, document in enumerate(documents) if (answer := step(document)) is not document}
+    assert answers == list(wanted.items())
+    assert columns.texts == written
+
+
+def test_what_a_step_raises_is_an_answer() -> None:
+    """For that document alone."""
+    raised = RecordError("odd", "so it is")
+
+    def refusing(document: Document) -> Document:
+        if document.text == "b":
+            raise raised
+        return document
+
+    seen: list[int] = []
+    columns = DocumentColumns.of(Document(text) for text in "abc")
+    assert list(each_alone(refusing, columns, seen.append)) == [(1, raised)]
+    assert seen == [0, 1, 2]

@@ -1,0 +1,103 @@
+"""Functions as a user would write them, good and bad; named by import path in the tests."""
+
+from tokenizers import Tokenizer
+
+from tests.app.milling.tokenizers.panicking import panicking
+from tokenmill.documents import Document
+
+
+def shouted(document: Document) -> Document:
+    """Return the document in capitals, with a field more."""
+    return Document(document.text.upper(), document.id, {**document.fields, "label": "loud", "secret": "dropped"})
+
+
+shouted.version = "3"  # type: ignore[attr-defined]
+
+
+def picky(document: Document) -> Document | str | None:
+    """Return a reason, None, or the document."""
+    return {"spam": "spam", "undeclared": "some_reason", "odd": "Not A Reason!", "none": None}.get(
+        document.text, document
+    )
+
+
+picky.version = "1"  # type: ignore[attr-defined]
+picky.reasons = ("spam",)  # type: ignore[attr-defined]
+
+
+class UnspeakableError(Exception):
+    """An error that cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def failing(document: Document) -> Document:
+    """Fail in a way that the text names."""
+    if document.text == "unspeakable":
+        raise UnspeakableError
+    raise ValueError(f"cannot do {document.text}")
+
+
+failing.version = "1"  # type: ignore[attr-defined]
+
+
+def careful(document: Document) -> Document:
+    """Fail over spam alone."""
+    return failing(document) if document.text == "spam" else document
+
+
+careful.version = "1"  # type: ignore[attr-defined]
+
+ANSWERS = {
+    "number": 5,
+    "surrogate": Document("\ud800"),
+    "bytes": Document(b"a"),  # type: ignore[arg-type]
+    "empty id": Document("a", ""),
+    "bool id": Document("a", True),
+    "huge id": Document("a", 2**64),
+    "float id": Document("a", 1.5),  # type: ignore[arg-type]
+    "list field": Document("a", None, {"label": []}),  # type: ignore[dict-item]
+    "nan field": Document("a", None, {"label": float("nan")}),
+    "fields": Document("a", None, 5),  # type: ignore[arg-type]
+    "long text": Document("a" * 101),
+    "long id": Document("a", "b" * 11),
+    "long field": Document("a", None, {"label": "b" * 30}),
+}
+
+
+def wrong(document: Document) -> object:
+    """Return what is no document, or one over the limits."""
+    return ANSWERS[document.text]
+
+
+wrong.version = "1"  # type: ignore[attr-defined]
+
+
+def unversioned(document: Document) -> Document:
+    """Return the document; its author forgot the version."""
+    return document
+
+
+async def asynchronous(document: Document) -> Document:
+    """Return the document, later."""
+    return document
+
+
+def bad_reasons(document: Document) -> Document:
+    """Return the document; its reasons are no identifiers."""
+    return document
+
+
+bad_reasons.version = "1"  # type: ignore[attr-defined]
+bad_reasons.reasons = ("Too Long; Didn't Read",)  # type: ignore[attr-defined]
+
+A_CONSTANT = 5
+
+
+def tokenizing(document: Document) -> Document:
+    """Return how many tokens the text has, if native code does not panic over it."""
+    return Document(str(len(Tokenizer.from_str(panicking().decode()).encode(document.text).ids)))
+
+
+tokenizing.version = "1"  # type: ignore[attr-defined]

@@ -1,0 +1,325 @@
+"""The engine ``tokenizers``."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Event, Thread
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, __version__
+
+from tests.app.milling.tokenizers.conftest import words
+from tests.app.milling.tokenizers.panicking import HARMFUL, SLOW, panicking
+from tests.strategies import texts
+from tests.vocabularies import unigram
+from tokenmill.app.milling.tokenizers import PROBE, TOKENIZER_FAILED, Engine, hugging_face, joined
+from tokenmill.app.milling.tokenizers.hugging_face import HuggingFace
+from tokenmill.documents import MAX_TOKENIZED_BYTES
+from tokenmill.errors import SettingsError
+
+special_looking = st.lists(st.sampled_from(["<|endoftext|>", "<|endoftext", "|>", " ", "a", "\n"])).map("".join)
+
+
+def _ids(engine: Engine, text: str) -> list[int]:
+    return list(map(int, engine.encode([text]).ids))
+
+
+@given(batch=st.lists(texts | special_looking))
+def test_ids_do_not_depend_on_the_batch(byte_level_engine: Engine, batch: list[str]) -> None:
+    """A text has the ids that it has alone, empty texts none."""
+    tokens = byte_level_engine.encode(batch)
+    assert tokens.ids.dtype == np.uint32
+    assert tokens.offsets.dtype == np.int64
+    assert tokens.offsets[0] == 0
+    assert tokens.offsets[-1] == len(tokens.ids)
+    assert [ids.tolist() for ids in tokens] == [_ids(byte_level_engine, text) for text in batch]
+
+
+@given(text=texts | special_looking)
+def test_byte_level_tokens_spell_the_text(byte_level_engine: Engine, byte_level: bytes, text: str) -> None:
+    """Each token stands for bytes (by the file's own vocabulary), and together they are the text's UTF-8."""
+    names = {number: name for name, number in json.loads(byte_level)["model"]["vocab"].items()}
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2's bytes_to_unicode
+    others = [byte for byte in range(256) if byte not in printable]
+    byte_of = {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
+    spelled = b"".join(bytes(byte_of[c] for c in names[number]) for number in _ids(byte_level_engine, text))
+    assert spelled == text.encode()
+    assert byte_level_engine.decode(_ids(byte_level_engine, text)) == text
+
+
+def test_special_tokens_in_a_text_are_text(byte_level_engine: Engine) -> None:
+    """No text can end a document, and decoding shows what was written."""
+    end = byte_level_engine.token_id("<|endoftext|>")
+    ids = _ids(byte_level_engine, "a <|endoftext|> b")
+    assert end is not None
+    assert end not in ids
+    assert byte_level_engine.decode([*ids, end]) == "a <|endoftext|> b<|endoftext|>"
+
+
+def test_special_tokens_are_text_for_a_model_of_words() -> None:
+    """Its vocabulary has ``<eos>`` like any word, but a text's ``<eos>`` is two unknown ones."""
+    engine = HuggingFace(words())
+    assert engine.token_id("<eos>") == 3
+    assert [ids.tolist() for ids in engine.encode(["a", "a <eos> b<eos>", "b"])] == [[1], [1, 0, 0, 0], [2]]
+
+
+def test_special_tokens_are_text_for_a_unigram_model() -> None:
+    """Its best path would go through ``</s>``; the text's are spelled, and nothing else changes."""
+    pieces = [
+        ["<unk>", 0.0],
+        ["</s>", 0.0],
+        ["a", -1.0],
+        ["<", -2.0],
+        ["/", -2.0],
+        ["s", -2.0],
+        [">", -2.0],
+        ["s>", -3.0],
+    ]
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False) | {"special": True}
+    added = [{"id": 0, "content": "<unk>"} | flags, {"id": 1, "content": "</s>"} | flags]
+    model = {"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": False}
+    engine = HuggingFace(words(model=model, pre_tokenizer=None, added_tokens=added))
+    assert _ids(engine, "a</s>a") == [2, 3, 4, 7, 2]
+    assert _ids(engine, "aZa<unk>s>") == [2, 0, 2, 0, 7]
+    assert engine.decode([1]) == "</s>"
+
+
+def test_added_tokens_that_are_not_special_are_matched() -> None:
+    """As every user of the tokenizer file would have it."""
+    added = [{"id": 4, "content": "b<", "special": False, "normalized": False}]
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip"], False)
+    engine = HuggingFace(words(added_tokens=[token | flags for token in added]))
+    assert _ids(engine, "a b< ab<b") == [1, 4, 1, 4, 2]
+    assert engine.vocabulary_size == 5
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "padding": {
+                "strategy": {"Fixed": 9},
+                "direction": "Left",
+                "pad_id": 3,
+                "pad_type_id": 0,
+                "pad_token": "<eos>",
+            }
+        },
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<eos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+                "special_tokens": {"<eos>": {"id": "<eos>", "ids": [3], "tokens": ["<eos>"]}},
+            }
+        },
+    ],
+    ids=["truncation", "padding", "added special tokens"],
+)
+def test_what_a_file_says_about_batches_for_models_is_ignored(changed: dict[str, Any]) -> None:
+    """Truncation, padding and tokens around a text are not the text's tokens."""
+    assert _ids(HuggingFace(words(**changed)), "a b a b") == [1, 2, 1, 2]
+
+
+def test_dropout_is_ignored(byte_level: bytes, byte_level_engine: Engine) -> None:
+    """Nothing is left to chance."""
+    content = json.loads(byte_level)
+    content["model"]["dropout"] = 0.9
+    text = PROBE[0] * 20
+    random = Tokenizer.from_str(json.dumps(content)).encode(text).ids
+    engine = HuggingFace(json.dumps(content).encode())
+    assert _ids(engine, text) == _ids(byte_level_engine, text) != random
+
+
+@pytest.mark.slow
+def test_many_and_long_texts_are_encoded_in_order(byte_level_engine: Engine) -> None:
+    """More than the library is given in one call, and a million characters without a space."""
+    batch = ["x" * 1_000_000, *(f"number {n} " * 1000 for n in range(100)), "語" * 300_000, ""]
+    tokens = byte_level_engine.encode(batch)
+    assert [byte_level_engine.decode(ids.tolist()) for ids in tokens] == batch
+
+
+def test_no_texts_are_no_tokens(byte_level_engine: Engine) -> None:
+    """The batch's one offset is 0."""
+    tokens = byte_level_engine.encode([])
+    assert (len(tokens), tokens.ids.tolist(), tokens.offsets.tolist()) == (0, [], [0])
+
+
+def test_every_id_is_below_the_vocabulary_size() -> None:
+    """Even where added tokens leave a hole."""
+    far = {"id": 70_000, "content": "<far>", "special": True}
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
+    vocabulary = {"[UNK]": 0, "a": 1, "<far>": 70_000}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
+    engine = HuggingFace(words(added_tokens=[far | flags], model=model))
+    assert engine.vocabulary_size == 70_001
+    assert engine.token_id("<far>") == 70_000
+
+
+def with_part(name: str, part: dict[str, Any]) -> bytes:
+    """Return a file with a part that the library need not know."""
+    return json.dumps(json.loads(words()) | {name: part}).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{}", "cannot be loaded"),
+        (
+            with_part("pre_tokenizer", {"type": "OfNextYear"}),
+            rf"by tokenizers {__version__}.* a later version",
+        ),
+        (
+            with_part("normalizer", {"type": "Sequence", "normalizers": [{"type": "New"}]}),
+            "install that version",
+        ),
+        (b"\xff", "cannot be loaded"),
+        (b"<html>", "cannot be loaded"),
+        (words(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}, added_tokens=[]), "unk_token"),
+        (words(model={"type": "BPE", "vocab": {}, "merges": []}, added_tokens=[]), "no token at all"),
+    ],
+)
+def test_a_tokenizer_that_cannot_encode_every_text_is_refused(content: bytes, message: str) -> None:
+    """At start, not at the first text that it fails on."""
+    with pytest.raises(SettingsError, match=message):
+        HuggingFace(content)
+
+
+@pytest.mark.slow
+def test_text_on_which_the_library_panics_has_no_ids_and_the_others_have_theirs() -> None:
+    """Wherever it stands among them; its refusal says what the library said."""
+    engine = HuggingFace(panicking())
+    for some in (["one", HARMFUL, "two", HARMFUL], [HARMFUL], ["one", f"three {HARMFUL} four"]):
+        batch = engine.encode(some)
+        assert set(batch.failed) == {at for at, text in enumerate(some) if HARMFUL in text}
+        assert [ids.tolist() for ids in batch] == [
+            [] if at in batch.failed else engine.encode([text]).ids.tolist() for at, text in enumerate(some)
+        ]
+        assert {error.reason for error in batch.failed.values()} == {TOKENIZER_FAILED}
+        assert "retry-limit-in-match" in batch.failed[max(batch.failed)].detail
+    assert not engine.encode(["one", "two"]).failed
+
+
+def test_failed_texts_are_known_beyond_one_call_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their indices are those of all texts, also where these are divided, parted and joined."""
+    monkeypatch.setattr(hugging_face, "_CALL_CHARACTERS", 10)
+    engine = HuggingFace(panicking())
+    batch = engine.encode(["one", "two", HARMFUL, "three", HARMFUL])
+    assert set(batch.failed) == {2, 4}
+    assert set(batch.part(2, 4).failed) == {0}
+    assert set(joined([batch.part(0, 3), batch.part(3, 5), batch]).failed) == {2, 4, 7, 9}
+
+
+def test_library_is_the_same_after_panics_in_several_threads() -> None:
+    """Nothing in it stays locked or half done."""
+    engine, fresh = HuggingFace(panicking()), HuggingFace(panicking())
+    many = [HARMFUL if number % 2 else f"text {number} " * 50 for number in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        batches = list(pool.map(lambda text: engine.encode([text]), many))
+    assert [bool(batch.failed) for batch in batches] == [text == HARMFUL for text in many]
+    for batch, text in zip(batches, many, strict=True):
+        if not batch.failed:
+            assert batch.ids.tolist() == engine.encode([text]).ids.tolist() == fresh.encode([text]).ids.tolist()
+
+
+def test_other_threads_run_while_a_pattern_takes_long() -> None:
+    """So a worker's heart beats, and a text that takes for ever is named."""
+    engine, turns, done = HuggingFace(panicking()), 0, Event()
+
+    def encode() -> None:
+        engine.encode([SLOW])
+        done.set()
+
+    thread = Thread(target=encode)
+    thread.start()
+    while not done.wait(0.001):
+        turns += 1
+    thread.join()
+    assert turns > 10
+
+
+def test_other_errors_of_the_library_refuse_the_text_as_well() -> None:
+    """An error of its own is as much a function of the text as a panic; no memory is not."""
+    engine = HuggingFace(words())
+    for error, refused in ((ValueError("no such word"), True), (MemoryError(), False)):
+        library = SimpleNamespace(encode_batch_fast=Mock(side_effect=error))
+        with patch.object(engine, "_tokenizer", library), nullcontext() if refused else pytest.raises(MemoryError):
+            assert "no such word" in engine.encode(["a"]).failed[0].detail
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from tokenmill.app.milling.tokenizers.hugging_face import HuggingFace
+batch = HuggingFace(Path(sys.argv[1]).read_bytes()).encode([" " * int(sys.argv[2])])
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(len(batch.ids), int(peak.split()[1]) >> 10)
+"""
+"""Prints how many tokens there are, and the most memory that the process had, in MiB."""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("minutes")
+def test_longest_text_of_a_unigram_tokenizer_takes_less_than_a_gigabyte(tmp_path: Path) -> None:
+    """White space is the worst: as long as `max_text_bytes` allows by itself."""
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(unigram())
+    command = [sys.executable, "-c", PEAK, str(file), str(MAX_TOKENIZED_BYTES)]
+    environment = {**os.environ, "RAYON_NUM_THREADS": "1"}
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    tokens, peak = map(int, printed.stdout.split())
+    assert tokens == MAX_TOKENIZED_BYTES
+    assert peak < 900  # a mill has some 100 MiB beside it
+
+
+@pytest.mark.parametrize(("longer", "together"), [(0, True), (1, False)])
+def test_long_texts_are_encoded_one_after_the_other(
+    longer: int,
+    together: bool,  # noqa: FBT001 - pytest names it
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In any two engines of a process, also beside short ones in a batch; texts of an ordinary call go side by side."""
+    monkeypatch.setattr(hugging_face, "_CALL_CHARACTERS", 10)
+    meeting = Barrier(2, timeout=30 if together else 0.5)
+    met = []
+
+    def encode_batch_fast(texts: list[str], *, add_special_tokens: bool) -> list[SimpleNamespace]:
+        if max(map(len, texts)) >= 10:
+            assert len(texts) == 1
+            try:
+                meeting.wait()
+                met.append(True)
+            except BrokenBarrierError:
+                meeting.reset()
+        return [SimpleNamespace(ids=[len(text) % 3, int(add_special_tokens)]) for text in texts]
+
+    def encode(engine: HuggingFace) -> list[list[int]]:
+        with patch.object(engine, "_tokenizer", SimpleNamespace(encode_batch_fast=encode_batch_fast)):
+            return [ids.tolist() for ids in engine.encode(["a", "b" * (10 + longer), "c"])]
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(encode, [HuggingFace(words()), HuggingFace(words())]))
+    assert answers == [[[1, 0], [(10 + longer) % 3, 0], [1, 0]]] * 2
+    assert bool(met) == together
+
+
+def test_long_text_that_fails_lets_the_next_one_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A panic, and whatever ends the call."""
+    monkeypatch.setattr(hugging_face, "_CALL_CHARACTERS", 10)
+    engine = HuggingFace(panicking())
+    assert set(engine.encode([HARMFUL, HARMFUL, "as long as it is"]).failed) == {0, 1}
+    library = SimpleNamespace(encode_batch_fast=Mock(side_effect=MemoryError))
+    with patch.object(engine, "_tokenizer", library), pytest.raises(MemoryError):
+        engine.encode([HARMFUL])
+    assert not engine.encode(["as long as it is"]).failed

@@ -1,0 +1,147 @@
+"""Tokens by name, those with a usual meaning, and dtypes."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.app.milling.tokenizers.conftest import words
+from tokenmill.app.milling.tokenizers import Engine, TokenizerFile, dtype_for, open_engine
+from tokenmill.app.milling.tokenizers.vocabulary import end_of, padding_of, token_id_of
+from tokenmill.errors import SettingsError
+
+BYTES = open_engine(TokenizerFile("bytes", None))
+WORDS = open_engine(TokenizerFile("words", words()))
+
+
+def _word_engine(*vocabulary: str) -> Engine:
+    model = {"type": "WordLevel", "vocab": {name: i for i, name in enumerate(vocabulary)}, "unk_token": vocabulary[0]}
+    return open_engine(TokenizerFile("words", words(model=model, added_tokens=[])))
+
+
+@pytest.mark.parametrize(
+    ("engine", "setting", "expected"),
+    [
+        (WORDS, "b", 2),
+        (WORDS, 1, 1),
+        (WORDS, "0", 0),
+        (BYTES, 10, 10),
+        (BYTES, "255", 255),
+        (_word_engine("u", "x", "1"), "1", 2),
+    ],
+)
+def test_the_token_is_found(engine: Engine, setting: str | int, expected: int) -> None:
+    """By name or by id; a token's name goes before digits."""
+    assert token_id_of(engine, "padding", setting) == expected
+
+
+@pytest.mark.parametrize(
+    ("engine", "setting"),
+    [(WORDS, "<pad>"), (WORDS, 4), (WORDS, -1), (WORDS, "4"), (WORDS, True), (BYTES, 256), (BYTES, "a")],
+)
+def test_what_is_no_token_is_refused(engine: Engine, setting: str | int) -> None:
+    """The message names the setting."""
+    with pytest.raises(SettingsError, match=rf"^padding = {setting!r} is no token .* an id from 0 to \d+$"):
+        token_id_of(engine, "padding", setting)
+
+
+EOS_AND_TAG = ("u", "</s>", "<eos>", "<bos>", "<pad>")
+AFTER: dict[str, Any] = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<bos>", "type_id": 0}}],
+    "pair": [],
+    "special_tokens": {"<bos>": {"id": "<bos>", "ids": [3], "tokens": ["<bos>"]}},
+}
+
+
+def _file(*special: str, vocabulary: Sequence[str] = EOS_AND_TAG, beside: Any = None, **parts: Any) -> TokenizerFile:
+    """Return a tokenizer with this vocabulary, some of which is special."""
+    model = {"type": "WordLevel", "vocab": {name: i for i, name in enumerate(vocabulary)}, "unk_token": vocabulary[0]}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [
+        plain | {"id": number, "content": name, "special": name in special}
+        for number, name in enumerate(vocabulary)
+        if name.startswith(("<", "["))
+    ]
+    return TokenizerFile("words", words(model=model, added_tokens=added, **parts), beside or {})
+
+
+@pytest.mark.parametrize(
+    ("file", "expected", "why"),
+    [
+        (TokenizerFile("bytes", None), 0, "raw bytes"),
+        (TokenizerFile("words", words()), 3, "usual name"),
+        (_file("<eos>", "<bos>"), 2, "usual name"),
+        (_file("[SEP]", vocabulary=("u", "[SEP]", "[CLS]")), 1, "usual name"),
+        (_file("<eos>", post_processor=AFTER), 3, r"tokenizer.json \(post_processor\)"),
+        (_file("<eos>", beside={"tokenizer_config.json": {"eos_token": {"content": "<bos>"}}}), 3, "tokenizer_config"),
+        (_file("<eos>", beside={"special_tokens_map.json": {"eos_token": "</s>"}}), 1, "special_tokens_map"),
+        (_file("<eos>", beside={"generation_config.json": {"eos_token_id": 3}}), 3, "generation_config"),
+        (
+            _file(
+                beside={
+                    "tokenizer_config.json": {"eos_token": "<eos>"},
+                    "generation_config.json": {"eos_token_id": [3, 2]},
+                }
+            ),
+            2,
+            "tokenizer_config.json, generation_config.json",
+        ),
+    ],
+)
+def test_the_end_is_what_the_files_say_or_a_special_token(file: TokenizerFile, expected: int, why: str) -> None:
+    """A word of a usual name is no end, as `</s>` is an HTML tag for Gemma; and it is said where the end was found."""
+    found = end_of(file, open_engine(file))
+    assert found.id == expected
+    assert re.search(why, found.why)
+
+
+@pytest.mark.parametrize(
+    ("file", "choice"),
+    [
+        (_file("</s>", "<eos>"), r"</s> \(1\), <eos> \(2\)"),
+        (_file("<eos>", beside={"generation_config.json": {"eos_token_id": [3, 2]}}), r"<eos> \(2\), 3"),
+        (
+            _file("<eos>", post_processor=AFTER, beside={"tokenizer_config.json": {"eos_token": "<eos>"}}),
+            r"<eos> \(2\), 3",
+        ),
+    ],
+)
+def test_several_ends_are_refused_with_the_choice(file: TokenizerFile, choice: str) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(SettingsError, match=rf"{choice}\. Set end_of_document"):
+        end_of(file, open_engine(file))
+
+
+def test_a_vocabulary_without_a_usual_special_token_needs_the_setting() -> None:
+    """Nothing is guessed that may be a word."""
+    file = _file()
+    with pytest.raises(SettingsError, match="set end_of_document"):
+        end_of(file, open_engine(file))
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        (TokenizerFile("bytes", None), 0),
+        (TokenizerFile("words", words()), None),
+        (_file("<eos>"), None),
+        (_file("<pad>"), 4),
+        (_file("<pad>", beside={"special_tokens_map.json": {"pad_token": "<eos>"}}), 2),
+    ],
+)
+def test_padding_is_found_in_the_same_way(file: TokenizerFile, expected: int | None) -> None:
+    """What a file names; else a special token of a usual name, if there is one."""
+    found = padding_of(file, open_engine(file))
+    assert (found.id if found else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(1, "<u1"), (256, "<u1"), (257, "<u2"), (65_536, "<u2"), (65_537, "<u4"), (2**32, "<u4")]
+)
+def test_the_dtype_is_the_smallest_that_holds_every_id(size: int, dtype: str) -> None:
+    """The largest id is the size less one."""
+    assert dtype_for(size) == np.dtype(dtype)
+    assert size - 1 <= np.iinfo(dtype_for(size)).max

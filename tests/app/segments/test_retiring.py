@@ -1,0 +1,196 @@
+"""Retiring old segments, beside writers and readers, killed or not."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.store.chains import (
+    STREAM,
+    contents,
+    cut,
+    directory_of,
+    fill,
+    make_chain,
+    make_info,
+    make_store,
+    segment_of,
+    tokens_of,
+)
+from tests.store.dying import dies
+from tokenmill.app.segments.retiring import retire
+from tokenmill.errors import DamagedError, InputError, StoreError
+from tokenmill.store import EraWriter, PartitionWriter, Start, Store, open_partition
+from tokenmill.store.layout import segment_firsts
+
+INFO = make_info()
+CHAIN = make_chain(INFO, 30)
+TOKENS = tokens_of(CHAIN, INFO)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return a store with five sealed segments of four blocks, and two blocks in an open one."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    return store
+
+
+def firsts(store: Store) -> list[int]:
+    """Return the segments of which there is any file."""
+    return segment_firsts(path.name for path in directory_of(store).iterdir())
+
+
+@pytest.mark.parametrize(("below", "first"), [(0, 0), (3, 0), (4, 4), (11, 8), (16, 16), (18, 16), (22, 16), (99, 16)])
+def test_whole_segments_go_and_the_newest_stays(store: Store, below: int, first: int) -> None:
+    """Only those all of whose blocks may go; what stays is read and written as before."""
+    size = sum(path.stat().st_size for path in directory_of(store).iterdir() if path.name[:12] < f"{first:012d}")
+    retired = retire(store.path, STREAM, 0, below)
+    assert (retired.before, retired.first, retired.segments, retired.freed_bytes) == (0, first, first // 4, size)
+    assert firsts(store) == list(range(first, 24, 4))
+    reader = open_partition(store.path, STREAM, 0, check=True)
+    assert (reader.first_block, reader.blocks) == (first, 22)
+    assert reader.gather(range(first, 22)).tobytes() == TOKENS[first:22].tobytes()
+    known = [reader.chain_before(block) for block in range(first, 23)]
+    assert known == [CHAIN.chains[block - 1] if block else known[0] for block in range(first, 23)]
+    with PartitionWriter.open(store, STREAM, 0) as writer:
+        assert [writer.chain_before(block) for block in range(max(first, 1), 23)] == known[-22 + max(first, 1) - 1 :]
+        assert first == 0 or writer.chain_before(first - 1) is None
+    fill(store, INFO, CHAIN, [30])
+    assert open_partition(store.path, STREAM, 0).blocks == 30
+
+
+def test_retiring_waits_for_no_writer(store: Store) -> None:
+    """Segments go while a worker writes blocks and eras."""
+    with PartitionWriter.open(store, STREAM, 0), EraWriter.open(store, STREAM):
+        assert retire(store.path, STREAM, 0, 8).first == 8
+
+
+def test_retiring_again_goes_on_from_there(store: Store) -> None:
+    """Twice the same frees nothing; a lower number brings nothing back."""
+    retire(store.path, STREAM, 0, 8)
+    assert retire(store.path, STREAM, 0, 4).segments == 0
+    assert retire(store.path, STREAM, 0, 13).first == 12
+    assert firsts(store) == [12, 16, 20]
+
+
+def test_a_store_with_retired_segments_grows_as_any_other(store: Store, tmp_path: Path) -> None:
+    """Its other files are those of a store that keeps all."""
+    calm = make_store(tmp_path / "calm", INFO)
+    fill(calm, INFO, CHAIN, [30])
+    retire(store.path, STREAM, 0, 8)
+    fill(store, INFO, CHAIN, [30])
+    kept = {name: data for name, data in contents(calm).items() if name[:12] >= f"{8:012d}"}
+    found = contents(store)
+    del found["start.json"]
+    assert found == kept
+
+
+@pytest.mark.parametrize("healer", ["call again", "writer", "reader"])
+@pytest.mark.slow
+def test_killed_anywhere_it_is_finished_later(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healer: str
+) -> None:
+    """Before each call that changes something: there is never a hole, and what is left goes by itself."""
+    raised = 0
+    for nth in range(1, 100):
+        one = make_store(tmp_path / str(nth), INFO)
+        shutil.copytree(directory_of(store), directory_of(one))
+        killed = _until(one, nth, monkeypatch)
+        reader = open_partition(one.path, STREAM, 0, check=True)
+        assert reader.first_block in {0, 12}
+        assert reader.gather(range(reader.first_block, 22)).tobytes() == TOKENS[reader.first_block : 22].tobytes()
+        raised += reader.first_block == 12
+        if healer == "call again":
+            retire(one.path, STREAM, 0, 12)
+        elif healer == "writer":
+            fill(one, INFO, CHAIN, [22])
+        else:
+            continue
+        if reader.first_block or healer == "call again":
+            assert firsts(one) == [12, 16, 20]
+        if not killed:
+            break
+    assert raised > 10
+
+
+def _until(store: Store, nth: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Retire three segments, but die before the nth call; return whether it came to it."""
+    names = ("pwrite", "fdatasync", "fsync", "rename", "unlink")
+    return dies(lambda: retire(store.path, STREAM, 0, 12), nth, names, monkeypatch)
+
+
+def test_the_start_is_durable_before_anything_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Synced, renamed, its directory synced; then the first unlink."""
+    calls: list[str] = []
+
+    def noting(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def wrapper(*args: object, **named: object) -> object:
+            calls.append(name)
+            return call(*args, **named)
+
+        return wrapper
+
+    for name in ("fdatasync", "rename", "fsync", "unlink"):
+        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+    retire(store.path, STREAM, 0, 4)
+    assert calls[:4] == ["fdatasync", "rename", "fsync", "unlink"]
+
+
+def test_readers_outlive_the_segments_that_they_hold(store: Store) -> None:
+    """Views stay; what was retired is refused by its number, and what came since is seen, even far ahead."""
+    reader, behind = open_partition(store.path, STREAM, 0), open_partition(store.path, STREAM, 0)
+    views = [reader.read(number) for number in range(22)]
+    fill(store, INFO, CHAIN, [30])
+    retire(store.path, STREAM, 0, 99)
+    assert [view.tolist() for view in views] == TOKENS[:22].tolist()
+    for number in (0, 9, 23):
+        with pytest.raises(InputError, match="it begins at block 24"):
+            behind.read(number) if number < 22 else behind.gather([behind.refresh() - 8, number])
+    assert (reader.refresh(), reader.first_block) == (30, 24)
+    assert reader.gather(range(24, 30)).tobytes() == TOKENS[24:30].tobytes()
+    with pytest.raises(InputError, match="it begins at block 24"):
+        reader.read(23)
+
+
+def test_a_damaged_segment_can_be_retired(store: Store) -> None:
+    """As long as a manifest tells the hash with which the partition begins."""
+    for path in segment_of(store, 8).all:
+        path.unlink()
+    assert retire(store.path, STREAM, 0, 12).first == 12
+    segment_of(store, 12).manifest.write_bytes(b"?")
+    segment_of(store, 16).manifest.write_bytes(b"?")
+    with pytest.raises(DamagedError, match=r"12\.json|16\.json"):
+        retire(store.path, STREAM, 0, 16)
+    assert firsts(store) == [12, 16, 20]
+
+
+def test_what_is_not_there_cannot_be_retired(store: Store) -> None:
+    """A partition that the store does not hold."""
+    with pytest.raises(StoreError, match="nothing of partition 7"):
+        retire(store.path, STREAM, 7, 4)
+
+
+def test_an_empty_partition_may_begin_later(tmp_path: Path) -> None:
+    """Where the token topic holds no more: durably, at a segment's border, and only as long as it is empty."""
+    store = make_store(tmp_path, INFO)
+    reader = open_partition(store.path, STREAM, 0)
+    with PartitionWriter.open(store, STREAM, 0) as writer:
+        for start in (6, 7):
+            with pytest.raises(InputError, match="cannot begin at block"):
+                writer.begin(Start(start, bytes(16)))
+        writer.begin(Start(8, CHAIN.chains[7]))
+        assert (writer.next_block, writer.chain, reader.refresh(), reader.first_block) == (8, CHAIN.chains[7], 8, 8)
+    with PartitionWriter.open(store, STREAM, 0) as writer:
+        assert (writer.next_block, writer.begun) == (8, False)
+        writer.begin(Start(12, CHAIN.chains[11]))
+        writer.append(cut(CHAIN, INFO, 12, 13), token_offset=0)
+        with pytest.raises(InputError, match="cannot begin"):
+            writer.begin(Start(16, CHAIN.chains[15]))
+        writer.commit()
+    fill(store, INFO, CHAIN, [30])
+    assert reader.refresh() == 30
+    assert reader.gather(range(12, 30)).tobytes() == TOKENS[12:30].tobytes()
+    assert reader.chain_before(12) == CHAIN.chains[11]

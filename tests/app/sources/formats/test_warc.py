@@ -1,0 +1,270 @@
+"""Web archives."""
+
+import gzip
+import io
+import json
+import zlib
+from dataclasses import replace
+from encodings import _cache
+from pathlib import Path
+
+import brotli
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from warcio.warcwriter import WARCWriter
+
+from tests.app.sources.files import warc_record, zstd
+from tests.app.sources.reading import found_in, reading_of, refusals, values
+from tokenmill.app.settings import Settings
+from tokenmill.app.sources import Refused
+from tokenmill.app.sources.formats.warc import read_warc
+from tokenmill.app.sources.formats.web_pages import DEEP, MOST_DEEP
+from tokenmill.app.sources.items import START, File, Needs
+
+HTTP = "application/http; msgtype=response"
+
+
+def test_plain_pages_are_documents_and_others_are_named(tmp_path: Path) -> None:
+    """A conversion and a plain response are; HTML is not, and what is about the archive itself is passed over."""
+    http = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\n\r\n{}".format
+    records = [
+        warc_record("warcinfo", "info", "about"),
+        warc_record("conversion", "one", "first"),
+        warc_record("response", "two", http("text/html", "<p>second"), HTTP),
+        warc_record("response", "three", http("text/plain", "third"), HTTP),
+        warc_record("request", "four", "GET / HTTP/1.1\r\n\r\n", HTTP),
+    ]
+    (tmp_path / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, records)))
+
+    found = found_in(reading_of(metadata_fields=["url"]), tmp_path / "a.warc.gz")
+
+    assert [json.loads(value) for value in values(found)] == [
+        {"id": "one", "text": "first", "url": "https://example.org/one"},
+        {"id": "three", "text": "third", "url": "https://example.org/three"},
+    ]
+    ((where, why),) = refusals(found)
+    assert where == "a.warc.gz:3"
+    assert why.startswith("a page of type text/html")
+
+
+def test_an_archive_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    """Half a record is no document, compressed or not."""
+    records = [warc_record("conversion", str(number), f"text {number} " * 500) for number in range(3)]
+    packed = b"".join(map(gzip.compress, records))
+    (tmp_path / "a.wet").write_bytes(b"".join(records)[:-900])
+    (tmp_path / "b.wet.gz").write_bytes(packed[:-40])
+    (tmp_path / "c.warc").write_bytes(b"hello world\n" * 100)
+
+    for name, whole in (("a.wet", 2), ("b.wet.gz", 2), ("c.warc", 0)):
+        found = found_in(reading_of(), tmp_path / name)
+        assert len(values(found)) == whole
+        assert found[-1].broken  # type: ignore[union-attr]
+
+
+def test_a_charset_that_is_none_is_refused(tmp_path: Path) -> None:
+    """Whatever a page says of itself, the pages behind it are read."""
+    kinds = ["text/plain; charset=\0utf", "text/plain; charset=no-such", "text/plain; charset=utf-16"]
+    records = [warc_record("conversion", "odd", "grün", kind) for kind in kinds]
+    (tmp_path / "a.wet").write_bytes(b"".join([*records, warc_record("conversion", "good", "text")]))
+
+    found = found_in(reading_of(plain=True), tmp_path / "a.wet")
+
+    assert values(found) == [b"text"]
+    assert [where for where, why in refusals(found) if why.startswith("not the text that it says it is")] == [
+        "a.wet:1",
+        "a.wet:2",
+        "a.wet:3",
+    ]
+    assert not any(item.broken for item in found if isinstance(item, Refused))
+
+
+def test_only_charsets_of_the_web_are_looked_up(tmp_path: Path) -> None:
+    """Python has others: punycode took the square of a page's length, and a name is remembered for ever."""
+    body = "xn--" + "a" * 100_000
+    names = ["punycode", "IDNA", "unicode_escape", "zlib", "utf-7", *(f"x{number}" for number in range(50))]
+    records = [warc_record("conversion", name, body, f"text/plain; charset={name}") for name in names]
+    kinds = ['text/plain; charset="ISO_8859-1"; format=flowed', "text/plain;charset = shift_jis", "text/plain"]
+    records += [warc_record("conversion", "good", "text", kind) for kind in kinds]
+    html = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=punycode\r\n\r\n<p>" + body.encode()
+    (tmp_path / "a.warc").write_bytes(b"".join(records) + warc_bytes("page", html))
+    kept = len(_cache)
+
+    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+
+    assert values(found) == [b"text"] * len(kinds)
+    assert len(refusals(found)) == len(names) + 1
+    assert refusals(found)[0][1] == "not the text that it says it is: 'punycode' is no charset of the web"
+    assert len(_cache) <= kept + len(kinds)
+
+
+@pytest.mark.parametrize("tag", ["<div>", "<table><tr><td>", "<ul><li>", "<svg>"])
+def test_a_page_that_is_nested_too_deep_is_refused_and_its_neighbours_are_read(tag: str, tmp_path: Path) -> None:
+    """Extracting it took minutes; a page as deep as people write them, and a few elements more, is read."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+    pages = [tag * 100 + "<p>shallow enough", tag * 30_000 + "deep", "<p>the last one"]
+    (tmp_path / "a.warc").write_bytes(b"".join(warc_bytes("page", head + page.encode()) for page in pages))
+
+    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+
+    assert refusals(found) == [("a.warc:2", f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}")]
+    assert values(found)[-1] == b"the last one"
+
+
+def test_pages_of_html_are_extracted_where_that_is_wanted(tmp_path: Path) -> None:
+    """Their main text, in the encoding that header or bytes say; other types are named as before."""
+    page = (
+        "<html><head><title>t</title></head><body><nav>menu</nav><main><h1>Mühle</h1><p>Korn wird in der Mühle zu Mehl,"
+        " und aus Mehl wird Brot gebacken.</p></main><footer>imprint</footer></body></html>"
+    )
+    records = []
+    for charset in ("utf-8", "latin-1"):
+        body = f"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset={charset}\r\n\r\n".encode() + page.encode(charset)
+        records.append(warc_bytes(charset, body))
+    records.append(warc_bytes("guessed", b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + page.encode()))
+    records.append(warc_bytes("image", b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG"))
+    records.append(warc_bytes("odd", b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=no-such\r\n\r\n<p>x"))
+    (tmp_path / "a.warc").write_bytes(b"".join(records))
+    reading = replace(reading_of(), extract=True)
+    found = found_in(reading, tmp_path / "a.warc")
+    texts = {json.loads(value)["id"]: json.loads(value)["text"] for value in values(found)}
+    for name in ("utf-8", "latin-1", "guessed"):
+        assert "Korn wird in der Mühle zu Mehl" in texts[name]
+        assert "menu" not in texts[name]
+    assert "a page of type image/png, which has no text that could be taken" in [why for _, why in refusals(found)]
+
+
+PAGE = "<html><body><main><p>Korn wird in der Mühle zu Mehl, und aus Mehl wird Brot.</p></main></body></html>" * 9
+BODY = PAGE.encode()
+
+
+def in_chunks(body: bytes) -> bytes:
+    """Return a body as servers send it whose length they do not know."""
+    return b"".join(b"%x;x=y\r\n%s\r\n" % (len(part), part) for part in (body[:70], body[70:])) + b"0\r\n\r\n"
+
+
+def raw_deflate(body: bytes) -> bytes:
+    """Return what some servers send as deflate."""
+    packed = zlib.compressobj(wbits=-15)
+    return packed.compress(body) + packed.flush()
+
+
+CODED: dict[str, tuple[str, bytes]] = {
+    "gzip": ("Content-Encoding: gzip", gzip.compress(BODY)),
+    "capitals": ("content-encoding:GZIP", gzip.compress(BODY)),
+    "two members": ("Content-Encoding: x-gzip", gzip.compress(BODY[:50]) + gzip.compress(BODY[50:])),
+    "deflate": ("Content-Encoding: deflate", zlib.compress(BODY)),
+    "raw deflate": ("Content-Encoding: deflate", raw_deflate(BODY)),
+    "brotli": ("Content-Encoding: br", brotli.compress(BODY)),
+    "zstd": ("Content-Encoding: zstd", zstd.compress(BODY)),
+    "several": ("Content-Encoding: br, gzip", gzip.compress(brotli.compress(BODY))),
+    "several fields": ("Content-Encoding: br\r\nContent-Encoding: gzip", gzip.compress(brotli.compress(BODY))),
+    "chunks": ("Transfer-Encoding: chunked", in_chunks(BODY)),
+    "both": ("Transfer-Encoding: chunked\r\nContent-Encoding: zstd", in_chunks(zstd.compress(BODY))),
+    "none": ("Content-Encoding: identity", BODY),
+    "undone before": ("Content-Encoding: br\r\nTransfer-Encoding: chunked", BODY),
+}
+NOT_READ: dict[str, tuple[str, bytes, str]] = {
+    "another": ("Content-Encoding: dcb", b"\xff" + brotli.compress(BODY), "in the encoding 'dcb', which is not read"),
+    "gzip cut off": ("Content-Encoding: gzip", gzip.compress(BODY)[:-9], "not in the encoding 'gzip'"),
+    "zstd cut off": ("Content-Encoding: zstd", zstd.compress(BODY)[:-9], "not in the encoding 'zstd'"),
+    "brotli cut off": ("Content-Encoding: br", brotli.compress(BODY)[:-9], "not in the encoding 'br'"),
+    "damaged": ("Content-Encoding: gzip", gzip.compress(BODY)[:40] + b"\0" * 90, "not in the encoding 'gzip'"),
+    "chunks cut off": ("Transfer-Encoding: chunked", in_chunks(gzip.compress(BODY))[:90], "encoding 'chunked'"),
+    "not said": ("X: y", gzip.compress(BODY), "bytes of compressed or other binary data"),
+    "the wrong one": ("Content-Encoding: br", zstd.compress(BODY), "not in the encoding 'br'"),
+}
+
+
+def coded_page(kind: str, field: str, body: bytes) -> bytes:
+    """Return a record with what a server answered."""
+    return warc_bytes("coded", f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{field}\r\n\r\n".encode() + body)
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/plain; charset=latin-1", "text/plain"])
+@pytest.mark.parametrize("name", [*CODED])
+def test_pages_are_read_in_every_encoding_of_http(name: str, kind: str, tmp_path: Path) -> None:
+    """As crawlers store them, by whatever name."""
+    (tmp_path / "a.warc").write_bytes(coded_page(kind, *CODED[name]))
+
+    (value,) = values(found_in(replace(reading_of(), extract=True), tmp_path / "a.warc"))
+
+    assert "wird in der M" in json.loads(value)["text"]
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/html; charset=latin-1", "text/plain; charset=latin-1"])
+@pytest.mark.parametrize("name", [*NOT_READ])
+def test_a_page_whose_encoding_cannot_be_undone_is_refused_alone(name: str, kind: str, tmp_path: Path) -> None:
+    """Compressed bytes are no text, whatever the page says of itself; its neighbours are read."""
+    field, body, why = NOT_READ[name]
+    good = warc_record("conversion", "good", "text")
+    (tmp_path / "a.warc").write_bytes(good + coded_page(kind, field, body) + good)
+
+    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+
+    assert values(found) == [b"text", b"text"]
+    ((where, told),) = refusals(found)
+    assert where == "a.warc:2"
+    assert why in told
+
+
+def test_a_page_that_unpacks_to_more_than_a_record_is_not_unpacked_further(tmp_path: Path) -> None:
+    """Whatever it is packed with."""
+    bomb = bytes(1 << 24)
+    pages = [
+        coded_page("text/plain", f"Content-Encoding: {name}", pack(bomb))
+        for name, pack in (("gzip", gzip.compress), ("br", brotli.compress), ("zstd", zstd.compress))
+    ]
+    (tmp_path / "a.warc").write_bytes(b"".join(pages))
+
+    found = found_in(reading_of(Settings(max_record_bytes=1 << 20)), tmp_path / "a.warc")
+
+    assert [why for _, why in refusals(found)] == ["longer than 1048576 bytes (max_record_bytes)"] * 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves temporary files open
+def test_what_warcio_writes_is_read(tmp_path: Path) -> None:
+    """A library that shares no code with ours; compressed by record, too."""
+    for packed in (False, True):
+        out = io.BytesIO()
+        writer = WARCWriter(out, gzip=packed)
+        for number in range(3):
+            with io.BytesIO(f"text {number}".encode()) as block:
+                kind = "text/plain"
+                writer.write_record(
+                    writer.create_warc_record("https://example.org/", "resource", block, warc_content_type=kind)
+                )
+        (tmp_path / f"a.warc{'.gz' * packed}").write_bytes(out.getvalue())
+
+    assert values(found_in(reading_of(plain=True), tmp_path)) == [b"text 0", b"text 1", b"text 2"] * 2
+
+
+RECORDS = [warc_record("conversion", str(number), f"text {number}\r\n\r\nand more") for number in range(4)]
+
+
+@given(
+    which=st.integers(0, 3),
+    at=st.integers(0, len(RECORDS[0])),
+    removed=st.integers(0, 40),
+    put=st.sampled_from([b"", b"x", b"\0" * 9, b"9", b"9999999", b"\r\n\r\n", b"WARC/1.0\r\n", b"no record\r\n\r\n"]),
+    limit=st.sampled_from([60, 1 << 20]),
+)
+def test_damage_in_a_record_loses_no_other(*, which: int, at: int, removed: int, put: bytes, limit: int) -> None:
+    """Wherever it is, and whatever its length then says; what is not read is told."""
+    damaged = RECORDS[which][:at] + put + RECORDS[which][at + removed :]
+    data = b"".join([*RECORDS[:which], damaged, *RECORDS[which + 1 :]])
+
+    file = File("a", io.BufferedReader(io.BytesIO(data)))
+    contents = [content for _, _, content in read_warc(file, Needs(limit), START)]
+
+    there = [content["id"] for content in contents if isinstance(content, dict)]
+    others = [str(number) for number in range(4) if number != which]
+    assert [name for name in there if name in others] == others
+    assert len(contents) > len(others) or damaged.startswith(RECORDS[which])  # a line end behind it may be missing
+
+
+def warc_bytes(name: str, block: bytes) -> bytes:
+    """Return a response record."""
+    head = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Record-ID: <{name}>\r\nWARC-Target-URI: https://example.org/{name}"
+    more = f"\r\nWARC-Date: 2026-01-01T00:00:00Z\r\nContent-Type: {HTTP}\r\nContent-Length: {len(block)}\r\n\r\n"
+    return (head + more).encode() + block + b"\r\n\r\n"

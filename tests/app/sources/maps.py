@@ -1,0 +1,59 @@
+"""Functions for `--map`."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import Tokenizer
+
+from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
+
+_PANICKING: Final = Tokenizer.from_str(panicking().decode())
+
+
+def shout(row: dict[str, Any]) -> dict[str, Any] | str | None:
+    """Return another row, a text, nothing, no answer at all, or never return."""
+    match row["text"]:
+        case "drop":
+            return None
+        case "plain":
+            return "a text"
+        case "fail":
+            raise ValueError("not this one")
+        case "panic":
+            _PANICKING.encode(HARMFUL)
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "die once":
+            _die_once(Path(row["mark"]))
+        case "leave":
+            raise SystemExit(3)
+        case "hang":
+            _hang(row)
+        case "lock":
+            return {**row, "text": "x", "more": threading.Lock()}
+    return {**row, "text": row["text"].upper()}
+
+
+def shout_all(rows: list[dict[str, Any]]) -> Any:
+    """Do the same with a list, which shows its length; return less than that, or no list, if a row says so."""
+    if any(row["text"] == "less" for row in rows):
+        return [*rows][1:]
+    if any(row["text"] == "odd" for row in rows):
+        return "no list"
+    made = [shout(row) for row in rows]
+    return [{**row, "rows": len(rows)} if isinstance(row, dict) else row for row in made]
+
+
+def _die_once(mark: Path) -> None:
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang(row: dict[str, Any]) -> None:
+    if "mark" in row:
+        Path(row["mark"]).write_text(str(os.getpid()))
+    threading.Event().wait()

@@ -1,0 +1,260 @@
+"""What a file is, by its first bytes where its name does not say it."""
+
+import gzip
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.sources.files import as_lines, write_arrow, write_json, write_parquet, write_stream, write_wet, zstd
+from tests.app.sources.reading import found_in, reading_of, refusals, values
+from tests.app.sources.test_recoding import Drops
+from tests.app.sources.web import Web, serving
+from tokenmill.app.sources import Refused
+from tokenmill.app.sources.compressed import MEMORY_BYTES
+from tokenmill.app.sources.contents import look_at, open_file
+from tokenmill.app.sources.file_sources import FileSource
+from tokenmill.app.sources.formats import Bad, Entry, Text
+from tokenmill.app.sources.formats.text import read_text
+from tokenmill.app.sources.items import File, Needs, Place
+
+ROWS = [{"id": f"n{number}", "text": f"text {number}"} for number in range(9)]
+TEXTS = [row["text"] for row in ROWS]
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a file."""
+    path.write_bytes(data)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "lines": lambda path: put(path, as_lines(ROWS)),
+    "array": lambda path: write_json(path, ROWS),
+    "indented": lambda path: put(path, "\n".join(json.dumps(row, indent=1) for row in ROWS).encode()),
+    "marked": lambda path: put(path, as_lines(ROWS).decode().encode("utf-16")),
+    "parquet": lambda path: write_parquet(path, ROWS),
+    "arrow": lambda path: write_arrow(path, ROWS),
+    "stream": lambda path: write_stream(path, ROWS),
+    "wet": lambda path: write_wet(path, ROWS),
+}
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    "gzip": gzip.compress,
+    "zstd": zstd.compress,
+    "lz4": lambda data: bytes(cramjam.lz4.compress(data)),
+    "twice": lambda data: gzip.compress(zstd.compress(data), mtime=0),
+}
+
+
+def texts(path: Path | str) -> list[str]:
+    """Return the texts that are read; nothing may be refused."""
+    found = found_in(reading_of(metadata_fields=[]), path)
+    assert refusals(found) == []
+    return [json.loads(value)["text"] for value in values(found)]
+
+
+@pytest.mark.parametrize("packing", [*PACK])
+@pytest.mark.parametrize("kind", [*WRITERS])
+def test_names_that_say_nothing_are_read_as_what_they_hold(kind: str, packing: str, tmp_path: Path) -> None:
+    """By one rule, wherever the file lies: alone, in a folder, in an archive, behind an address, piped in."""
+    path = tmp_path / "folder" / "wiki_00"
+    path.parent.mkdir()
+    WRITERS[kind](path)
+    data = path.read_bytes()
+    path.write_bytes(PACK[packing](gzip.decompress(data) if kind == "wet" else data))
+    with ZipFile(tmp_path / "a.zip", "w", ZIP_DEFLATED) as archive:
+        archive.write(path, "part-00000")
+    assert texts(path) == texts(path.parent) == texts(tmp_path / "a.zip") == TEXTS
+    with serving(Web({"data/items.jl": path.read_bytes()})) as web:
+        assert texts(f"{web.address}/data/items.jl") == TEXTS
+    piped = tmp_path / "pipe"
+    os.mkfifo(piped)
+    with subprocess.Popen(
+        [sys.executable, "-c", f"open({str(piped)!r}, 'wb').write(open({str(path)!r}, 'rb').read())"]
+    ):
+        found = found_in(reading_of(metadata_fields=[]), piped)
+    if kind in {"parquet", "arrow"}:  # their ends say what is in them
+        assert "what is piped in can be read once" in refusals(found)[-1][1]
+    else:
+        assert [json.loads(value)["text"] for value in values(found)] == TEXTS
+
+
+@pytest.mark.parametrize(
+    "text", ["[a link](x)", "[INFO] begun", "{{Infobox|a}}", "{ pkgs }: pkgs", "{-# LANGUAGE #-}", "{a", "1,2\n3,4\n"]
+)
+def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
+    """What only begins a little like JSON is none; and whoever says that it is a text is believed."""
+    (tmp_path / "notes").write_text(text)
+    (tmp_path / "lines.txt").write_bytes(as_lines(ROWS))
+    assert texts(tmp_path / "notes") == [text]
+    (value,) = values(found_in(reading_of(choice="text"), tmp_path / "lines.txt"))
+    assert json.loads(value)["text"].encode() == as_lines(ROWS)
+
+
+def tar(kind: int) -> bytes:
+    """Return a tar archive."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=kind) as archive:
+        info = tarfile.TarInfo("a.txt")
+        info.size = 4
+        archive.addfile(info, io.BytesIO(b"text"))
+    return made.getvalue()
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + b"\nsize 146946961\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (LFS, "git lfs pull"),
+        (b"/annex/objects/SHA256E-s1--ab.txt\n", "git annex get"),
+        (tar(tarfile.USTAR_FORMAT), "a tar archive: unpack it"),
+        (tar(tarfile.GNU_FORMAT), "a tar archive: unpack it"),
+        (gzip.compress(tar(tarfile.PAX_FORMAT), mtime=0), "a tar archive: unpack it"),
+        (PACK["twice"](gzip.compress(b"text", mtime=0)), "compressed more than 2 times"),
+        (b"PK\3\4\n\0\0\0", "a zip archive"),
+        (b"7z\xbc\xaf'\x1c\0\4", "a 7z archive"),
+        (b"Rar!\x1a\7\1\0", "a RAR archive"),
+        (b"\x1f\x9d\x90text", "compressed in a way that is not read"),
+        (b"%PDF-1.4\n1 0 obj\n", "take its text out of it"),
+        (b"{\\rtf1 text}", "take its text out of it"),
+        (b"Obj\1\4\x14avro.codec", "write its rows as parquet"),
+        (b"SQLite format 3\0\x10", "--sql"),
+    ],
+)
+@pytest.mark.parametrize("name", ["data", "data.txt", "data.jsonl", "data.parquet", "data.csv", "data.warc"])
+def test_what_is_not_read_is_named_and_nothing_of_it_is_sent(name: str, data: bytes, why: str, tmp_path: Path) -> None:
+    """Whatever it is called; of a file called .gz, the name wins."""
+    (tmp_path / name).write_bytes(data)
+    (refused,) = found_in(reading_of(), tmp_path / name)
+    assert isinstance(refused, Refused)
+    assert refused.broken
+    assert why in refused.why
+    (tmp_path / "data.gz").write_bytes(LFS)
+    ((_, told),) = refusals(found_in(reading_of(), tmp_path / "data.gz"))
+    assert "git lfs pull" in told
+
+
+@given(
+    data=st.lists(
+        st.sampled_from([b"{", b'"', b"[", b"\n", b" ", b'{"text": "a"}', b"PAR1", b"x", b"\xef\xbb\xbf"])
+    ).map(b"".join)
+)
+def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
+    """However few bytes come at a time; and nothing of it is lost by looking."""
+    seekable = File("a", io.BufferedReader(io.BytesIO(data)))
+    pipe = Drops(data)
+    pipe.seekable = lambda: False  # type: ignore[method-assign]
+    piped = File("a", io.BufferedReader(pipe, 5))
+    looks = [open_file(file, "auto", None, MEMORY_BYTES) for file in (seekable, piped)]
+    assert looks[0] == looks[1] == look_at("a", data, "auto", None)
+    assert seekable.stream.read() == piped.stream.read() == data
+
+
+def test_a_name_that_says_what_is_not_so_does_no_harm(tmp_path: Path) -> None:
+    """Lines that are packed are no file of lines, so what is added to them is not taken for new ones."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(gzip.compress(as_lines(ROWS)))
+    source = FileSource(str(path), reading_of())
+    assert not source.grows
+    (chunk,) = source.chunks(Place())
+    assert len(chunk.items) == len(ROWS)
+
+
+def test_memory_that_a_file_demands_is_bounded_and_the_message_names_the_option(tmp_path: Path) -> None:
+    """A window of 256 MiB is read; less may be allowed, and more."""
+    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
+    (tmp_path / "a.jsonl.zst").write_bytes(packer.compress(as_lines(ROWS)) + packer.flush())
+    assert texts(tmp_path) == TEXTS
+    small = replace(reading_of(), unpack_memory=1 << 27)
+    ((_, why),) = refusals(found_in(small, tmp_path))
+    assert "over 134,217,728 bytes of memory: --unpack-memory 2GiB allows more" in why
+
+
+PIECES = [b"<|end|>", b"\n", b"\r\n", b"a", b"bc", b"<|", b"|>", b" "]
+
+
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=30), separator=st.sampled_from(["<|end|>", "\n\n", "a"]))
+def test_a_text_is_cut_at_each_separator_and_goes_on_from_any_document(pieces: list[bytes], separator: str) -> None:
+    """Wherever blocks end; numbers count what is empty, too."""
+    data = b"".join(pieces)
+    needs = Needs(1000, separator=separator)
+
+    def entries(start: Place) -> list[Entry]:
+        return list(read_text(File("a", io.BufferedReader(Drops(data), 5)), needs, start))
+
+    found = entries(Place())
+    parts = re.split(separator.replace("\n", "\r?\n").replace("|", "[|]").encode(), data)
+    expected = [(number, part.strip(b"\r\n")) for number, part in enumerate(parts, 1) if part.strip()]
+    assert [(number, content.data) for number, _, content in found if isinstance(content, Text)] == expected
+    for index, (number, at, _) in enumerate(found):
+        assert entries(Place(number, at)) == found[index + 1 :]
+
+
+def test_a_text_between_separators_that_is_too_long_takes_no_other_with_it() -> None:
+    """It is passed over in pieces."""
+    data = b"one|" + b"x" * (5 << 20) + b"|three"
+    found = list(read_text(File("a", io.BufferedReader(io.BytesIO(data))), Needs(1000, separator="|"), Place()))
+    assert [number for number, _, _ in found] == [1, 2, 3]
+    assert [type(content) for _, _, content in found] == [Text, Bad, Text]
+
+
+ABOUT = [
+    "_SUCCESS",
+    "_started_12",
+    "_committed_12",
+    "_committed_vacuum1",
+    "_temporary/0/part-0",
+    ".part-0.crc",
+    "a.crc",
+]
+MARKS = {
+    "Delta Lake": "_delta_log/00000000000000000000.json",
+    "Iceberg": "metadata/00000-0a1b2c3d-0000-4000-8000-000000000000.metadata.json",
+    "Hudi": ".hoodie/hoodie.properties",
+    "Lance": "_versions/1.manifest",
+}
+
+
+def put_all(folder: Path, names: list[str]) -> None:
+    """Write files, and all of them into an archive beside the folder."""
+    with ZipFile(folder.with_suffix(".zip"), "w") as archive:
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("text")
+            archive.write(folder / name, name)
+
+
+def test_what_other_programs_leave_beside_data_is_not_read(tmp_path: Path) -> None:
+    """In folders, patterns and archives; other names that begin so are data."""
+    put_all(tmp_path / "data", [*ABOUT, "_posts/a.md", "__init__.py"])
+    for path in ("data", "data/*", "data/**", "data.zip"):
+        assert len(texts(tmp_path / path)) == 2
+
+
+@pytest.mark.parametrize("table", [*MARKS])
+def test_tables_are_named_and_no_file_of_theirs_is_read(table: str, tmp_path: Path) -> None:
+    """However they are named: as a folder, above it, within it, by a pattern; what is beside them is read."""
+    put_all(tmp_path / "data", [f"t/{MARKS[table]}", "t/lang=en/a.txt", "t/b.txt", "beside/c.txt"])
+    for path in ("data", "data.zip", "data/*", "data/**/*.txt"):
+        found = found_in(reading_of(), tmp_path / path)
+        ((where, why),) = refusals(found)
+        assert where in {"t", "data.zip!t"}
+        assert f"a table of {table}" in why
+        assert len(values(found)) == 1
+    for path in ("data/t", "data/t/lang=en", "data/t/*.txt", "data/t/b.txt"):
+        assert [f"a table of {table}" in why for _, why in refusals(found_in(reading_of(), tmp_path / path))] == [True]
+        assert values(found_in(reading_of(), tmp_path / path)) == []

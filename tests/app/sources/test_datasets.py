@@ -1,0 +1,347 @@
+"""Data sets of Hugging Face: on disk, and streamed from a folder as from the hub."""
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from tests.app.sources.files import as_lines, write_jsonl
+from tests.app.sources.hub import NAME, OLD_NAME, Hub, hub
+from tests.app.sources.reading import reading_of
+from tokenmill.app.sources import FolderWalk, Item, Refused, find_sources, read_items
+from tokenmill.app.sources.datasets import DatasetInfo, SplitInfo
+from tokenmill.app.tools.produce import dry_run
+from tokenmill.errors import InputError
+
+ROWS: list[dict[str, Any]] = [{"id": f"n{number}", "text": f"text {number}"} for number in range(20)]
+
+
+def read(path: Path | str, split: str | None = None) -> list[Item | Refused]:
+    """Return what the data set yields."""
+    return list(read_items(find_sources([str(path)], reading_of(), split)))
+
+
+def test_a_data_set_is_streamed(tmp_path: Path) -> None:
+    """`hf://` takes whatever `load_dataset` does, a folder of files too."""
+    write_jsonl(tmp_path / "train.jsonl", ROWS)
+
+    found = read(f"hf://{tmp_path}", "train")
+
+    assert [json.loads(item.value) for item in found if isinstance(item, Item)] == ROWS
+
+
+READ_TWICE = """
+import sys
+from importlib.util import find_spec
+from tests.app.sources.reading import reading_of
+from tokenmill.app.sources import find_sources, read_items
+from tokenmill.errors import InputError
+
+for _ in range(2):
+    sources = find_sources([sys.argv[1]], reading_of(plain=True), "train")
+    print(sources[0].signature().decode(), *(item.text for item in read_items(sources)))
+try:
+    find_sources([sys.argv[1] + "-of-nobody"], reading_of())[0].signature()
+except InputError as error:
+    print(error)
+
+import datasets.config
+print(datasets.config.TORCH_AVAILABLE == (find_spec("torch") is not None))
+"""
+"""In a process of its own, for the libraries take the hub's address from the environment when they are imported."""
+
+
+@pytest.mark.slow
+def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path) -> None:
+    """Though somebody pushes another one in between; the next call notices that, and what is not there is named."""
+    command = [sys.executable, "-c", READ_TWICE, f"hf://{NAME}"]
+    with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}, {"text": "newer"}])]) as server:
+        environment = {"HF_ENDPOINT": server.address, "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
+        done = subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=True
+        )
+        first, second = server.commits
+
+    old, new, missing, left_alone = done.stdout.splitlines()
+    assert old == f"{first} old"
+    assert new == f"{second} new newer"
+    assert missing.startswith(f"hf://{NAME}-of-nobody: the hub does not tell its commit")
+    assert missing.endswith("check the name and the connection, or send it in one go (--no-resume)")
+    assert left_alone == "True", "a program that reads our sources cannot train with the library any more"
+
+
+COMMAND = """
+import os, sys
+from tokenmill.app.cli import main
+
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    print(ended.code, "datasets" in sys.modules, "torch" in sys.modules, os.environ.get("USE_TORCH"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("said", "ended"), [(None, "0 True False None"), ("1", "0 True True 1")], ids=["by itself", "where it is wanted"]
+)
+@pytest.mark.parametrize("command", [["produce", "raw-text", "--dry-run"], ["try", "--tokenizer", "bytes"]])
+def test_a_command_loads_no_torch_for_rows_of_text(
+    tmp_path: Path, command: list[str], said: str | None, ended: str
+) -> None:
+    """It takes seconds. The environment may want it, and is afterwards as it was."""
+    (tmp_path / "rows").mkdir()
+    write_jsonl(tmp_path / "rows" / "train.jsonl", ROWS)
+    environment = {name: value for name, value in os.environ.items() if name != "USE_TORCH"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *command, f"hf://{tmp_path}/rows", "--split", "train"],
+        env=environment if said is None else {**environment, "USE_TORCH": said},
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1:] == [ended], done.stderr
+
+
+READ = """
+import sys
+from tests.app.sources.reading import reading_of
+from tokenmill.app.sources import find_sources, read_items
+from tokenmill.app.sources.items import Item
+
+for address in sys.argv[1:]:
+    sources = find_sources([address], reading_of(plain=True))
+    items = list(read_items(sources))
+    commit = sources[0].signature().decode().strip("0")
+    print(commit, *(item.text if isinstance(item, Item) else item.why for item in items), sep="|")
+"""
+CONFIGURATIONS = b"""---
+configs:
+- config_name: conf-1
+  data_files: train.jsonl
+---
+"""
+
+
+def read_on_hub(tmp_path: Path, server: Hub, *addresses: str) -> list[list[str]]:
+    """Return commit and texts of each address, read from a hub by a process that knows no other."""
+    environment = {"HF_ENDPOINT": server.address, "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
+    command = [sys.executable, "-c", READ, *addresses]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.split("|") for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_data_set_without_an_owner_has_configurations_and_revisions(tmp_path: Path) -> None:
+    """Two parts are an owner's data set first, then a configuration; it can also be said with name=."""
+    with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}])], CONFIGURATIONS) as server:
+        first, second = server.commits
+        found = read_on_hub(
+            tmp_path,
+            server,
+            f"hf://{OLD_NAME}/conf-1?split=train&revision={first}",
+            f"hf://{OLD_NAME}?name=conf-1&split=train&revision={first}",
+            f"hf://{OLD_NAME}?revision={first}",
+            f"hf://{OLD_NAME}/conf-1?split=train&revision={second}",
+            f"hf://{OLD_NAME}/conf-1?split=train",
+        )
+
+    assert found == [["1", "old"], ["1", "old"], ["1", "old"], ["2", "new"], ["1", "old"]]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the library leaves a csv file open
+def test_builders_read_files_with_arguments_of_their_own(tmp_path: Path) -> None:
+    """Files, a folder of a data set, a pattern; and what only this loader knows."""
+    (tmp_path / "a.csv").write_text("text;id\none;1\n")
+    (tmp_path / "b.txt").write_text("two\nlines\n\nthree\n")
+    (tmp_path / "deep").mkdir()
+    write_jsonl(tmp_path / "deep" / "c.jsonl", ROWS[:2])
+    (tmp_path / "d.json").write_text(json.dumps({"version": 1, "rows": ROWS[:3]}))
+
+    def texts(address: str) -> list[str]:
+        return [item.text if isinstance(item, Item) else item.why for item in read(address)]
+
+    assert texts(f"hf://csv?data_files={tmp_path}/a.csv&sep=;") == ["one"]
+    assert texts(f"hf://text?data_files={tmp_path}/b.txt&sample_by=paragraph") == ["two\nlines", "three\n"]
+    assert texts(f"hf://{tmp_path}?data_dir=deep") == ["text 0", "text 1"]
+    assert texts(f'hf://json?data_files={{"a":"{tmp_path}/deep/*.jsonl"}}&split=a') == ["text 0", "text 1"]
+    assert texts(f"hf://json?data_files={tmp_path}/d.json&field=rows") == ["text 0", "text 1", "text 2"]
+    (refused,) = read(f"hf://csv?data_files={tmp_path}/a.csv&languages=en,de")
+    assert isinstance(refused, Refused)
+    assert refused.broken
+    assert "languages" in refused.why
+
+
+class Canary:
+    """Leaves a trace where it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.trace,)
+
+
+@pytest.mark.parametrize(
+    "builder", ["pandas", "webdataset", "sql", "cache", "generator", "spark", "imagefolder", "hdf5", "iceberg"]
+)
+def test_no_builder_runs_what_is_in_a_file(builder: str, tmp_path: Path) -> None:
+    """Only those of text and tables are allowed, and no other one gets to see a file."""
+    trace = tmp_path / "trace"
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps(Canary(trace)))
+
+    (refused,) = read(f"hf://{builder}?data_files={tmp_path}/x.pkl&split=train")
+
+    assert isinstance(refused, Refused)
+    assert f"files of the builder {builder!r} are not read" in refused.why
+    assert refused.broken
+    assert not trace.exists()
+
+
+def test_a_folder_does_not_choose_another_builder(tmp_path: Path) -> None:
+    """What its files are called decides it in the library."""
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        member = tarfile.TarInfo("1.pth")
+        member.size = len(data := pickle.dumps(Canary(tmp_path / "trace")))
+        archive.addfile(member, io.BytesIO(data))
+
+    (refused,) = read(f"hf://{tmp_path}?split=train")
+
+    assert isinstance(refused, Refused)
+    assert "files of the builder 'webdataset' are not read" in refused.why
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_folder_does_not_lead_out_of_itself(tmp_path: Path) -> None:
+    """By what its card says, or by a link; unless that is wanted, or the file is named."""
+    write_jsonl(tmp_path / "outside.jsonl", ROWS)
+    for name in ("card", "link"):
+        (tmp_path / name).mkdir()
+    card = "---\nconfigs:\n- config_name: default\n  data_files: ../outside.jsonl\n---\n"
+    (tmp_path / "card" / "README.md").write_text(card)
+    (tmp_path / "link" / "train.jsonl").symlink_to(tmp_path / "outside.jsonl")
+
+    for name in ("card", "link"):
+        (refused,) = read(f"hf://{tmp_path / name}?split=train")
+        assert isinstance(refused, Refused)
+        assert "outside.jsonl is outside of it" in refused.why or "train.jsonl is outside of it" in refused.why
+        (source,) = find_sources(
+            [f"hf://{tmp_path / name}?split=train"], reading_of(), walk=FolderWalk(follow_links=True)
+        )
+        assert len(list(read_items([source]))) == len(ROWS)
+    assert len(read(f"hf://json?data_files={tmp_path}/outside.jsonl&split=train")) == len(ROWS)
+
+
+@pytest.mark.parametrize("argument", ["trust_remote_code=true", "token=x", 'storage_options={"key":"x"}'])
+def test_arguments_that_hold_a_secret_or_run_code_are_refused(argument: str) -> None:
+    """They would be in ids and logs."""
+    with pytest.raises(InputError, match=rf"{argument.partition('=')[0]}= cannot be given"):
+        find_sources([f"hf://owner/name?{argument}"], reading_of())
+
+
+def test_a_changed_file_of_a_builder_is_noticed(tmp_path: Path) -> None:
+    """By its size or time, as with any file."""
+    signatures = []
+    for content in ("one", "another"):
+        (tmp_path / "a.txt").write_text(content)
+        os.utime(tmp_path / "a.txt", ns=(0, 0))
+        (source,) = find_sources([f"hf://text?data_files={tmp_path}/a.txt"], reading_of())
+        signatures.append(source.signature())
+
+    assert signatures[0] != signatures[1]
+    with pytest.raises(InputError, match=r"hf://text.data_files=.*nothing"):
+        find_sources([f"hf://text?data_files={tmp_path}/nothing.txt"], reading_of())[0].signature()
+
+
+def test_the_split_is_said_once(tmp_path: Path) -> None:
+    """In the address or beside it."""
+    write_jsonl(tmp_path / "train.jsonl", ROWS)
+
+    assert len(read(f"hf://{tmp_path}?split=train", "train")) == len(ROWS)
+    with pytest.raises(InputError, match="give one of them"):
+        read(f"hf://{tmp_path}?split=train", "test")
+
+
+CARD = """---
+dataset_info:
+  features:
+  - name: text
+    dtype: string
+  splits:
+  - name: train
+    num_bytes: 60
+    num_examples: 20
+  - name: test
+    num_bytes: 6
+    num_examples: 1
+  download_size: 99
+---
+"""
+
+
+def test_a_dry_run_tells_what_is_known(tmp_path: Path) -> None:
+    """Features, splits, rows and bytes, of the card of a data set, of a saved one, and of bare files."""
+    (tmp_path / "card").mkdir()
+    write_jsonl(tmp_path / "card" / "train.jsonl", ROWS)
+    write_jsonl(tmp_path / "card" / "test.jsonl", ROWS[:1])
+    (tmp_path / "card" / "README.md").write_text(CARD)
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    paths = [f"hf://{tmp_path}/card", str(tmp_path / "saved"), f"hf://json?data_files={tmp_path}/card/test.jsonl"]
+
+    found = dry_run(find_sources([*paths, "hf://csv?data_files=/none"], reading_of(), None), "raw", limit=1)
+
+    card, saved, bare, missing = found.known
+    assert card == DatasetInfo(paths[0], {"text": "string"}, {"train": SplitInfo(20, 60), "test": SplitInfo(1, 6)}, 99)
+    assert (saved.features, [*saved.splits]) == ({"id": "string", "text": "string"}, ["all"])
+    assert saved.splits["all"].rows == 20
+    assert (saved.splits["all"].bytes or 0) > 100
+    size = (tmp_path / "card" / "test.jsonl").stat().st_size
+    assert bare == DatasetInfo(paths[2], None, {"train": SplitInfo()}, size)
+    assert "/none" in missing.why_not
+
+
+def test_a_split_must_be_chosen_where_there_are_several(tmp_path: Path) -> None:
+    """It says which there are."""
+    half = datasets.Dataset.from_list(ROWS[:10])
+    datasets.DatasetDict({"train": half, "test": datasets.Dataset.from_list(ROWS[10:])}).save_to_disk(
+        tmp_path / "saved"
+    )
+
+    found = read(tmp_path / "saved", "test")
+    assert [json.loads(item.value) for item in found if isinstance(item, Item)] == ROWS[10:]
+    (refused,) = read(tmp_path / "saved")
+    assert isinstance(refused, Refused)
+    assert refused.broken
+    assert "has the splits train, test: choose one with --split" in refused.why
+
+
+def test_a_data_set_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """A wrong column, too."""
+    datasets.Dataset.from_list([{"body": "x"}]).save_to_disk(tmp_path / "saved")
+
+    (refused,) = read(tmp_path / "saved")
+    assert isinstance(refused, Refused)
+    assert "no column 'text' or 'content'; there are: 'body'" in refused.why
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the extra to install, before anything is read."""
+    for name in ("datasets", "pyarrow.ipc", "pyarrow.parquet", "brotli"):
+        monkeypatch.setitem(sys.modules, name, None)
+    extras = {"hf://some/where": "hf"}
+    for name in ("a.parquet", "a.arrow", "a.warc.gz"):
+        (tmp_path / name).touch()
+        extras[str(tmp_path / name)] = "produce"
+
+    for path, extra in extras.items():
+        with pytest.raises(InputError, match=rf"pip install '\.\[{extra}\]'"):
+            find_sources([path], reading_of())

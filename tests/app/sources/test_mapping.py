@@ -1,0 +1,236 @@
+"""`--map`: a function of one's own on every row."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Semaphore
+
+import pytest
+
+from tests.app.sources.files import as_lines, write_csv, write_gzip, write_jsonl
+from tests.app.sources.reading import found_in, reading_of, refusals, values
+from tokenmill.app.sources import Item, Refused, find_sources, read_items
+from tokenmill.app.sources.formats import Entry, Text
+from tokenmill.app.sources.items import Place
+from tokenmill.app.sources.mapping import BATCH, BATCH_BYTES, Mapping, physical_cores
+from tokenmill.app.sources.reading_order import AHEAD_BYTES
+from tokenmill.errors import InputError
+
+SHOUT = "tests.app.sources.maps:shout"
+LIST = "tests.app.sources.maps:shout_all"
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def mapping() -> Iterator[Mapping]:
+    """`maps.shout` in two processes."""
+    mapping = Mapping(SHOUT, processes=2)
+    yield mapping
+    mapping.close()
+
+
+@pytest.mark.slow
+def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_path: Path) -> None:
+    """More rows than one trip takes; what the function refuses is named with its line, what it drops is not."""
+    rows = [{"id": str(number), "text": f"text {number}"} for number in range(5 * BATCH)]
+    rows[7]["text"], rows[8]["text"], rows[9]["text"], rows[10]["text"] = "drop", "fail", "plain", "panic"
+    write_jsonl(tmp_path / "a.jsonl", rows)
+    write_csv(tmp_path / "b.csv", rows[:2])
+    write_gzip(tmp_path / "c.jsonl.gz", rows[:80])
+    cut = (tmp_path / "c.jsonl.gz").read_bytes()
+    (tmp_path / "c.jsonl.gz").write_bytes(cut[:-30])
+
+    found = found_in(reading_of(mapping=mapping), tmp_path / "a.jsonl", tmp_path / "b.csv", tmp_path / "c.jsonl.gz")
+
+    texts = [json.loads(value)["text"] for value in values(found)]
+    expected = [row["text"].upper() for row in rows if row["text"] not in ("drop", "fail", "plain", "panic")]
+    expected.insert(7, "a text")
+    first = len(expected) + 2
+    assert texts[:first] == [*expected, *expected[:2]]
+    assert texts[first:] == expected[: len(texts) - first]
+    assert len(texts) > len(rows) + 30, "what was read before the damage is there"
+    assert refusals(found)[0] == ("a.jsonl:9", "--map: ValueError: not this one")
+    assert refusals(found)[1][0] == "a.jsonl:11"
+    assert "panicked" in refusals(found)[1][1]
+    assert refusals(found)[-1][0] == "c.jsonl.gz"
+
+
+@pytest.mark.parametrize("name", ["no.such.module:f", "json:no_such", "json", "json:__doc__"])
+def test_a_function_that_is_not_there_is_named(name: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(InputError, match="--map"):
+        Mapping(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "seconds", "why"),
+    [
+        (SHOUT, "die", 60, "its process was ended by signal 9"),
+        (SHOUT, "hang", 0.5, "it has not returned for 0.5 seconds"),
+        (LIST, "leave", 60, "it ended its process with exit code 3"),
+        (LIST, "hang", 0.5, "it has not returned for 0.5 seconds"),
+    ],
+)
+@pytest.mark.slow
+def test_a_function_that_ends_its_process_or_hangs_ends_the_run_at_that_row(
+    name: str, text: str, seconds: float, why: str, tmp_path: Path
+) -> None:
+    """File and line are named, what came before it is there, and what one can do is told."""
+    rows = [{"text": f"text {number}"} for number in range(6 * BATCH)]
+    rows[4 * BATCH + 3]["text"] = text
+    write_jsonl(tmp_path / "a.jsonl", rows)
+    with closing(Mapping(name, 2, BATCH if name == LIST else None, seconds)) as mapping:
+        items = read_items(find_sources([str(tmp_path / "a.jsonl")], reading_of(mapping=mapping)))
+        found: list[Item | Refused] = []
+        with pytest.raises(InputError, match=rf"--map {name}: {why}.*, at .*a\.jsonl:{4 * BATCH + 4}\. What was"):
+            found.extend(items)  # those before the error stay
+
+    # They come by chunks, and the one with the row is not complete: the next call makes it anew.
+    texts = [json.loads(value)["text"] for value in values(found)]
+    assert texts == [f"TEXT {number}" for number in range(len(texts))]
+    assert len(texts) <= 4 * BATCH
+
+
+@pytest.mark.slow
+def test_a_process_that_the_system_ended_once_is_no_loss(tmp_path: Path) -> None:
+    """Its rows are given to another one, in their place."""
+    rows = [{"text": f"text {number}"} for number in range(3 * BATCH)]
+    rows[BATCH + 3] = {"text": "die once", "mark": str(tmp_path / "mark")}
+    write_jsonl(tmp_path / "a.jsonl", rows)
+
+    with closing(Mapping(SHOUT, 2)) as mapping:
+        found = found_in(reading_of(mapping=mapping), tmp_path / "a.jsonl")
+
+    assert [json.loads(value)["text"] for value in values(found)] == [row["text"].upper() for row in rows]
+
+
+@pytest.mark.slow
+def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
+    """Of as many rows as one says; a row that is refused or dropped harms no other, though the list is made again."""
+    rows = [{"id": str(number), "text": f"text {number}"} for number in range(100)]
+    rows[25]["text"], rows[26]["text"], rows[27]["text"], rows[37]["text"] = "drop", "fail", "plain", "lock"
+    data = b"".join([as_lines(rows[:90]), b"{\n[]\n", as_lines(rows[90:])])
+    (tmp_path / "a.jsonl").write_bytes(data)
+
+    with closing(Mapping(LIST, 3, 10)) as mapping:
+        found = found_in(reading_of(mapping=mapping), tmp_path / "a.jsonl")
+
+    made = [json.loads(value) for value in values(found)]
+    expected = [row["text"].upper() for row in rows if row["text"] not in ("drop", "fail", "plain", "lock")]
+    assert [row["text"] for row in made] == [*expected[:25], "a text", *expected[25:]]
+    where, why = zip(*refusals(found), strict=True)
+    assert where == ("a.jsonl:27", "a.jsonl:38", "a.jsonl:91", "a.jsonl:92")
+    assert why[0] == "--map: ValueError: not this one"
+    assert why[1].startswith("--map: what it returned cannot leave its process: TypeError")
+    assert why[3] == "--map: TypeError: not a JSON object"
+
+
+@pytest.mark.slow
+def test_mapped_rows_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same documents with the same numbers, though lists begin elsewhere then."""
+    monkeypatch.setattr("tokenmill.app.sources.file_sources.CHUNK_ENTRIES", 7)
+    rows = [{"id": str(number), "text": "drop" if number % 5 == 3 else f"text {number}"} for number in range(40)]
+    write_csv(tmp_path / "a.csv", rows)
+    with closing(Mapping(LIST, 2, 3)) as mapping:
+        (source,) = find_sources([str(tmp_path / "a.csv")], reading_of(mapping=mapping))
+        chunks = list(source.chunks(Place()))
+        again = [[chunk.items for chunk in source.chunks(chunk.after)] for chunk in chunks[:-1]]
+
+    assert sum(len(chunk.items) for chunk in chunks) == 32
+    assert again == [[chunk.items for chunk in chunks[number:]] for number in range(1, len(chunks))]
+
+
+def test_there_is_a_process_for_each_physical_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of those that this process may use; where nobody tells, each processor counts."""
+    for cpu, siblings in ((0, "0,4"), (1, "1,5"), (4, "0,4"), (5, "1,5"), (6, "6")):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
+    monkeypatch.setattr("tokenmill.app.sources.mapping._CPUS", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 4, 5, 8, 9})
+
+    assert physical_cores() == 4
+
+
+@pytest.mark.slow
+def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
+    """Even in the middle of a call that never returns."""
+    mark = tmp_path / "mark"
+    write_jsonl(tmp_path / "a.jsonl", [{"text": "hang", "mark": str(mark)}])
+    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", "raw", str(tmp_path / "a.jsonl")]
+    with subprocess.Popen([*command, "--map", SHOUT, "--dry-run"]) as parent:
+        wait_for(lambda: mark.exists() and mark.read_text())
+        parent.kill()
+
+    wait_for(lambda: not Path(f"/proc/{mark.read_text()}").exists())
+
+
+def wait_for(ready: Callable[[], object]) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_large_rows_are_read_a_bounded_number_of_bytes_ahead(mapping: Mapping) -> None:
+    """As many as fit, be the function as slow as it may."""
+    size, count = 100_000, 400
+    read = taken = most = 0
+
+    def entries() -> Iterator[Entry]:
+        nonlocal read, most
+        for number in range(count):
+            read += size
+            most = max(most, read - taken)
+            yield number, 0, Text(b"x" * size)
+
+    for _, _, content in mapping.of(entries()):
+        assert content == {"text": "X" * size}
+        taken += size
+
+    assert taken == count * size
+    # What waits, and beside it a batch that is read, one that is about to wait, and one that is taken.
+    assert most <= AHEAD_BYTES + 3 * (BATCH_BYTES + size)
+
+
+@pytest.mark.slow
+def test_piped_rows_come_before_those_behind_them_are_there(mapping: Mapping) -> None:
+    """Each is there before the one behind it is."""
+    taken = Semaphore(0)
+
+    def entries() -> Iterator[Entry]:
+        for number in range(5):
+            yield number, 0, Text(b"%d" % number)
+            if not taken.acquire(timeout=PATIENCE_SECONDS):
+                raise TimeoutError
+
+    found = []
+    for _, _, content in mapping.of(entries(), piped=True):
+        found.append(content)
+        taken.release()
+
+    assert found == [{"text": str(number)} for number in range(5)]
+
+
+@pytest.mark.slow
+def test_a_pipe_that_stays_open_holds_nothing_up() -> None:
+    """Its rows are mapped as they come, and the end of the run does not wait for another one."""
+    options = ["--format", "lines", "--map", SHOUT, "--dry-run", "--limit", "2", "--json"]
+    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", "raw", "-", *options]
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"one\ntwo\nthree\n")
+        done = subprocess.run(command, stdin=reading, capture_output=True, timeout=PATIENCE_SECONDS, check=True)
+    finally:
+        os.close(writing)
+        os.close(reading)
+
+    samples = json.loads(done.stdout)["samples"]
+    assert [json.loads(sample)["text"] for sample in samples] == ["ONE", "TWO"]

@@ -1,0 +1,238 @@
+"""What lies in a folder that somebody else filled: it neither hangs nor leads elsewhere, and nothing goes unnamed."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.app.sources.reading import reading_of
+from tokenmill.app.sources import FolderWalk, Item, Refused, find_sources, is_piped, read_items
+from tokenmill.app.sources.source_changes import look_at_source, look_at_sources
+
+COMMAND = str(Path(sys.executable).with_name("tokenmill"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with two files, beside one that is none of its business."""
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "secret.txt").write_text("secret")
+    (tmp_path / "elsewhere" / "deep" / "more.txt").write_text("more")
+    found = tmp_path / "data"
+    (found / "sub").mkdir(parents=True)
+    (found / "a.txt").write_text("a")
+    (found / "sub" / "b.txt").write_text("b")
+    return found
+
+
+def texts(paths: Iterable[Path | str], walk: FolderWalk) -> list[str]:
+    """Return the texts that are read, in order."""
+    sources = find_sources([str(path) for path in paths], reading_of(), walk=walk)
+    return [item.text for item in read_items(sources) if isinstance(item, Item)]
+
+
+def test_what_is_no_regular_file_is_named_and_left_out(folder: Path) -> None:
+    """A pipe, a link to one, a socket, a device: each of them would block, or never end."""
+    os.mkfifo(folder / "c.txt")
+    (folder / "d.txt").symlink_to("c.txt")
+    (folder / "e.txt").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as bound:
+        here = os.open(folder, os.O_RDONLY)
+        bound.bind(f"/proc/self/fd/{here}/f.txt")  # such a name must be short
+        os.close(here)
+
+    for path in (folder, f"{folder}/*", f"{folder}/**/*.txt"):
+        walk = FolderWalk()
+        assert sorted(texts([path], walk)) == ["a", "b"]
+        said = [words.partition(str(folder))[2].split("; ")[0] for words in walk.left_out]
+        assert said == [
+            "/c.txt is left out: it is a pipe",
+            "/d.txt is left out: it is a pipe",
+            "/e.txt is left out: it is a device",
+            "/f.txt is left out: it is a socket",
+        ]
+
+
+@pytest.mark.parametrize("pattern", ["", "/*", "/**", "/**/*.txt", "/*/*.txt"])
+def test_links_that_lead_out_are_followed_only_where_that_is_wanted(folder: Path, pattern: str) -> None:
+    """Links to files and to folders; what is left out is named with where it leads."""
+    (folder / "link.txt").symlink_to("../elsewhere/secret.txt")
+    (folder / "links").symlink_to("../elsewhere")
+    own = {"b"} if pattern == "/*/*.txt" else {"a", "b"}
+    linked = {"secret", "more"} - ({"more"} if pattern == "/*/*.txt" else set())
+
+    walk = FolderWalk()
+    assert set(texts([f"{folder}{pattern}"], walk)) == own
+    assert any(f"it links to {folder.parent / 'elsewhere'}" in words for words in walk.left_out)
+    assert all("--follow-links" in words for words in walk.left_out)
+
+    walk = FolderWalk(follow_links=True)
+    assert set(texts([f"{folder}{pattern}"], walk)) == own | linked
+    assert not walk.left_out
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("pattern", ["", "/**"])
+def test_links_in_circles_end(folder: Path, pattern: str) -> None:
+    """Whatever is followed, each folder is read once; two such links are enough for paths without end."""
+    for name in ("one", "two", "three"):
+        (folder / name).symlink_to(".")
+        (folder / "sub" / name).symlink_to("..")
+    (folder / "up").symlink_to("..")
+    (folder.parent / "elsewhere" / "back").symlink_to("../data")
+
+    assert texts([f"{folder}{pattern}"], FolderWalk()) == ["a", "b"]
+    assert sorted(texts([f"{folder}{pattern}"], FolderWalk(follow_links=True))) == ["a", "b", "more", "secret"]
+
+
+def test_links_within_a_folder_are_its_files(folder: Path) -> None:
+    """A link to a file is one more; the files of a linked folder are there by their own names."""
+    (folder / "again.txt").symlink_to("sub/b.txt")
+    (folder / "subs").symlink_to("sub")
+
+    walk = FolderWalk()
+    assert texts([folder], walk) == ["a", "b", "b"]
+    assert not walk.left_out
+
+
+def test_a_link_that_is_named_is_followed(folder: Path) -> None:
+    """Whoever names it means what it leads to."""
+    (folder.parent / "link").symlink_to("data")
+    (folder.parent / "file.txt").symlink_to("elsewhere/secret.txt")
+
+    walk = FolderWalk()
+    assert texts([folder.parent / "link", folder.parent / "file.txt"], walk) == ["a", "b", "secret"]
+    assert not walk.left_out
+
+
+@pytest.mark.slow
+def test_folders_may_be_as_deep_as_paths_are_long(folder: Path) -> None:
+    """Deeper than Python calls functions; a folder whose path is too long is named."""
+    before = Path.cwd()
+    try:
+        os.chdir(folder)
+        for _ in range(2100):
+            Path("d").mkdir()
+            os.chdir("d")
+    finally:
+        os.chdir(before)
+
+    walk = FolderWalk()
+    assert texts([folder], walk) == ["a", "b"]
+    subprocess.run(["/bin/rm", "-rf", str(folder / "d")], check=True)
+
+
+@pytest.mark.parametrize("name", ["<(printf 'one\\ntwo\\n')", "/dev/stdin"])
+@pytest.mark.slow
+def test_a_pipe_that_is_named_is_read_to_its_end(name: str) -> None:
+    """A shell's ``<(command)``, or standard input by its path; with as many chunks as there are lines."""
+    line = f"printf 'one\\ntwo\\n' | {COMMAND} produce --dry-run --lines --plain raw {name}"
+
+    ended = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+
+    assert ended.stdout.splitlines()[:2] == ["one", "two"], ended.stderr
+    assert ended.returncode == 0
+
+
+def test_nothing_of_a_pipe_is_lost_to_those_who_look_first(tmp_path: Path) -> None:
+    """A run notes what its files are; what it would read of a pipe for that, nobody could read again."""
+    os.mkfifo(tmp_path / "pipe.txt")
+    both = os.open(tmp_path / "pipe.txt", os.O_RDWR)
+    os.write(both, b"all of it")
+    sources = find_sources([str(tmp_path / "pipe.txt")], reading_of())
+
+    (seen,) = look_at_sources(sources)
+
+    assert (seen.seen.size, seen.seen.lines) == (0, -1)
+    assert os.read(both, 100) == b"all of it"
+    os.close(both)
+    assert is_piped(str(tmp_path / "pipe.txt"))
+    assert is_piped("-")
+    assert not any(map(is_piped, ["hf://name", str(tmp_path), __file__, str(tmp_path / "nothing")]))
+
+
+@pytest.mark.slow
+def test_names_of_any_bytes_are_read_and_shown(tmp_path: Path) -> None:
+    """What is no UTF-8, and what would tell a terminal something: the text is sent, and what is said is escaped."""
+    odd = tmp_path / os.fsdecode(b"caf\xe9\x1b]52;c;AAAA\x07\n[bold]")
+    odd.mkdir()
+    (odd / os.fsdecode(b"\xff\x9b.txt")).write_text("text")
+    (odd / "\u202eevil\x1b[2J.bin").write_bytes(b"\0")
+    os.mkfifo(odd / "\x1b[8mpipe")
+
+    ended = subprocess.run(
+        [COMMAND, "produce", "--dry-run", "raw", odd, tmp_path / "\x1bnothing*"], capture_output=True, check=False
+    )
+    assert b"\\x1bnothing*: matches nothing" in ended.stderr
+    ended = subprocess.run([COMMAND, "produce", "--dry-run", "raw", odd], capture_output=True, check=False)
+
+    out, err = ended.stdout.decode(), ended.stderr.decode()
+    assert "1 document" in out
+    assert "\\u202eevil\\x1b[2J.bin: not text" in err
+    assert "\\x1b[8mpipe is left out: it is a pipe" in err
+    assert all(character == "\n" or character.isprintable() or character == "\ufffd" for character in out + err)
+
+
+def _swap_for_fifo(file: Path, _: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def _swap_for_link(file: Path, outside: Path) -> None:
+    file.unlink()
+    file.symlink_to(outside)
+
+
+def _swap_folder(file: Path, outside: Path) -> None:
+    file.parent.rename(file.parent.with_name("away"))
+    (outside.parent / file.name).write_text(outside.read_text())
+    file.parent.symlink_to(outside.parent)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("swap", [_swap_for_fifo, _swap_for_link, _swap_folder])
+def test_what_is_put_in_the_place_of_a_file_that_was_found_is_not_read(
+    swap: Callable[[Path, Path], None], suffix: str, tmp_path: Path
+) -> None:
+    """A link would send what was never meant to be sent, a pipe would hold the command up for ever."""
+    outside = tmp_path / "outside" / "secret"
+    file = tmp_path / "folder" / "in" / f"a.{suffix}"
+    for path in (outside, file):
+        path.parent.mkdir(parents=True)
+        path.write_text('{"text": "S3cret"}')
+    paths = [str(tmp_path / "folder"), f"{tmp_path}/folder/**/*.{suffix}", f"{tmp_path}/folder/*/*.{suffix}"]
+    sources = [source for path in paths for source in find_sources([path], reading_of())]
+    assert len(sources) == len(paths)
+    swap(file, outside)
+    for source in sources:
+        (refused,) = read_items([source])
+        assert isinstance(refused, Refused)
+        assert "something was put in its place" in refused.why
+        assert look_at_source(source).seen.digest.startswith("error")
+
+
+def test_links_within_a_folder_are_read(tmp_path: Path) -> None:
+    """As before; and those that lead out of it where that is wanted."""
+    (tmp_path / "out.txt").write_text("out")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").write_text("in")
+    (tmp_path / "folder" / "b.txt").symlink_to("a.txt")
+    (tmp_path / "folder" / "c.txt").symlink_to(tmp_path / "out.txt")
+    for follow, expected in ((False, [b"in", b"in"]), (True, [b"in", b"in", b"out"])):
+        sources = find_sources([str(tmp_path / "folder")], reading_of(plain=True), walk=FolderWalk(follow))
+        assert [item.value for item in read_items(sources) if isinstance(item, Item)] == expected
+
+
+@pytest.mark.slow
+def test_a_file_that_is_called_like_an_option_is_a_file(tmp_path: Path) -> None:
+    """As a shell hands it over for a star: behind --, no name is an option."""
+    (tmp_path / "--map=evil:f").write_text("text")
+    (tmp_path / "evil.py").write_text("open('trace', 'w')")
+    command = [COMMAND, "produce", "raw-text", "--dry-run", "--", "--map=evil:f"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "trace").exists()

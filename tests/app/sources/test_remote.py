@@ -1,0 +1,156 @@
+"""Files behind addresses, read from a real server on loopback; object stores are in tests/peers/objects."""
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.app.sources.reading import content_of, found_in, reading_of, values
+from tests.app.sources.web import Web, serving
+from tests.app.tools.produce.test_producing import dealt
+from tests.conftest import TopicFactory
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.sources import Item, find_sources
+from tokenmill.app.sources.items import ItemChunk, Place
+from tokenmill.app.tools.produce import RunIdentity, RunPlan, produce
+from tokenmill.errors import InputError
+
+LINES = [json.dumps({"id": str(number), "text": f"text {number} " * 30}).encode() for number in range(20_000)]
+JSONL = b"\n".join(LINES) + b"\n"
+
+
+def parquet() -> bytes:
+    """Return a file of two row groups."""
+    sink = io.BytesIO()
+    table = pa.table({"text": [f"row {number}" for number in range(2000)], "id": [str(n) for n in range(2000)]})
+    pq.write_table(table, sink, row_group_size=1000)
+    return sink.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranges", [True, False])
+def test_files_of_a_web_server_are_read_like_files(tmp_path: Path, *, ranges: bool) -> None:
+    """Of every format, compressed too, whether the server knows ranges or not."""
+    texts = {"a b.jsonl": JSONL, "c.jsonl.gz": gzip.compress(JSONL), "d.parquet": parquet(), "e.txt": b"plain"}
+    for name, data in texts.items():
+        (tmp_path / name).write_bytes(data)
+    with serving(Web(texts, ranges=ranges)) as web:
+        for name in texts:
+            remote = found_in(reading_of(metadata_fields=[]), f"{web.address}/{name.replace(' ', '%20')}")
+            local = found_in(reading_of(metadata_fields=[]), tmp_path / name)
+            if name == "e.txt":  # whose id is its name
+                assert b'"plain"' in values(remote)[0]
+            else:
+                assert values(remote) == values(local)
+                assert len(values(remote)) >= 2000
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_reading_goes_on_from_any_chunk(*, ranges: bool) -> None:
+    """With one request for what is left, where the server knows ranges; the one before sees what the file is."""
+    with serving(Web({"a.jsonl": JSONL}, ranges=ranges)) as web:
+        (source,) = find_sources([f"{web.address}/a.jsonl"], reading_of())
+        chunks = list(source.chunks(Place()))
+        assert len(chunks) > 4
+        web.asked.clear()
+        rest = list(source.chunks(chunks[2].after))
+        assert [chunk.items for chunk in rest] == [chunk.items for chunk in chunks[3:]]
+        assert len(web.asked) <= 2
+        assert f"bytes={chunks[2].after.byte}-" in web.asked[-1]
+
+
+@pytest.mark.parametrize("tags", [True, False])
+def test_a_file_that_changes_while_it_is_read_ends_the_run(*, tags: bool) -> None:
+    """By its tag, or its length where there is none."""
+    with serving(Web({"a.jsonl": JSONL}, tags=tags)) as web:
+        (source,) = find_sources([f"{web.address}/a.jsonl"], reading_of())
+        chunks = source.chunks(Place())
+        first = next(chunks)
+        web.files["a.jsonl"] = JSONL.replace(b"text 1 ", b"text 7! ")
+        with pytest.raises(InputError, match=r"a\.jsonl has changed since the command began"):
+            list(source.chunks(first.after))
+
+
+def test_an_answer_that_ends_early_ends_the_run_and_nothing_is_left_out() -> None:
+    """What was read before is whole, and the next call goes on there."""
+    with serving(Web({"a.jsonl": JSONL}, ranges=False)) as web:
+        (source,) = find_sources([f"{web.address}/a.jsonl"], reading_of())
+        web.cut = len(JSONL) // 2
+        chunks: list[ItemChunk] = []
+        with pytest.raises(InputError, match=r"a\.jsonl cannot be read on from byte .*the same command goes on"):
+            chunks.extend(source.chunks(Place()))
+        found, after = [item for chunk in chunks for item in chunk.items], chunks[-1].after
+        assert 0 < len(found) < len(LINES)
+        found += [item for chunk in source.chunks(after) for item in chunk.items]
+        assert [item.value for item in found if isinstance(item, Item)] == LINES
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    """A missing file, a server that does not answer, an address with a secret."""
+    with serving(Web({})) as web:
+        with pytest.raises(InputError, match=r"nothing\.jsonl: .*not found.*check the address"):
+            find_sources([f"{web.address}/nothing.jsonl"], reading_of())
+        with pytest.raises(InputError, match="an address with a query or a password is not read"):
+            find_sources([f"{web.address}/a.jsonl?token=secret"], reading_of())
+
+
+def test_a_server_that_sends_us_elsewhere_is_followed_on_its_own_host_alone() -> None:
+    """What another host has, one of this machine's network for example, was not asked for; nor is a file."""
+    with serving(Web({"secret.jsonl": JSONL})) as inner, serving(Web({"a.jsonl": JSONL})) as web:
+        port = web.address.rpartition(":")[2]
+        web.moved = {
+            "/b.jsonl": "/c.jsonl",
+            "/c.jsonl": f"{web.address}/a.jsonl",
+            "/other.jsonl": f"{inner.address}/secret.jsonl?token=S3cret",
+            "/name.jsonl": f"http://localhost:{port}/a.jsonl",
+            "/tls.jsonl": f"https://127.0.0.1:{port}/a.jsonl",
+            "/file.jsonl": "file:///etc/hostname",
+            "/ring.jsonl": "/ring.jsonl",
+        }
+        assert values(found_in(reading_of(), f"{web.address}/b.jsonl")) == LINES
+        for name in ("other", "name", "tls", "file", "ring"):
+            with pytest.raises(
+                InputError, match=rf"{name}\.jsonl.*(sends us to another host|infinite loop|is not allowed)"
+            ) as raised:
+                find_sources([f"{web.address}/{name}.jsonl"], reading_of())
+            assert "S3cret" not in str(raised.value)
+        (source,) = find_sources([f"{web.address}/a.jsonl"], reading_of())
+        web.moved["/a.jsonl"] = f"{inner.address}/secret.jsonl"  # once it is trusted
+        with pytest.raises(InputError, match="sends us to another host"):
+            list(source.chunks(Place()))
+        assert not inner.asked
+
+
+@pytest.mark.parametrize(
+    "address", ["http://:S3cret@{}/a", "http://S3cret@{}/a", "HTTP://u:S3cret@{}/a", "http://{}/a#token=S3cret",
+                "http://{}/a?X-Amz-Signature=S3cret", "s3://key:S3cret@bucket/a", "http://u:S3cret@{}/a?b#c"]
+)  # fmt: skip
+def test_an_address_with_a_secret_is_refused_and_the_message_does_not_hold_it(address: str) -> None:
+    """Nobody is asked."""
+    with serving(Web({"a": b"text"})) as web:
+        with pytest.raises(InputError) as raised:
+            find_sources([address.format(web.address.removeprefix("http://"))], reading_of())
+        assert "S3cret" not in str(raised.value)
+        assert not web.asked
+
+
+async def test_a_run_goes_on_and_a_changed_object_is_named(broker: Broker, topic: TopicFactory) -> None:
+    """After a limit, as with files; a changed one is refused between two calls."""
+    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    with serving(Web({"a.jsonl": JSONL})) as web:
+        address = f"{web.address}/a.jsonl"
+        plan = RunPlan(identity=RunIdentity.of(raw, {}, [address]), limit=7000)
+        await produce(settings, raw, find_sources([address], reading_of()), plan)
+        web.files["a.jsonl"] = JSONL + b'{"text": "more"}\n'
+        plan = RunPlan(identity=plan.identity)
+        with pytest.raises(InputError, match=rf"{address} has changed"):
+            await produce(settings, raw, find_sources([address], reading_of()), plan)
+        web.files["a.jsonl"] = JSONL
+        rest = await produce(settings, raw, find_sources([address], reading_of()), plan)
+    assert (rest.before, rest.documents) == (7000, 13_000)
+    assert await content_of(settings, raw, 2) == dealt(LINES, 2)

@@ -1,0 +1,268 @@
+"""What of a source is sent."""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.sources.reading import reading_of
+from tokenmill.app.settings import Settings
+from tokenmill.app.sources import Item, Refused
+from tokenmill.app.sources.conditions import Condition, finder
+from tokenmill.app.sources.items import Unmet
+
+ROW = {"uid": 7, "story": "once", "meta": {"lang": "de", "tags": ["a", "b"]}, "text": "t", "id": "x", "ok": True}
+
+
+def shaped(row: dict[str, Any], settings: Settings | None = None, **options: Any) -> Item | Refused | Unmet:
+    """Return what becomes of a line of JSON."""
+    return reading_of(settings, **options).shape.of_json("a:1", json.dumps(row).encode())
+
+
+def value_of(row: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Return the object that is sent."""
+    item = shaped(row, **options)
+    assert isinstance(item, Item), item
+    found: dict[str, Any] = json.loads(item.value)
+    return found
+
+
+def test_an_object_goes_as_it_stands_unless_somebody_asks_for_more() -> None:
+    """Byte for byte by default and with a condition; made anew with other fields."""
+    assert value_of(ROW) == ROW
+    assert value_of(ROW, where=[Condition("ok", "true")]) == ROW
+    assert value_of(ROW, fields=["story"]) == {"id": "x", "text": "once"}
+    assert value_of(ROW, fields=["nothing", "meta.lang"], id_field="uid") == {"id": 7, "text": "de"}
+    assert value_of(ROW, metadata_fields=["meta.lang", "none"]) == {"id": "x", "text": "t", "meta.lang": "de"}
+
+
+def test_a_field_of_that_name_goes_before_a_path() -> None:
+    """Names with dots are names first."""
+    assert finder("a.b")({"a.b": 1, "a": {"b": 2}}) == 1
+    assert finder("a.b")({"a": {"b": 2}}) == 2
+    assert finder("a.b.c")({"a": {"b": 2}}) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "why"),
+    [
+        ({"body": "x"}, {}, "missing_text: no field 'text' or 'content'; there are: 'body'; say which"),
+        ({"text": 7}, {}, "wrong_type: 'text' is a number, not a string"),
+        ({"text": [{"role": "user"}]}, {}, "wrong_type: 'text' is an array, not a string; --map MODULE:FUNCTION makes"),
+        ({"a": {"b.c": "x"}}, {"fields": ["a.b.c"]}, "stands in quotes: --field 'a.\"b.c\"'"),
+        ({"text": "x" * 200}, {}, "too_large"),
+        ({"text": "x", "id": "i" * 99}, {}, "id_too_long"),
+        ({"text": "x", "id": 2**64}, {}, "integer_out_of_range: 'id'"),
+        ({"text": "x", "uid": 2**64}, {"id_field": "uid"}, "integer_out_of_range: 'uid'"),
+        ({"text": "x", "meta": {"n": 2**64}}, {"metadata_fields": ["meta.n"]}, "integer_out_of_range: 'meta.n'"),
+        ({"text": "x", "lang": []}, {"metadata_fields": ["lang"]}, "'lang' is an array or an object"),
+        ({"text": "x"}, {"key": "lang"}, "no_key: no field 'lang' for the key"),
+    ],
+)
+def test_what_cannot_be_a_document_says_why(row: dict[str, Any], options: dict[str, Any], why: str) -> None:
+    """The bytes are kept, for a dead letter."""
+    found = shaped(row, Settings(max_text_bytes=100, max_id_bytes=20), **options)
+
+    assert isinstance(found, Refused)
+    assert why in found.why
+    assert json.loads(found.data) == row
+
+
+def test_an_object_goes_as_it_stands_where_the_topics_fields_are_paths() -> None:
+    """For the mill finds them in it, too."""
+    settings = Settings(text_fields=("payload.after.body",), id_field="payload.after.id")
+    row = {"payload": {"after": {"body": "a row", "id": 7}}}
+    item = shaped(row, settings)
+
+    assert isinstance(item, Item)
+    assert (json.loads(item.value), item.text) == (row, "a row")
+    assert shaped({"payload": {"after": {"body": "a row", "id": "i" * 200}}}, settings) != item
+    assert isinstance(shaped({"payload": {"after": {"body": "a row", "id": "i" * 200}}}, settings), Refused)
+
+
+def test_keys_are_ids_or_fields() -> None:
+    """As text, whatever they are."""
+    keys = {key: shaped(ROW, key=key) for key in ("id", "uid", "meta.lang", "ok")}
+
+    assert {key: item.key for key, item in keys.items() if isinstance(item, Item)} == {
+        "id": b"x",
+        "uid": b"7",
+        "meta.lang": b"de",
+        "ok": b"true",
+    }
+
+
+ODD: dict[str, tuple[Any, str]] = {
+    "NaN": (float("nan"), "wrong_type: the carried field 'odd' is nan, which JSON has not; as null: --nan-as-null"),
+    "infinite": (np.float16("-inf"), "'odd' is -inf, which JSON has not"),
+    "bytes": (b"\xff", "invalid_utf8: 'odd' is not UTF-8: invalid start byte at byte 0"),
+    "an array": ([1], "wrong_type: the carried field 'odd' is an array or an object"),
+    "an object": ({"a": 1}, "wrong_type: the carried field 'odd' is an array or an object"),
+    "too large": (2**64, "integer_out_of_range: 'odd' is an integer beyond 64 bits"),
+    "beyond any text": (10**5000, "integer_out_of_range: 'odd' is an integer beyond 64 bits"),
+    "half a character": ("\ud800", "invalid_utf8: 'odd' has half a character"),
+    "no text": (Decimal, ""),
+}
+CARRIED: list[tuple[Any, Any]] = [
+    (Decimal("1.50"), "1.50"),
+    (datetime(2026, 3, 1, tzinfo=UTC), "2026-03-01 00:00:00+00:00"),
+    (b"\xc3\xa9", "é"),
+    (np.int64(5), 5),
+    (np.float16(0.5), 0.5),
+    (np.float64(0.5), 0.5),
+    (np.bool_(True), True),
+    (2**64 - 1, 2**64 - 1),
+    (None, None),
+]
+
+
+class Unspeakable:
+    """What no text can be made of, and what cannot be compared."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not this one")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not this one")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("value", "why"), ODD.values(), ids=ODD.keys())
+def test_what_cannot_be_carried_is_refused_with_its_field(value: Any, why: str) -> None:
+    """A row alone, wherever such a value is asked for."""
+    value = Unspeakable() if value is Decimal else value
+    shape = reading_of(metadata_fields=["odd"]).shape
+
+    found = shape.of_row("a:1", {"text": "x", "odd": value}, "a:1")
+
+    assert isinstance(found, Refused)
+    assert (why or "'odd' is of type Unspeakable, which cannot be made text: not this one") in found.why
+    for options in ({"key": "odd"}, {"where": [Condition("odd", "1")]}, {"id_field": "odd"}, {"fields": ["odd"]}):
+        assert isinstance(
+            reading_of(**options).shape.of_row("a:1", {"text": "x", "odd": value}, "n"), Item | Refused | Unmet
+        )
+
+
+@pytest.mark.parametrize(("value", "carried"), CARRIED)
+def test_what_is_carried_is_as_json_has_it(value: Any, carried: Any) -> None:
+    """Numbers of any library as such, and the rest as text."""
+    found = reading_of(metadata_fields=["odd"]).shape.of_row("a:1", {"text": "x", "odd": value}, "n")
+
+    assert isinstance(found, Item)
+    assert json.loads(found.value).get("odd") == carried
+    assert type(json.loads(found.value).get("odd")) is type(carried)
+
+
+def test_numbers_that_are_not_finite_are_null_where_asked() -> None:
+    """In rows, and in JSON that Python wrote; without that, it says how."""
+    shape = reading_of(metadata_fields=["n"], nan_as_null=True).shape
+    found = shape.of_row("a:1", {"text": "x", "n": float("inf")}, "n")
+    assert isinstance(found, Item)
+    assert json.loads(found.value) == {"id": "n", "text": "x"}
+    line = b'{"text":"NaN","n":NaN,"m":[-Infinity]}'
+    found = reading_of(nan_as_null=True).shape.of_json("a:1", line)
+    assert isinstance(found, Item)
+    assert json.loads(found.value) == {"text": "NaN", "n": None, "m": [None]}
+    refused = reading_of().shape.of_json("a:1", line)
+    assert isinstance(refused, Refused)
+    assert refused.why.endswith("; --nan-as-null reads NaN and Infinity")
+    assert refused.data == line
+
+
+IDS_OF_ROWS: list[tuple[Any, Any]] = [
+    ("x", "x"),
+    (7, 7),
+    (101.0, 101),
+    (np.float32(101), 101),
+    (-0.0, 0),
+    (2.0**53, 2**53),
+    (b"x", "x"),
+    (Decimal(101), "101"),
+    (date(2026, 3, 1), "2026-03-01"),
+    *zip(
+        [None, "", 1.5, 2.0**60, float("nan"), float("inf"), Decimal("sNaN"), True, [], {}, b"\xff"],
+        [None] * 11,
+        strict=True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "name"), IDS_OF_ROWS)
+@pytest.mark.parametrize("asked", [True, False])
+def test_ids_are_texts_or_whole_numbers_or_it_is_told(value: Any, name: Any, *, asked: bool) -> None:
+    """Also where a table has made floats of them. A row without one is called after file and row, and counted."""
+    shape = reading_of(fields=["text"], id_field="id" if asked else None).shape
+
+    found = shape.of_row("a:1", {"text": "x", "id": value}, "a:1")
+
+    assert isinstance(found, Item)
+    assert json.loads(found.value) == {"id": "a:1" if name is None else name, "text": "x"}
+    assert found.unnamed == (name is None and (asked or value is not None))
+
+
+def test_objects_that_go_as_they_are_get_ids_where_somebody_asked() -> None:
+    """Floats that pandas wrote become whole numbers; else their bytes are left alone."""
+    line = b'{"id":101.0,"text":"one","more":1}'
+    as_is, asked = reading_of().shape, reading_of(id_field="id").shape
+    assert as_is.of_json("a:1", line) == Item(line, "one")
+    assert asked.of_json("a:1", line) == Item(b'{"id":101,"text":"one"}', "one")
+    for odd in (b'{"text":"one"}', b'{"text":"one","id":null}', b'{"text":"one","id":1.5}'):
+        assert asked.quick(odd) is None
+        assert asked.of_json("a:1", odd) == Item(odd, "one", unnamed=True)
+
+
+IDS = st.none() | st.text(max_size=40) | st.integers(-(2**63), 2**64) | st.floats(allow_nan=False) | st.booleans()
+ROWS = st.fixed_dictionaries({}, optional={"id": IDS, "text": st.none() | st.text(max_size=60), "content": st.text()})
+
+
+@given(row=ROWS | st.lists(ROWS), limit=st.integers(1, 60), ids=st.integers(1, 60), broken=st.booleans())
+def test_the_quick_way_is_the_same_way(row: Any, limit: int, ids: int, *, broken: bool) -> None:
+    """It either says what the careful one says, or nothing."""
+    try:
+        data = orjson.dumps(row)[: -1 if broken else None]
+    except (orjson.JSONEncodeError, UnicodeEncodeError):
+        return
+    shape = reading_of(Settings(max_text_bytes=limit, max_id_bytes=ids)).shape
+
+    assert shape.quick(data) in (None, shape.of_json("a:1", data))
+
+
+def test_the_quick_way_is_the_usual_one() -> None:
+    """For texts in either field, with any usual id; not where there is something to do."""
+    shape = reading_of(Settings()).shape
+    for row in ({"text": "a"}, {"content": "a", "id": 7}, {"text": "a", "id": "urn:uuid:" + "0" * 36, "more": []}):
+        assert shape.quick(json.dumps(row).encode()) is not None
+    for options in ({"metadata_fields": ["a"]}, {"fields": ["a"]}, {"key": "id"}, {"plain": True}, {"id_field": "uid"}):
+        assert reading_of(Settings(), **options).shape.quick(b'{"text": "a", "id": 1}') is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [({}, 4 << 20), ({"tokenizer": "bytes"}, 4 << 20), ({"tokenizer": "a.json"}, 3 << 19), ({"max_text_bytes": 9}, 9)],
+    ids=str,
+)
+def test_a_text_has_the_limit_that_the_recipe_will_have(settings: dict[str, Any], limit: int) -> None:
+    """In whatever it is: what is over it is named with it. The identity of runs has the limit of earlier versions."""
+    shape, earlier = reading_of(Settings(**settings)).shape, reading_of(Settings()).shape
+    for length, fits in ((limit, True), (limit + 1, False)):
+        text = "é" * (length // 2) + "a" * (length % 2)
+        row = {"id": 1, "text": text}
+        whole = json.dumps(row, ensure_ascii=False).encode()
+        for found in (
+            shape.of_json("f", whole),
+            shape.of_row("f", row, ""),
+            shape.of_text("f", "", text.encode()),
+        ):
+            assert isinstance(found, Item) == fits
+            if isinstance(found, Refused):
+                assert found.why == f"too_large: the text is longer than {limit} bytes (max_text_bytes)"
+                assert (found.item is not None) == (limit == 3 << 19)
+                assert found.size == len(found.item.value if found.item else found.data)
+    assert (shape.deciding() == earlier.deciding()) == ("max_text_bytes" not in settings)

@@ -1,0 +1,161 @@
+"""Rows of a query, from real SQLite: in order, resumed, and refused where they are not the same any more."""
+
+import json
+import sqlite3
+import traceback
+from pathlib import Path
+
+import pytest
+
+from tests.app.sources.reading import content_of, reading_of
+from tests.app.tools.produce.test_producing import dealt
+from tests.conftest import TopicFactory
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.sources import Item, read_items
+from tokenmill.app.sources.items import Place
+from tokenmill.app.sources.sql import SqlSource, sql_sources
+from tokenmill.app.tools.produce import RunIdentity, RunPlan, produce
+from tokenmill.errors import InputError
+
+QUERY = "SELECT number AS id, body AS text, score FROM pages WHERE number >= 0 ORDER BY number"
+
+
+def database(path: Path, rows: int = 9000) -> str:
+    """Make a table; return its address."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE pages (number INTEGER, body TEXT, score REAL)")
+        connection.executemany("INSERT INTO pages VALUES (?, ?, ?)", ((n, f"página {n}", n / 4) for n in range(rows)))
+    connection.close()
+    return f"sqlite:///{path}"
+
+
+def change(path: Path, statement: str) -> None:
+    """Change the table."""
+    with sqlite3.connect(path) as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+def test_rows_become_documents(tmp_path: Path) -> None:
+    """With the columns that are named."""
+    url = database(tmp_path / "a.db", 3)
+    found = list(read_items(sql_sources([url], QUERY, reading_of(metadata_fields=["score"]))))
+    assert [json.loads(item.value) for item in found if isinstance(item, Item)] == [
+        {"id": n, "text": f"página {n}", "score": n / 4} for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DROP TABLE pages -- ORDER BY",
+        "WITH one AS (SELECT 1) DELETE FROM pages WHERE 1 -- ORDER BY",
+        "WITH one AS (SELECT 1) DELETE FROM pages RETURNING number AS id, body AS text -- ORDER BY",
+        "/* SELECT */ INSERT INTO pages VALUES (9, '', 0) -- ORDER BY",
+        "SELECT 1; DROP TABLE pages -- ORDER BY",
+        "PRAGMA query_only = OFF -- ORDER BY",
+        "ATTACH DATABASE '{}/b.db' AS b -- ORDER BY",
+        "VACUUM INTO '{}/b.db' -- ORDER BY",
+    ],
+)
+def test_no_statement_changes_a_database(query: str, tmp_path: Path) -> None:
+    """It is no query, or the database refuses it."""
+    url = database(tmp_path / "a.db", 3)
+    with pytest.raises(InputError, match=r"it is no query|readonly|one statement"):
+        sql_sources([url], query.format(tmp_path), reading_of())[0].signature()
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        assert connection.execute("SELECT count(*) FROM pages").fetchone() == (3,)
+    connection.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+@pytest.mark.parametrize("query", ["-- of all\nselect {}", "/* all */ ( SELECT {} )", "WITH p AS (SELECT {}) TABLE"])
+def test_a_query_may_begin_as_queries_do(query: str, tmp_path: Path) -> None:
+    """With a comment, a bracket, in any case."""
+    sql_sources([database(tmp_path / "a.db", 3)], query.format("1 ORDER BY 1"), reading_of())
+
+
+@pytest.mark.filterwarnings("ignore:Query string argument")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///{}?password=S3cret",
+        "sqlite:///{}?pass%77ord=S3cret",
+        "sqlite:///{}?odbc_connect=Server%3Dh%3BPWD%3DS3cret",
+        "sqlite://user:S3cret@/{}",
+        "nonsense://user:S3cret/S3cret@host/{}",
+        "nonsense S3cret:pwd S3cret@{}",
+    ],
+)
+def test_a_password_of_a_database_reaches_no_name_id_or_message(url: str, tmp_path: Path) -> None:
+    """Wherever in the address it stands; the same command with another one is the same run."""
+    database(tmp_path / "a.db", 3)
+    url = url.format(tmp_path / "a.db")
+    shown = []
+    try:
+        (source,) = sql_sources([url], "SELECT body AS text, number FROM pages ORDER BY 2", reading_of())
+        shown += [source.name, *map(str, read_items([source]))]
+        source.signature()
+    except InputError as error:
+        shown += ["".join(traceback.format_exception(error))]
+    assert shown
+    assert "S3cret" not in "".join(shown).replace(repr(url), "")
+    named, other = (RunIdentity.of("raw", {}, [each]) for each in (url, url.replace("S3cret", "0ther")))
+    assert named == other or "nonsense" in url
+
+
+def test_a_result_goes_on_from_any_chunk(tmp_path: Path) -> None:
+    """Its places are rows."""
+    source = SqlSource(database(tmp_path / "a.db"), QUERY, reading_of())
+    chunks = list(source.chunks(Place()))
+    assert len(chunks) > 2
+    assert [chunk.items for chunk in source.chunks(chunks[0].after)] == [chunk.items for chunk in chunks[1:]]
+
+
+@pytest.mark.parametrize(
+    ("query", "url", "message"),
+    [
+        ("SELECT body AS text FROM pages", "sqlite://", "no ORDER BY"),
+        (QUERY, "sqlite:///{}/a.db", "no such table: pages; check database and query"),
+        (QUERY, "nonsense", "no address of a database"),
+        (QUERY, "postgresql+psycopg://me:secret@localhost/x", "its driver psycopg is not installed: pip install it"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(tmp_path: Path, query: str, url: str, message: str) -> None:
+    """And says what to do, without a password."""
+    with pytest.raises(InputError, match=message) as raised:
+        list(read_items(sql_sources([url.format(tmp_path)], query, reading_of())))
+    assert "secret" not in str(raised.value)
+
+
+def test_a_result_that_changes_while_it_is_read_ends_the_run(tmp_path: Path) -> None:
+    """What a run began with is what it sends."""
+    source = SqlSource(database(tmp_path / "a.db"), QUERY, reading_of())
+    source.signature()
+    change(tmp_path / "a.db", "UPDATE pages SET body = 'other' WHERE number = 17")
+    with pytest.raises(InputError, match="changed while it was read"):
+        list(source.chunks(Place()))
+
+
+async def test_a_run_goes_on_and_a_changed_result_is_refused(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """After a limit; one row changed far behind is enough."""
+    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    url = database(tmp_path / "a.db")
+    identity = RunIdentity.of(raw, {"sql": QUERY}, [url])
+
+    async def run(limit: int | None = None) -> int:
+        sources = sql_sources([url], QUERY, reading_of())
+        return (await produce(settings, raw, sources, RunPlan(identity=identity, limit=limit))).documents
+
+    assert await run(5000) == 5000
+    change(tmp_path / "a.db", "UPDATE pages SET body = 'other' WHERE number = 8999")
+    with pytest.raises(InputError, match=r"a\.db has changed"):
+        await run()
+    change(tmp_path / "a.db", "UPDATE pages SET body = 'página 8999' WHERE number = 8999")
+    assert await run() == 4000
+    content = await content_of(settings, raw, 2)
+    ids = [[(None, b"%d" % json.loads(value or b"")["id"]) for _, value in part] for part in content]
+    assert ids == dealt([b"%d" % number for number in range(9000)], 2)

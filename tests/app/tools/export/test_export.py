@@ -1,0 +1,417 @@
+"""Exports read back by their own libraries, token for token; run again, killed, and beside stores that are damaged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import datasets
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import dataset as arrow_dataset
+
+from tests.exported import assert_blocks, assert_documents, begun, spelled
+from tests.milled_store import SHAPES, STREAM, MilledStore, milled_store
+from tests.store.dying import dies
+from tokenmill.app.tools.export import FORMATS, FormatChoice, What, export
+from tokenmill.errors import DamagedError, DiskError, InputError, LockedError
+from tokenmill.store import open_partition
+
+HERE: tuple[FormatChoice, ...] = ("parquet", "arrow", "lance", "hf", "nanogpt", "megatron")
+"""Formats whose readers are installed here; the others are read in tests/peers/formats."""
+IN_EVERY_FORMAT = ("fit", "rows, split", "chunks, padded")
+"""Packings that are exported in every format; the others are like one of them, and in one."""
+
+
+def rows_of(to: FormatChoice, out: Path) -> list[dict[str, Any]]:
+    """Return all rows of an export, as the format's own library reads them."""
+    if to in ("parquet", "arrow"):
+        return list(arrow_dataset.dataset(out, format=to).to_table().to_pylist())
+    if to == "lance":
+        return list(lance.dataset(str(out)).to_table().to_pylist())
+    if to == "hf":
+        return [dict(row) for row in datasets.load_from_disk(str(out))]
+    return list(_flat(to, out))
+
+
+def _flat(to: FormatChoice, out: Path) -> list[dict[str, Any]]:
+    made_of = json.loads((out / "_tokenmill" / "export.json").read_bytes())
+    rows = []
+    for file in sorted(out.glob("*.bin")):
+        tokens = np.memmap(file, dtype=made_of["dtype"], mode="r")
+        lines = [json.loads(line) for line in file.with_suffix(".jsonl").read_bytes().splitlines()]
+        lengths = [line["tokens"] for line in lines]
+        if to == "megatron":
+            lengths = _index(file.with_suffix(".idx"), made_of["dtype"])
+        assert sum(lengths) == len(tokens)
+        parts = np.split(tokens, np.cumsum(lengths)[:-1])
+        for line, part in zip(lines, parts, strict=True):
+            about = line.get("document") or {}
+            fields = json.dumps(about.get("fields"), ensure_ascii=False, separators=(",", ":"))
+            more = {"id": spelled(about.get("id")), "fields": fields if about.get("fields") else None}
+            rows.append({**line, **more, "tokens": part.tolist()})
+    return rows
+
+
+def _index(file: Path, dtype: str) -> list[int]:
+    """Read an index as docs/format.md says that Megatron does; its own code reads it in tests/peers/formats."""
+    data = file.read_bytes()
+    count = int.from_bytes(data[18:26], "little")
+    assert data[:9] == b"MMIDIDX\0\0"
+    assert data[17] == {"uint8": 1, "uint16": 8}[dtype]
+    lengths = np.frombuffer(data, "<i4", count, 34)
+    pointers = np.frombuffer(data, "<i8", count, 34 + 4 * count)
+    assert pointers.tolist() == ((np.cumsum(lengths) - lengths) * np.dtype(dtype).itemsize).tolist()
+    assert np.frombuffer(data, "<i8", count + 1, 34 + 12 * count).tolist() == list(range(count + 1))
+    return list(lengths.tolist())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> MilledStore:
+    """Return a store that tests only read."""
+    return milled_store(tmp_path_factory.mktemp("store"), dtype="uint16")
+
+
+@pytest.mark.parametrize(("to", "dtype"), [*((to, "uint16") for to in HERE), ("parquet", "uint8")])
+def test_blocks_come_back_token_for_token(tmp_path: Path, to: FormatChoice, dtype: str) -> None:
+    """With the documents in each."""
+    milled = milled_store(tmp_path / "store", dtype=dtype, records=20)
+    result = export(milled.path, STREAM, tmp_path / "out", to=to, what="blocks")
+    rows = rows_of(to, tmp_path / "out")
+    assert_blocks(rows, milled)
+    assert (result.rows, result.tokens) == (len(rows), sum(len(row["tokens"]) for row in rows))
+
+
+@pytest.mark.parametrize("to", HERE)
+def test_documents_come_back_token_for_token(tmp_path: Path, store: MilledStore, to: FormatChoice) -> None:
+    """Those across blocks and segments as well, with ids and fields."""
+    result = export(store.path, STREAM, tmp_path / "out", to=to, what="documents")
+    rows = rows_of(to, tmp_path / "out")
+    assert_documents(rows, begun(store, result.waiting))
+    assert len(rows) == result.rows > 20
+    assert any(len(row["tokens"]) > 9 * 16 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_packing_comes_back_token_for_token(tmp_path: Path, shape: str) -> None:
+    """In every format: documents with each of their tokens once, where they begin; blocks as they are."""
+    milled = milled_store(tmp_path / "store", **SHAPES[shape])
+    for to in HERE if shape in IN_EVERY_FORMAT else HERE[:1]:
+        blocks = export(milled.path, STREAM, tmp_path / f"{to}-blocks", to=to, what="blocks")
+        assert blocks.written
+        assert_blocks(rows_of(to, tmp_path / f"{to}-blocks"), milled)
+        documents = export(milled.path, STREAM, tmp_path / f"{to}-documents", to=to, what="documents")
+        rows = rows_of(to, tmp_path / f"{to}-documents")
+        assert_documents(rows, begun(milled, documents.waiting))
+        assert len(rows) == documents.rows > 10
+
+
+@pytest.mark.parametrize("to", HERE)
+@pytest.mark.parametrize("shape", ["concat", "fit"])
+def test_of_a_stream_that_has_ended_everything_comes_back(tmp_path: Path, to: FormatChoice, shape: str) -> None:
+    """Beside what was exported before: blocks of segments that are not full, and all documents that have their ends."""
+    milled = milled_store(tmp_path / "store", dtype="uint16", **SHAPES.get(shape, {}))
+    assert all(len(blocks) % 16 for blocks in milled.blocks.values())
+    for what in get_args(What):
+        export(milled.path, STREAM, tmp_path / f"{what}-before", to=to, what=what)
+    milled.close_era(end=True)
+    for what in get_args(What):
+        for name in ("before", "at once"):
+            out = tmp_path / f"{what}-{name}"
+            result = export(milled.path, STREAM, out, to=to, what=what)
+            assert result.waiting == []
+            rows = rows_of(to, out)
+            assert len(rows) == result.rows
+            if what == "blocks":
+                assert_blocks(rows, milled)
+            else:
+                assert_documents(rows, begun(milled))
+        again = export(milled.path, STREAM, out, to=to, what=what)
+        assert again.written == []
+        if to != "lance":  # its versions are those of the runs
+            assert bytes_of(tmp_path / f"{what}-before") == bytes_of(tmp_path / f"{what}-at once")
+
+
+def test_an_end_that_a_store_has_not_reached_is_waited_for(tmp_path: Path) -> None:
+    """Segments alone, and the end marker, as a copy has them; a stream that is shorter than a segment has one file."""
+    milled = milled_store(tmp_path / "store", stop=20)
+    milled.close_era(end=True)
+    for what in get_args(What):
+        result = export(milled.path, STREAM, tmp_path / what, to="arrow", what=what)
+        last = [f"{n}/{len(blocks) // 16 * 16}" for n, blocks in milled.blocks.items()]
+        assert set(last) <= set(result.waiting)
+        milled.fill(None if what == "documents" else 40)
+    assert export(milled.path, STREAM, tmp_path / "blocks", to="arrow", what="blocks").waiting == []
+    assert_blocks(rows_of("arrow", tmp_path / "blocks"), milled)
+    short = milled_store(tmp_path / "short", records=3)
+    assert max(map(len, short.blocks.values())) < 16
+    short.close_era(end=True)
+    assert_blocks(_exported(short, tmp_path / "file"), short)
+
+
+def _exported(milled: MilledStore, out: Path) -> list[dict[str, Any]]:
+    export(milled.path, STREAM, out, to="parquet", what="blocks")
+    return rows_of("parquet", out)
+
+
+@pytest.mark.parametrize(
+    ("to", "file", "name"), [("hf", "state.json", "_fingerprint"), ("litdata", "index.json", "updated_at")]
+)
+def test_what_libraries_know_an_export_by_is_its_content(
+    tmp_path: Path, store: MilledStore, to: FormatChoice, file: str, name: str
+) -> None:
+    """Another for other tokens, rows, or segments, though files and their names are as many; else always the same."""
+    other = milled_store(tmp_path / "other", dtype="uint16", seed=9)
+    part = milled_store(tmp_path / "part", dtype="uint16", stop=16)
+    found = []
+    cases: list[tuple[MilledStore, What]] = [(one, "blocks") for one in (store, other, part)]
+    for number, (milled, what) in enumerate([*cases, (store, "documents")]):
+        for again in range(2):
+            out = tmp_path / f"{number}-{again}"
+            export(milled.path, STREAM, out, to=to, what=what)
+            found.append(json.loads((out / file).read_bytes())[name])
+    assert found[::2] == found[1::2]
+    assert len(set(found)) == 4
+
+
+def test_litdata_has_the_tokens_alone_as_well(tmp_path: Path, store: MilledStore) -> None:
+    """Of each file, back to back behind its offsets, where its ``TokensLoader`` looks; and how many there are."""
+    export(store.path, STREAM, tmp_path / "out", to="litdata", what="blocks")
+    index = json.loads((tmp_path / "out" / "index.json").read_bytes())
+    assert "item_loader" not in index["config"]  # it would bind the files to one loader
+    for chunk in index["chunks"]:
+        data = (tmp_path / "out" / chunk["filename"]).read_bytes()
+        partition, first = map(int, chunk["filename"].split("-")[:2])
+        tokens = store.tokens(partition)[first : first + chunk["chunk_size"]]
+        assert chunk["dim"] == tokens.size
+        begin = 4 * (chunk["chunk_size"] + 2)
+        assert data[begin : begin + tokens.nbytes] == tokens.tobytes()
+        assert int.from_bytes(data[4:8], "little") == begin + tokens.nbytes
+
+
+def test_lance_gives_tokens_by_row(tmp_path: Path, store: MilledStore) -> None:
+    """With `take` and `count_rows`, in any order."""
+    export(store.path, STREAM, tmp_path / "out", to="lance", what="blocks")
+    opened = lance.dataset(str(tmp_path / "out"))
+    count = opened.count_rows()
+    indices = np.random.default_rng(1).permutation(count)[:7].tolist()
+    taken = opened.take(indices).to_pylist()
+    assert opened.schema.field("tokens").type == pa.list_(pa.uint16(), 9)
+    for row in taken:
+        assert row["tokens"] == store.tokens(row["partition"])[row["block"]].tolist()
+    rows = opened.to_table().to_pylist()
+    assert taken == [rows[index] for index in indices]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("what", ["blocks", "documents"])
+def test_files_are_a_function_of_the_segments(tmp_path: Path, to: FormatChoice, what: What) -> None:
+    """Exported as the store grows, or all at once: the same files, and those that were there stay as they are."""
+    milled = milled_store(tmp_path / "store", records=24, stop=40)
+    before: dict[str, tuple[bytes, int]] = {}
+    for stop in (40, 90, None):
+        milled.fill(stop)
+        export(milled.path, STREAM, tmp_path / "grown", to=to, what=what)
+        files = {name: (path.read_bytes(), path.stat().st_mtime_ns) for name, path in data_files(tmp_path / "grown")}
+        assert {name: files[name] for name in before} == before
+        before = files
+    export(milled.path, STREAM, tmp_path / "once", to=to, what=what)
+    assert {name: data for name, (data, _) in before.items()} == {
+        name: path.read_bytes() for name, path in data_files(tmp_path / "once")
+    }
+    assert len(before) > 6
+    again = export(milled.path, STREAM, tmp_path / "grown", to=to, what=what)
+    assert again.written == []
+
+
+def data_files(out: Path) -> list[tuple[str, Path]]:
+    """Return the files of an export that hold rows."""
+    libraries_own = {"_versions", "_transactions"}
+    found = [path for path in out.rglob("*-*.*") if not libraries_own & {*path.parts} and path.suffix != ".tmp"]
+    return sorted((str(path.relative_to(out)), path) for path in found)
+
+
+def bytes_of(out: Path) -> dict[str, bytes]:
+    """Return the content of these files."""
+    return {name: path.read_bytes() for name, path in data_files(out)}
+
+
+def assert_whole(to: FormatChoice, out: Path) -> None:
+    """Check that what readers of an export see has nothing that is not there."""
+    if to in HERE:
+        if (out / "state.json").exists() or (out / "_versions").exists():
+            rows_of(to, out)
+    elif (out / "index.json").exists():
+        index = json.loads((out / "index.json").read_bytes())
+        named = [(one["raw_data"]["basename"], one["raw_data"]["bytes"]) for one in index.get("shards", ())]
+        named += [(one["filename"], one["chunk_bytes"]) for one in index.get("chunks", ())]
+        for name, size in named:
+            assert (out / name).stat().st_size >= size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_run_that_is_killed_anywhere_leaves_nothing_half(tmp_path: Path, to: FormatChoice) -> None:
+    """Before each rename and sync in turn: what readers see is whole, and the next run completes it."""
+    milled = milled_store(tmp_path / "store", records=10)
+    monkeypatch = pytest.MonkeyPatch()
+    export(milled.path, STREAM, tmp_path / "whole", to=to, what="documents")
+    wanted = {name: path.read_bytes() for name, path in data_files(tmp_path / "whole")}
+    nth = 0
+    while True:
+        nth += 3
+        out = tmp_path / f"out-{nth}"
+        work = partial(export, milled.path, STREAM, out, to=to, what="documents")
+        died = dies(work, nth, ("rename", "fsync", "fdatasync"), monkeypatch)
+        for name, path in data_files(out):
+            assert path.read_bytes() == wanted[name]
+        assert_whole(to, out)
+        result = export(milled.path, STREAM, out, to=to, what="documents")
+        assert {name: path.read_bytes() for name, path in data_files(out)} == wanted
+        assert_whole(to, out)
+        if to in HERE:
+            assert_documents(rows_of(to, out), begun(milled, result.waiting))
+        assert not list(out.rglob("*.tmp"))
+        if not died:
+            break
+    assert nth > 10
+
+
+@pytest.mark.needs("minutes")
+def test_an_export_in_a_process_of_its_own_is_killed_and_goes_on(tmp_path: Path) -> None:
+    """SIGKILL when some files are there, or half of one: called again, it makes what one that nobody killed does."""
+    milled = milled_store(tmp_path / "store", records=120)
+    killed = 0
+    for to in FORMATS:
+        command = [sys.executable, "-m", "tokenmill.app.cli", "export", STREAM, "--store", str(milled.path)]
+        command += ["--to", to, "--what", "documents", "--out"]
+        whole, out = tmp_path / f"{to}-whole", tmp_path / f"{to}-out"
+        subprocess.run([*command, str(whole)], check=True, capture_output=True)
+        wanted = {name: path.read_bytes() for name, path in data_files(whole)}
+        for files in range(0, len(wanted), max(len(wanted) // 4, 1)):
+            process = subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while process.poll() is None and len(list(out.rglob("*-*.*"))) <= files:
+                time.sleep(0.001)
+            process.kill()
+            killed += process.wait() == -signal.SIGKILL
+            assert all(path.read_bytes() == wanted[name] for name, path in data_files(out))
+            assert_whole(to, out)
+        subprocess.run([*command, str(out)], check=True, capture_output=True)
+        assert {name: path.read_bytes() for name, path in data_files(out)} == wanted
+        assert_whole(to, out)
+        if to in HERE:
+            assert rows_of(to, out) == rows_of(to, whole)
+        assert not list(out.rglob("*.tmp"))
+    assert killed > len(FORMATS)
+
+
+def test_a_document_waits_for_its_end(tmp_path: Path) -> None:
+    """A segment whose last document goes on behind what the store holds is exported later, and its blocks at once."""
+    milled = milled_store(tmp_path / "store", stop=16, longest=4)
+    ends = [open_partition(milled.path, STREAM, partition).documents(15)[-1] for partition in (0, 1)]
+    assert any(piece.stop == 9 for piece in ends)
+    first = export(milled.path, STREAM, tmp_path / "documents", to="arrow", what="documents")
+    assert first.waiting
+    assert not [one for one in first.written if f"{one.partition}/{one.first}" in first.waiting]
+    assert export(milled.path, STREAM, tmp_path / "blocks", to="arrow", what="blocks").waiting == []
+    milled.fill(17)
+    later = export(milled.path, STREAM, tmp_path / "documents", to="arrow", what="documents")
+    assert later.waiting == []
+    assert_documents(rows_of("arrow", tmp_path / "documents"), begun(milled, stop=16))
+
+
+def test_folders_of_something_else_are_refused(tmp_path: Path, store: MilledStore) -> None:
+    """Other options, another stream, files of somebody else, and a folder that another process writes to."""
+    out = tmp_path / "out"
+    export(store.path, STREAM, out, to="arrow", what="blocks")
+    with pytest.raises(InputError, match=r"to 'arrow' there, to 'parquet' asked for.*--out"):
+        export(store.path, STREAM, out, to="parquet", what="blocks")
+    with pytest.raises(InputError, match=r"what 'blocks' there, what 'documents' asked for"):
+        export(store.path, STREAM, out, to="arrow", what="documents")
+    other = milled_store(tmp_path / "other", dtype="uint8")
+    with pytest.raises(InputError, match=r"holds another export: fingerprint"):
+        export(other.path, STREAM, out, to="arrow", what="blocks")
+    copy = milled_store(tmp_path / "copy", dtype="uint16", seed=7)
+    with pytest.raises(InputError, match=r"two streams with one name and recipe"):
+        export(copy.path, STREAM, out, to="arrow", what="blocks")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.txt").touch()
+    with pytest.raises(InputError, match="is not empty, and holds no export"):
+        export(store.path, STREAM, tmp_path / "theirs", to="arrow", what="blocks")
+
+
+def test_files_that_went_are_named(tmp_path: Path, store: MilledStore) -> None:
+    """With what to do."""
+    out = tmp_path / "out"
+    result = export(store.path, STREAM, out, to="mds", what="blocks")
+    (out / result.files[0].name).unlink()
+    with pytest.raises(InputError, match=r"0-000000000000-000\.mds is missing: remove .*0-000000000000\.json, and"):
+        export(store.path, STREAM, out, to="mds", what="blocks")
+    (out / "_tokenmill" / "0-000000000000.json").unlink()
+    export(store.path, STREAM, out, to="mds", what="blocks")
+    assert (out / result.files[0].name).exists()
+
+
+def test_damage_is_refused_and_no_file_made_of_it(tmp_path: Path) -> None:
+    """A flipped byte of tokens, or of the document table, in the second segment."""
+    for suffix in ("bin", "docs"):
+        milled = milled_store(tmp_path / suffix)
+        file = milled.path / STREAM / "0" / f"000000000016.{suffix}"
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(DamagedError, match="tokenmill repair"):
+            export(milled.path, STREAM, tmp_path / f"{suffix}-out", to="parquet", what="blocks")
+        assert [name for name, _ in data_files(tmp_path / f"{suffix}-out") if name.endswith("parquet")] == [
+            "0-000000000000.parquet"
+        ]
+
+
+def test_a_stream_without_a_sealed_segment_says_what_to_do(tmp_path: Path) -> None:
+    """And no folder is made."""
+    milled = milled_store(tmp_path / "store", stop=5)
+    with pytest.raises(InputError, match=r"no sealed segment .*segment has 16 blocks .* has 5\. Wait for more"):
+        export(milled.path, STREAM, tmp_path / "out", to="parquet", what="blocks")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_named_and_the_same_call_goes_on(
+    tmp_path: Path, store: MilledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written stays."""
+    sync, left = os.fsync, [30]
+
+    def full(descriptor: int) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(28, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskError, match=r"No space left.*make room, and give the same command again"):
+        export(store.path, STREAM, tmp_path / "out", to="parquet", what="blocks")
+    monkeypatch.undo()
+    assert not list((tmp_path / "out").glob(".*"))
+    result = export(store.path, STREAM, tmp_path / "out", to="parquet", what="blocks")
+    assert 0 < len(result.written) < len(result.files)
+    assert_blocks(rows_of("parquet", tmp_path / "out"), store)
+
+
+def test_two_exports_into_one_folder_exclude_each_other(tmp_path: Path, store: MilledStore) -> None:
+    """The second is refused, with the first one's process."""
+    out = tmp_path / "out"
+
+    def report(_done: int, _total: int, _name: str) -> None:
+        with pytest.raises(LockedError, match=str(os.getpid())):
+            export(store.path, STREAM, out, to="arrow", what="blocks")
+
+    assert export(store.path, STREAM, out, to="arrow", what="blocks", report=report).written
