@@ -37,14 +37,13 @@ from .samplers import BucketSampler, EraSampler, StratifiedSampler
 from .windows import Windows
 
 if TYPE_CHECKING:
-    from .batch import XY, Batch, ContextPart
+    from .batch import XY, Batch, ContextPart, ModelInputs
     from .batch_documents import BatchDocuments
     from .batches import Batches
     from .dataset import EraDataset
     from .loading import MixtureDataset, StepDataset
     from .mixture import Mixture
     from .mixture_state import StreamShare
-    from .model_inputs import ModelInputs
     from .padded import PaddedBatch, PaddedBatches
 
 _WITH_TORCH: Final = {
@@ -56,7 +55,7 @@ _WITH_TORCH: Final = {
     "EraDataset": "dataset",
     "Mixture": "mixture",
     "MixtureDataset": "loading",
-    "ModelInputs": "model_inputs",
+    "ModelInputs": "batch",
     "PaddedBatch": "padded",
     "PaddedBatches": "padded",
     "StepDataset": "loading",

@@ -1,11 +1,17 @@
 """What people give to the classes of this package, held against what it must be; each refusal says what to give."""
 
+import logging
 import math
 import operator
+import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +32,39 @@ _LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _LARGEST_WEIGHT: Final = float(np.finfo(np.float32).max)
 _SHOWN: Final = 200
 """Characters of a value that a message repeats."""
+_OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "passes": ("epochs", "num_epochs", "max_epochs", "repeat"),
+    "world_size": ("num_replicas", "num_ranks", "dp_size", "num_shards"),
+    "rank": ("dp_rank", "local_rank", "shard", "index"),
+    "sequence_length": ("seq_len", "seq_length", "block_size", "context_length", "max_seq_length", "length"),
+    "max_length": ("max_seq_length", "truncation", "sequence_length"),
+    "length": ("seq_len", "seq_length", "block_size", "context_length", "sequence_length"),
+    "batch_size": ("bs", "micro_batch_size", "per_device_batch_size"),
+    "store": ("path", "root", "directory", "data_dir"),
+    "stream": ("name", "split", "dataset"),
+    "widen": ("dtype",),
+    "padding_id": ("pad_id", "pad_token_id"),
+    "mask_loss": ("labels", "ignore_index"),
+    "timeout": ("wait",),
+}
+"""What other libraries call these."""
+_LOADER: Final = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "collate_fn", "drop_last")
+_OF_LOADERS: Final = (
+    "is an argument of torch's DataLoader, which reads batches by processes as DataLoader(StepDataset(…), "
+    "batch_size=None, num_workers=2) or PaddedBatches(…).loader(num_workers=2); one is seldom needed, and "
+    "device='cuda' copies out of pinned memory by itself"
+)
+
+Given = ParamSpec("Given")
+_LAUNCHERS: Final = (
+    ("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPI", "PMI_RANK", "PMI_SIZE"),
+)
+"""Variables of what starts many processes, which may train one model or many: nobody but the user knows."""
+_BOTH: Final = "give both (rank=0, world_size=1: all samples here), or neither"
+
+log = logging.getLogger(__name__)
 
 
 def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) -> int:
@@ -349,3 +388,98 @@ def _pair(value: Any) -> tuple[int, int] | None:
         case [int(first), int(second)]:
             return first, second
     return None
+
+
+def naming_unknown(init: Callable[Concatenate[Any, Given], None]) -> Callable[Concatenate[Any, Given], None]:
+    """Let a constructor refuse an argument that it does not have with the one that is meant, and all that it has.
+
+    It raises TypeError, as Python does.
+    """
+    known = [*signature(init).parameters][1:]
+
+    @wraps(init)
+    def explained(self: Any, /, *given: Given.args, **named: Given.kwargs) -> None:
+        if unknown := [name for name in named if name not in known]:
+            raise TypeError(_refusal(type(self).__name__, unknown[0], known))
+        init(self, *given, **named)
+
+    return explained
+
+
+def _refusal(kind: str, name: str, known: list[str]) -> str:
+    if name in _LOADER:
+        return f"{kind} takes no {name}, which {_OF_LOADERS}"
+    meant = [one for one in known if name in _OTHER_NAMES.get(one, ())] or get_close_matches(name, known, 1)
+    hint = f"; {meant[0]} is meant, perhaps" if meant else ""
+    return f"{kind} takes no {name}{hint}: give {', '.join(known)}"
+
+
+class DataRank(NamedTuple):
+    """The rank of this process among those that get different data, and how many these are."""
+
+    rank: Any
+    world_size: Any
+    is_assumed: bool = False
+    """Whether nobody says so: this process is alone until a process group says otherwise."""
+
+    @classmethod
+    def of(cls, rank: Any, world_size: Any) -> Self:
+        """Return what is given; where nothing is, what the process group says, or else the environment.
+
+        Raises:
+            InputError: one of them alone is given, or the environment does not say which process this is.
+
+        """
+        if rank is not None and world_size is not None:
+            return cls(rank, world_size)
+        if rank is None and world_size is None:
+            return cls._found() or cls(0, 1, is_assumed=True)
+        if rank is None and cls._found() is None:
+            log.warning("world_size is %s without a rank, so this process reads as rank 0: give both", world_size)
+            return cls(0, world_size)
+        given, other = (("rank", rank), "world_size") if world_size is None else (("world_size", world_size), "rank")
+        raise InputError(f"{given[0]} is {shown(given[1])}, without {other}: {_BOTH}")
+
+    @classmethod
+    def _found(cls) -> Self | None:
+        group = _group()
+        return cls(*group) if group is not None else cls._in_environment()
+
+    @classmethod
+    def _in_environment(cls) -> Self | None:
+        named = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+        told = ", ".join(f"{name}={value}" for name, value in named.items())
+        match [int(value) for value in named.values() if value.isascii() and value.isdigit()]:
+            case [int(rank), int(size)] if rank < size:
+                return cls(rank, size)
+            case _ if named:
+                raise InputError(
+                    f"the environment has {told}, which does not say which process this is: set RANK and WORLD_SIZE as "
+                    f"torchrun does, open this when the process group is initialised, or {_BOTH.partition(',')[0]})"
+                )
+        for launcher, number, count in _LAUNCHERS:
+            if os.environ.get(count, "1") != "1" and number in os.environ:
+                raise InputError(
+                    f"{launcher} started this process as number {os.environ[number]} of {os.environ[count]} "
+                    f"({number}, {count}), and neither a process group nor RANK and WORLD_SIZE say whether these train "
+                    "one model: initialise the process group first, or give rank and world_size (0 and 1: all samples "
+                    "in each process)"
+                )
+        return None
+
+    def require(self) -> None:
+        """Raise InputError where this process was taken for alone, and a process group of several is there now."""
+        group = _group() if self.is_assumed else None
+        if group is not None and group[1] > 1:
+            raise InputError(
+                f"the process group has {group[1]} ranks, and was initialised after this was opened as the only one: "
+                "open it afterwards, or give rank and world_size (0 and 1: all samples in each process)"
+            )
+
+
+def _group() -> tuple[int, int] | None:
+    """Return this process's rank in torch's process group, and the group's size; None: there is none."""
+    distributed = sys.modules.get("torch.distributed")  # whoever has not loaded torch has no group
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()

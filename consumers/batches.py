@@ -12,17 +12,15 @@ from tokenmill.store import OnDamage, StreamInfo, open_eras, read_stream
 from tokenmill.store.layout import StorePath, ending, store_directory
 
 from . import arguments
+from .arguments import naming_unknown
 from .batch import Batch, Leg
-from .chunk import RowOptions
-from .keywords import naming_unknown
 from .metrics import Behind, Head
-from .phases import Found, Phases, Stagings
-from .reachable import ReachableStream
-from .read_ahead import DEFAULT_BYTES, open_read_ahead
-from .rows import RowReader
-from .staging import device_of
+from .prefetch import DEFAULT_BYTES, open_read_ahead
+from .sample_lookup import RowOptions, RowReader
 from .step_loop import Delivery, StepLoop
-from .waiting import Awaited, StoreWait, awaited_era
+from .step_schedule import Found, Phases, Stagings
+from .transfer import device_of
+from .waiting import Awaited, ReachableStream, StoreWait, awaited_era
 
 
 class OpenBatches(NamedTuple):

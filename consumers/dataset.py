@@ -14,12 +14,11 @@ from tokenmill.store import read_stream
 from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
+from .arguments import naming_unknown
 from .batch_documents import BatchDocuments, documents_of
-from .chunk import Chunk
-from .frozen import freeze_eras, open_trainable
-from .keywords import naming_unknown
-from .reachable import ReachableStream
-from .rows import RowReader
+from .era_snapshot import freeze_eras, open_trainable
+from .sample_lookup import Chunk, RowReader
+from .waiting import ReachableStream
 
 
 class DocumentSample(NamedTuple):

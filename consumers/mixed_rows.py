@@ -11,11 +11,8 @@ import numpy.typing as npt
 from tokenmill.samples import Course, Numbers, Ranks, Samples, Source, TrainableSamples
 from tokenmill.store import MapWatch, Pieces, join_pieces
 
-from .chunk import Chunk, Items
-from .era_table import LocatedRows
-from .gathering import Gathering
 from .metrics import Head
-from .rows import RowReader
+from .sample_lookup import Chunk, Gathering, Items, LocatedRows, RowReader
 
 _FIRST_SAMPLES: Final = 256
 """What is looked up first, so that the first batch comes soon; then four times as much each time."""

@@ -8,26 +8,30 @@ from tokenmill.errors import InputError
 from tokenmill.samples import Course, Point, Position, Schedule
 
 from . import arguments
+from .arguments import naming_unknown
 from .batch import Batch
 from .batches import Batches
-from .keywords import naming_unknown
 from .metrics import Behind
 from .mixed_rows import Ended, MixedReader, MixturePart, MixturePlace
-from .mixture_arguments import (
+from .mixture_state import (
     MIXED,
+    MixtureLeg,
+    StreamShare,
+    beginning_of,
     ends_early,
+    fill_of,
     mixing_of,
+    read_mixture,
     require_alike,
+    shares_of,
     streams_of,
     told,
     weight_of,
     weights_of,
 )
-from .mixture_state import MixtureLeg, StreamShare, beginning_of, fill_of, read_mixture, shares_of
-from .phases import Found
-from .reachable import ReachableStreams
 from .step_loop import StepLoop
-from .waiting import Awaited
+from .step_schedule import Found
+from .waiting import Awaited, ReachableStreams
 
 
 class Mixture(StepLoop):

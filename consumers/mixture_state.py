@@ -1,7 +1,10 @@
-"""Where a mixture stands: its state, what it was to give and gave, and where it began."""
+"""What a `Mixture` is made of, as it is given and as a state says it; each refusal says what to give."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
@@ -10,16 +13,270 @@ import xxhash
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import InputError
-from tokenmill.samples import Course, Position, Schedule, SequenceId, StepRange, TrainableSamples, UsedContent
+from tokenmill.samples import (
+    Course,
+    Point,
+    Position,
+    Ranks,
+    Schedule,
+    SequenceId,
+    StepRange,
+    TrainableSamples,
+    UsedContent,
+)
 from tokenmill.wire.pieces import PADDING
 
-from .batches import Batches
+from .arguments import choice, flag, shown, whole
+from .batches import Batches, OpenBatches
 from .mixed_rows import MixedReader, MixturePart, MixturePlace
-from .mixture_arguments import Mixing
 
+MIXED: Final = ("linear", "unit", "at_end", "interleave", "by")
+"""The arguments of `Mixture` that are none of `Batches`, beside streams and weights."""
+_AT_END: Final = ("wait", "repeat", "leave")
+_DIGITS: Final = 40
+"""Most digits of a weight's numerator and denominator: exact arithmetic on longer ones takes long."""
 _FORMAT: Final = 1
 _MEASURED_BLOCKS: Final = 1024
 """Blocks of a stream's first era whose padding is counted, spread over it evenly."""
+
+
+class Mixing(NamedTuple):
+    """How streams are mixed: what decides the order beside the streams."""
+
+    points: tuple[Point, ...]
+    """The weights that were given, by place."""
+    linear: bool
+    """Whether weights change steadily from place to place."""
+    by_step: bool
+    """Whether places are steps."""
+    at_end: dict[str, str]
+    """What each stream does at its end."""
+    whole_steps: bool
+    """Whether all samples of a step are of one stream."""
+    counts_tokens: bool
+    """Whether weights are divided by what is no padding."""
+
+    def told(self, *, rotates: bool) -> dict[str, Any]:
+        """Return what a state says of it, and of whether rows are rotated: those of older versions are not."""
+        settings = {
+            "interleave": "batch" if self.whole_steps else "sample",
+            "unit": "step" if self.by_step else "sample",
+            "by": "tokens" if self.counts_tokens else "samples",
+            "linear": self.linear,
+            "leave": sorted(name for name, at_end in self.at_end.items() if at_end == "leave"),
+        }
+        settings |= {"rotate": True} if rotates else {}
+        weights = [[start, {name: str(weight) for name, weight in held.items()}] for start, held in self.points]
+        return {"mixture": weights, "settings": [settings]}
+
+
+class _Trait(NamedTuple):
+    """What the streams of a mixture must have in common."""
+
+    name: str
+    values: dict[str, Any]
+    advice: str
+
+
+@contextmanager
+def told(name: str, value: Any) -> Iterator[None]:
+    """Let refusals of what is in a value say what the whole is."""
+    try:
+        yield
+    except InputError as error:
+        whole_value = f"{name} is {shown(value)}"
+        raise error if str(error).startswith(whole_value) else InputError(f"{whole_value}: {error}") from error
+
+
+def streams_of(value: Any) -> dict[str, Batches]:
+    """Return streams by name, ascending; raises InputError where they are none."""
+    if not isinstance(value, Mapping) or not value:
+        raise InputError(f"streams is {shown(value)}: give Batches by name, such as {{'web': Batches(…)}}")
+    for name, batches in value.items():
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a stream of the mixture is named {shown(name)}: give it a text as name")
+        if type(batches) is not Batches:
+            raise InputError(f"stream {name!r} is {shown(batches)}: give Batches of a stream of its own")
+        if batches._opened.sequence.in_order:
+            raise InputError(f"stream {name!r} is read in order: give Batches without in_order")
+        if batches._opened.keeps_last:
+            raise InputError(
+                f"stream {name!r} has drop_last=False, and a mixture ends with a step: give Batches without"
+            )
+        if batches.step:
+            raise InputError(
+                f"stream {name!r} stands at step {batches.step}, and a mixture counts from the beginning of each: "
+                "give it as it was opened, and load the state of the mixture"
+            )
+    if len({id(batches) for batches in value.values()}) < len(value):
+        raise InputError("two streams of the mixture are the same Batches: open each of its own")
+    return dict(sorted(value.items()))
+
+
+def require_alike(streams: Mapping[str, Batches]) -> None:
+    """Raise InputError where streams cannot be in one batch; says how to make them alike."""
+    opened = {name: batches._opened for name, batches in streams.items()}
+    recipes = {name: one.info.values.get("genesis", {}).get("recipe", {}) for name, one in opened.items()}
+    traits = [
+        _Trait(
+            "sequence_length",
+            {name: one.sequence.sequence_length for name, one in opened.items()},
+            f"open all with one that divides the blocks of each, such as {_common_length(opened.values())}",
+        ),
+        _Trait(
+            "tokenizer",
+            {name: recipe.get("tokenizer_sha256") for name, recipe in recipes.items()},
+            "mill them again with one tokenizer: ids of several mean different tokens",
+        ),
+        _Trait(
+            "vocabulary size",
+            {name: recipe.get("vocabulary_size") for name, recipe in recipes.items()},
+            "mill them again with one tokenizer",
+        ),
+        _Trait(
+            "end of document",
+            {name: one.info.values.get("end_of_document") for name, one in opened.items()},
+            "mill them again with one end_of_document",
+        ),
+        _Trait(
+            "dtype",
+            {name: one.info.dtype.name for name, one in opened.items()},
+            "mill them again with one tokenizer, whose vocabulary has one size",
+        ),
+        _Trait(
+            "batch_size, rank, world_size and worker",
+            {name: str(one.ranks) for name, one in opened.items()},
+            "open all Batches with the same ones",
+        ),
+        _Trait("options", {name: one.options for name, one in opened.items()}, "open all Batches with the same ones"),
+    ]
+    for trait in traits:
+        first, *others = trait.values
+        for other in others:
+            if trait.values[other] != trait.values[first]:
+                raise InputError(
+                    f"the streams of a mixture have one {trait.name}, but {first!r} has {trait.values[first]} and "
+                    f"{other!r} {trait.values[other]}: give streams that agree; {trait.advice}"
+                )
+
+
+def _common_length(opened: Iterable[OpenBatches]) -> int:
+    """Return the greatest sequence length that blocks of all have."""
+    return math.gcd(*(one.info.block_tokens - 1 for one in opened))
+
+
+def mixing_of(
+    streams: Mapping[str, Batches], weights: Any, *, linear: Any, unit: Any, at_end: Any, interleave: Any, by: Any
+) -> Mixing:
+    """Return how streams are to be mixed; raises InputError where that cannot be."""
+    whole_steps = choice("interleave", interleave, ("sample", "batch")) == "batch"
+    counts_tokens = choice("by", by, ("samples", "tokens")) == "tokens"
+    with told("at_end", at_end):
+        ends = at_end_of(at_end, streams)
+    default = "step" if whole_steps else "sample"
+    by_step = choice("unit", default if unit is None else unit, ("sample", "step")) == "step"
+    if whole_steps and not by_step:
+        raise InputError("unit is 'sample', but with interleave='batch' weights count steps: give 'step', or none")
+    with told("weights", weights):
+        points = points_of(weights, streams)
+    return Mixing(points, flag("linear", linear), by_step, ends, whole_steps, counts_tokens)
+
+
+def ends_early(ranks: Ranks) -> InputError:
+    """Return what to say of a mixture that ends before its first step."""
+    return InputError(
+        f"a step takes {ranks.global_batch} samples, but a stream of the mixture ends before it has its part of them: "
+        "give a smaller batch_size, more eras, or at_end='leave'"
+    )
+
+
+def points_of(value: Any, streams: Mapping[str, Batches]) -> tuple[Point, ...]:
+    """Return a schedule of weights, given as weights or as places with weights.
+
+    Raises:
+        InputError: a weight is none, or of no stream, or places do not ascend from 0.
+
+    """
+    if isinstance(value, Mapping):
+        return (Point(0, weights_of(value, streams)),)
+    found: list[Point] = []
+    if not isinstance(value, list | tuple) or not value:
+        raise InputError(f"weights is {shown(value)}: give weights by name, or places with weights: [(0, {{…}}), …]")
+    for one in value:
+        if not isinstance(one, list | tuple) or len(one) != 2:  # noqa: PLR2004 - a pair
+            raise InputError(f"weights has {shown(one)}: give pairs of a place and the weights from there on")
+        start = whole("a place of weights", one[0], 0, "samples or steps")
+        if start <= found[-1].start if found else start:
+            raise InputError(f"weights has {start} as a place: give 0 as the first, and ascending ones")
+        found.append(Point(start, weights_of(one[1], streams)))
+    return tuple(found)
+
+
+def weights_of(value: Any, streams: Mapping[str, Any]) -> dict[str, Fraction]:
+    """Return exact weights by name; raises InputError where one is none, or of no stream."""
+    if not isinstance(value, Mapping) or not value:
+        raise InputError(f"weights is {shown(value)}: give a weight for each stream, such as {{'web': 0.7}}")
+    for name in value:
+        if name not in streams:
+            raise InputError(
+                f"weights names the stream {shown(name)}, which is not in the mixture: give one of {sorted(streams)}, "
+                "or add it (add_stream)"
+            )
+    return {name: weight_of(f"weight of {name!r}", weight) for name, weight in sorted(value.items())}
+
+
+def weight_of(name: str, value: Any, *, below_one: bool = False) -> Fraction:
+    """Return a weight as an exact fraction; raises InputError where it is none above 0."""
+    found = _fraction(value)
+    if found is None or found <= 0 or (below_one and found >= 1):
+        range_ = "above 0 and below 1" if below_one else "above 0"
+        raise InputError(
+            f"{name} is {shown(value)}: give a number {range_}, such as 0.25 or '1/4'; leave out a stream that is to "
+            "give nothing"
+        )
+    if max(found.numerator, found.denominator) >= 10**_DIGITS:
+        raise InputError(f"{name} is {shown(value)}: give one of {_DIGITS} digits at most")
+    return found
+
+
+def at_end_of(value: Any, streams: Mapping[str, Batches]) -> dict[str, str]:
+    """Return what each stream does at its end; raises InputError where that cannot be."""
+    if isinstance(value, Mapping):
+        for name in value:
+            if name not in streams:
+                raise InputError(f"at_end names the stream {shown(name)}: give one of {sorted(streams)}")
+    named = value if isinstance(value, Mapping) else dict.fromkeys(streams, value)
+    found = dict.fromkeys(streams, "wait")
+    for name, one in named.items():
+        found[name] = choice("at_end", one, _AT_END)
+        if one == "repeat" and streams[name]._opened.sequence.passes == 1:
+            raise InputError(
+                f"at_end is 'repeat' for {name!r}, whose Batches go through it once: give them passes=4, or as many as "
+                "you want"
+            )
+    return found
+
+
+def _fraction(value: Any) -> Fraction | None:
+    """Return a number as it is written; None: it is none, or of too many digits."""
+    given: Any = None
+    match value:
+        case bool() | np.bool_():
+            pass
+        case float() | np.floating() if math.isfinite(value):
+            given = str(value)  # the shortest text that means this number: 0.7 and not the binary one next to it
+        case int() | np.integer():
+            given = int(value)
+        case Fraction():
+            given = value
+        case Decimal() if value.is_finite() and abs(value.adjusted()) < _DIGITS:
+            given = value
+        case str() if len(value) <= 2 * _DIGITS and "e" not in value.lower():
+            given = value
+    try:
+        return None if given is None else Fraction(given)
+    except (ValueError, ZeroDivisionError):
+        return None
 
 
 class StreamShare(NamedTuple):

@@ -14,12 +14,11 @@ from tokenmill.samples import Numbers
 from tokenmill.store.segment import Tokens
 
 from . import arguments
-from .data_rank import DataRank
+from .arguments import DataRank, naming_unknown
+from .batch import IGNORED, ModelInputs
 from .documents import Documents
-from .keywords import naming_unknown
-from .model_inputs import IGNORED, ModelInputs
 from .samplers import DocumentSampler, EraSampler
-from .staging import begin_ahead, device_of
+from .transfer import begin_ahead, device_of
 
 _AHEAD: Final = 4096
 """Documents that are looked up in one go."""

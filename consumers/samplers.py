@@ -20,9 +20,8 @@ from tokenmill.samples import (
 )
 
 from . import arguments
-from .data_rank import DataRank
+from .arguments import DataRank, naming_unknown
 from .documents import Documents
-from .keywords import naming_unknown
 
 STATE_FORMAT: Final = 1
 

@@ -12,12 +12,11 @@ from tokenmill.samples import Position
 
 from . import arguments
 from .batch import Batch
-from .beside import LONG_SECONDS
+from .copy_thread import LONG_SECONDS
 from .metrics import Behind, Metrics
-from .phases import Found, Phases, Stagings, Walk, told_lengths
-from .reachable import ReachableStream, ReachableStreams
-from .staging import End, begin_ahead, next_usable
-from .waiting import Awaited, StoreWait
+from .step_schedule import Found, Phases, Stagings, Walk, told_lengths
+from .transfer import End, begin_ahead, next_usable
+from .waiting import Awaited, ReachableStream, ReachableStreams, StoreWait
 
 _CHUNK_BYTES: Final = 16 << 20
 """Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""

@@ -12,8 +12,8 @@ from tokenmill.store import PartitionReader, open_partition, partitions_in, read
 from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
-from .keywords import naming_unknown
-from .reachable import ReachableStream
+from .arguments import naming_unknown
+from .waiting import ReachableStream
 
 if TYPE_CHECKING:
     from .batch import XY

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from tests.consumers.scenes import ERAS, era_store, expected, open_batches, raises_in_workers, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, StepDataset, Windows
-from tokenmill.consumers.staging import device_of
+from tokenmill.consumers.transfer import device_of
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import Store
 

@@ -32,9 +32,9 @@ from tests.consumers.scenes import (
 )
 from tests.store.chains import STREAM, fill, make_store, segment_of, tokens_of
 from tests.store.eras import write_eras
-from tokenmill.consumers import Batches, Mixture, staging, step_loop
-from tokenmill.consumers.gathering import Rows
-from tokenmill.consumers.staging import HostStaging, Sent, Staged
+from tokenmill.consumers import Batches, Mixture, step_loop, transfer
+from tokenmill.consumers.sample_lookup import Rows
+from tokenmill.consumers.transfer import HostStaging, Sent, Staged
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import Store
 
@@ -390,7 +390,7 @@ def test_a_batch_that_was_let_go_is_nowhere_while_the_next_is_made(
     """Its memory can be the next one's."""
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
-    send = staging.HostStaging.send
+    send = transfer.HostStaging.send
 
     def watched(self: HostStaging, stretch: Rows) -> Iterator[Sent]:
         sent = send(self, stretch)
@@ -403,7 +403,7 @@ def test_a_batch_that_was_let_go_is_nowhere_while_the_next_is_made(
             yield batch
             del batch
 
-    monkeypatch.setattr(staging.HostStaging, "send", watched)
+    monkeypatch.setattr(transfer.HostStaging, "send", watched)
     steps = list(map(attrgetter("step"), open_batches(store)))
     assert len(steps) == len(made)
     assert not any(alive)

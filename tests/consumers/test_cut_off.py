@@ -90,6 +90,6 @@ def test_a_file_that_is_cut_off_between_two_looks_ends_the_process_with_a_word(s
     code, told, said = train(store, 3600, tmp_path)
     assert (code, told) == (-signal.SIGBUS, "")
     assert "Fatal Python error: Bus error" in said
-    assert "gathering.py" in said
+    assert "sample_lookup.py" in said
     with pytest.raises(DamagedError, match=r"000000000000\.bin: it has 4096 bytes, but 820000 were committed"):
         next(iter(Batches(store.path, STREAM, batch_size=4, sequence_length=1024)))

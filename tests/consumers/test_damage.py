@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader
 
 from tests.consumers.scenes import CHAINS, INFO, era_store, expected, open_batches, raises_in_workers, rows_of
 from tests.store.chains import STREAM, segment_of, tokens_of
-from tokenmill.consumers import EraDataset, StepDataset, Windows, rows
-from tokenmill.consumers.gathering import Gathering, Rows
+from tokenmill.consumers import EraDataset, StepDataset, Windows, sample_lookup
+from tokenmill.consumers.sample_lookup import Gathering, Rows
 from tokenmill.errors import DamagedError
 from tokenmill.store import Store, open_partition
 
@@ -100,7 +100,7 @@ def test_a_changed_bit_is_refused_by_default(
     store: Store, monkeypatch: pytest.MonkeyPatch, name: str, table_blocks: int
 ) -> None:
     """Naming file, block and byte, and what repairs it."""
-    monkeypatch.setattr(rows, "_TABLE_BLOCKS", table_blocks)
+    monkeypatch.setattr(sample_lookup, "_TABLE_BLOCKS", table_blocks)
     with raises_in_workers(DamagedError, MESSAGE):
         LOADERS[name](store)
 

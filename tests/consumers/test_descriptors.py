@@ -20,7 +20,7 @@ import json, os, resource, sys
 allowed = 256 + len(os.listdir("/proc/self/fd"))  # a fork has open what its parent has
 resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
 import numpy as np
-from tokenmill.consumers import Batches, EraDataset, StepDataset, Windows, rows
+from tokenmill.consumers import Batches, EraDataset, StepDataset, Windows, sample_lookup
 from tokenmill.store import open_partition
 
 store, stream = sys.argv[1:]
@@ -46,7 +46,7 @@ found["StepDataset"] = of(StepDataset(store, stream, **options))
 windows = Windows(store, stream, 4)
 found["Windows"] = windows.rows(0, [5 * block for block in range(300)]).tolist()
 found["gather"] = open_partition(store, stream, 0).gather(range(300)).tolist()
-rows._TABLE_BLOCKS = 1
+sample_lookup._TABLE_BLOCKS = 1
 found["large eras"] = of(Batches(store, stream, **options))
 print(json.dumps({name: sorted(rows) for name, rows in found.items()}))
 """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.consumers.gathering import Gathering, addresses_of
+from tokenmill.consumers.sample_lookup import Gathering, addresses_of
 from tokenmill.store import MapWatch
 
 DTYPES = ["uint8", "<u2", "<u4"]

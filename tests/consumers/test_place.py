@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenmill.consumers.place import LoopPlace, note_use
+from tokenmill.consumers.loading import LoopPlace, note_use
 from tokenmill.errors import StoreError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

@@ -16,13 +16,11 @@ import torch
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, Ranks
 
-from .arguments import ranks_of, shown, whole
+from .arguments import DataRank, ranks_of, shown, whole
 from .batch import Batch
-from .beside import Beside
-from .chunk import Chunk, DamagedRowError
-from .data_rank import DataRank
-from .gathering import Rows
-from .staging import Staging, open_staging
+from .copy_thread import Beside
+from .sample_lookup import Chunk, DamagedRowError, Rows
+from .transfer import Staging, open_staging
 
 
 class Phase(NamedTuple):

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.consumers.gathering import Rows
-from tokenmill.consumers.lanes import CudaLane, Mark
-from tokenmill.consumers.staging import LaneStaging, Sent, Staged, Staging, open_staging
+from tokenmill.consumers.sample_lookup import Rows
+from tokenmill.consumers.transfer import CudaLane, LaneStaging, Mark, Sent, Staged, Staging, open_staging
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 DEVICES = ["cpu", "late", pytest.param("cuda", marks=CUDA)]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.consumers.scenes import CHAINS, INFO, era_store
 from tests.samples.test_trainable import open_samples
 from tests.store.chains import tokens_of
-from tokenmill.consumers import rows
-from tokenmill.consumers.rows import RowReader
+from tokenmill.consumers import sample_lookup
+from tokenmill.consumers.sample_lookup import RowReader
 from tokenmill.eras import Era, EraRange
 from tokenmill.samples import EraOrder, Ranks, places_of
 from tokenmill.store import Store
@@ -70,7 +70,7 @@ def test_rows_of_steps_are_the_tokens_of_their_samples(
     samples = open_samples(store, sequence_length=length, shuffle=data.draw(st.booleans()))
     reader = RowReader(samples, Ranks(3), length, skip=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "_TABLE_BLOCKS", table_blocks)
+        patch.setattr(sample_lookup, "_TABLE_BLOCKS", table_blocks)
         chunks = [chunk for begin in (first, first + 3 * steps) if (chunk := reader.read(begin, steps)) is not None]
     for chunk in chunks:
         assert np.concatenate(list(chunk.stretches())).reshape(-1, length + 1).tolist() == [
@@ -86,7 +86,7 @@ def test_a_chunk_keeps_every_map_that_its_rows_lie_in(
     store: Store, monkeypatch: pytest.MonkeyPatch, table_blocks: int, *, skip: bool
 ) -> None:
     """Whatever the reader lets go meanwhile, for it keeps few; both ways of looking rows up."""
-    monkeypatch.setattr(rows, "_TABLE_BLOCKS", table_blocks)
+    monkeypatch.setattr(sample_lookup, "_TABLE_BLOCKS", table_blocks)
     reader = RowReader(open_samples(store), Ranks(2), 4, skip=skip)
     chunk = reader.read(0, 20)
     assert chunk is not None

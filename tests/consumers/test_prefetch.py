@@ -19,9 +19,8 @@ from tests.consumers.scenes import ERAS, INFO, era_store, expected, open_batches
 from tests.scripts import run_code
 from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
-from tokenmill.consumers import Batches, Mixture, read_ahead, stream_files
-from tokenmill.consumers.read_ahead import EraReadAhead
-from tokenmill.consumers.stream_files import StreamFiles
+from tokenmill.consumers import Batches, Mixture, prefetch
+from tokenmill.consumers.prefetch import EraReadAhead, StreamFiles
 from tokenmill.errors import DamagedError
 from tokenmill.samples import Samples, SequenceId
 from tokenmill.samples.places import EraPlaces
@@ -59,8 +58,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[FileRange]:
     def small(parts: Iterator[FileRange]) -> None:
         found.extend(parts)
 
-    monkeypatch.setattr(read_ahead, "read_pieces", pieces)
-    monkeypatch.setattr(read_ahead, "read_small", small)
+    monkeypatch.setattr(prefetch, "read_pieces", pieces)
+    monkeypatch.setattr(prefetch, "read_small", small)
     return found
 
 
@@ -79,7 +78,7 @@ def test_batches_are_the_same_however_they_are_read(
     rows: list[list[int]] = []
     state = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_ahead, "_WORTH_WAITING", worth_waiting)
+        patch.setattr(prefetch, "_WORTH_WAITING", worth_waiting)
         for steps in [*legs, 1000]:
             ranks = [
                 open_batches(store, rank=rank, world_size=world_size, batch_size=1, read_ahead=limit, **options)
@@ -138,7 +137,7 @@ def test_large_eras_are_read_by_sample_one_chunk_ahead(
     store: Store, read: list[FileRange], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No block is read whole that no batch is about to use."""
-    monkeypatch.setattr(stream_files, "_GAP_BYTES", -1)
+    monkeypatch.setattr(prefetch, "_GAP_BYTES", -1)
     batches = open_batches(store, batch_size=1, read_ahead=1)
     batches._most_samples = 2
     next(iter(batches))
@@ -194,9 +193,9 @@ def test_what_the_thread_cannot_read_is_refused_in_the_loop(store: Store, monkey
     def fails(_: FileRange) -> Iterator[int]:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(read_ahead, "read_pieces", fails)
+    monkeypatch.setattr(prefetch, "read_pieces", fails)
     assert rows_of(open_batches(store)) == expected()
-    monkeypatch.setattr(read_ahead, "read_small", fails)
+    monkeypatch.setattr(prefetch, "read_small", fails)
     assert rows_of(open_batches(store, read_ahead=1)) == expected()
 
 

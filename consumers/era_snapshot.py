@@ -1,4 +1,4 @@
-"""Eras that are all in a store, as one range of blocks of each partition: what things by index are of."""
+"""Eras that are all in a store, as one range of blocks of each partition: the fixed content of datasets by index."""
 
 from dataclasses import dataclass
 from pathlib import Path

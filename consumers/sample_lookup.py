@@ -1,0 +1,606 @@
+"""From numbers of samples to rows of tokens: where samples are in memory, and copying them many at a time.
+
+An era is in the segments of several partitions, each a map of its own; the samples of a batch are anywhere in these.
+numpy copies fastest out of one array. So the places are given to it as items of one array that begins at the lowest of
+them and reaches to the highest: nothing between them is touched, and nothing is copied twice.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from zlib_ng.zlib_ng import crc32
+
+from tokenmill.errors import DamagedError, InputError
+from tokenmill.samples import (
+    EraOrder,
+    Numbers,
+    Ranks,
+    Samples,
+    SegmentOrder,
+    Source,
+    TrainableSamples,
+    join,
+    places_of,
+    sources_of,
+)
+from tokenmill.store import MapWatch, Pieces, join_pieces
+from tokenmill.store.segment import Crcs, crcs_of_runs
+
+from .prefetch import EraReadAhead
+from .waiting import ReachableStream
+
+_INTERFACE_VERSION: Final = 3
+"""Of numpy's array interface: https://numpy.org/doc/stable/reference/arrays.interface.html."""
+
+_STRETCH_BYTES: Final = 512 << 10
+"""Of rows that are copied in one go: several batches share the call's cost, and they fit into a core's own cache."""
+
+Rows = npt.NDArray[np.unsignedinteger]
+Addresses = npt.NDArray[np.int64]
+_UNKNOWN: Final = -1
+"""No address."""
+_PIECES_AHEAD: Final = 512
+"""Samples whose pieces are read in one go, those of the batches after the one that was asked for: a tenth of the cost
+of reading them batch by batch."""
+
+Items = Sequence[tuple[EraOrder, Numbers]]
+"""Samples behind each other, as items of eras."""
+_TABLE_BLOCKS: Final = 1 << 20
+"""Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
+
+_FIRST_SAMPLES: Final = 256
+"""What is looked up first, so that the first batch comes soon where each sample may be in another era or segment; then
+four times as much each time."""
+
+
+def addresses_of(tokens: Rows, starts: npt.NDArray[np.int64]) -> Addresses:
+    """Return where in memory the tokens stand that have these numbers in a contiguous array, counted through its rows.
+
+    They are good for as long as the array is kept.
+    """
+    return starts * tokens.itemsize + int(tokens.__array_interface__["data"][0])
+
+
+def rows_of(tokens: Rows) -> Addresses:
+    """Return where in memory the rows of a contiguous array begin; good for as long as it is kept."""
+    first, size = int(tokens.__array_interface__["data"][0]), tokens.strides[0]
+    return np.arange(first, first + len(tokens) * size, size)
+
+
+class Gathering:
+    """Rows of ``columns`` tokens, each from an address on, that are copied when they are asked for.
+
+    Keeps the arrays that hold them. Each copy costs a microsecond beside its bytes; what it is copied into is new,
+    and so the memory of the copy before, still in the core's cache, if that was let go.
+    """
+
+    __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory", "watch")
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        columns: int,
+        dtype: "np.dtype[np.unsignedinteger]",
+        maps: Sequence[Rows],
+        watch: MapWatch,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            addresses: as `addresses_of` gives them.
+            columns: tokens to copy from each; all of them are in the array that the address is of.
+            dtype: of the tokens.
+            maps: the arrays that the addresses are of.
+            watch: looks at the files under them before they are read, so that one that was cut off is an error.
+
+        """
+        self.watch = watch
+        self._maps = maps
+        self._columns = columns
+        self._dtype = dtype
+        first = int(addresses.min()) if len(addresses) else 0
+        self._items = addresses - first
+        count = int(self._items.max(initial=-1)) + 1
+        self._memory = np.asarray(_Memory(first, count, columns * dtype.itemsize))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self._columns * self._dtype.itemsize
+
+    def rows(self, start: int = 0, stop: int | None = None) -> Rows:
+        """Return those of the rows, ``[stop - start, columns]``, in memory of their own.
+
+        Raises:
+            DamagedError: a file was cut off since it was mapped.
+
+        """
+        self.watch.look(self._maps)
+        return self._memory[self._items[start:stop]].view(self._dtype).reshape(-1, self._columns)
+
+    def stretches(self, size: int) -> Iterator[Rows]:
+        """Yield all rows as batches of ``size``, which divides them, several at a time: ``[batches, size, columns]``.
+
+        Contiguous, in memory that they have together: whoever keeps one batch, keeps 512 KiB.
+        """
+        together = self.together(size)
+        for start in range(0, len(self._items), together):
+            yield self.rows(start, start + together).reshape(-1, size, self._columns)
+
+    def together(self, size: int) -> int:
+        """Return how many rows `stretches` copies in one go."""
+        return max(_STRETCH_BYTES // max(size * self.row_bytes, 1), 1) * size
+
+
+class _Memory:
+    """Items of ``width`` bytes, one beginning at each byte."""
+
+    def __init__(self, first: int, count: int, width: int) -> None:
+        self.__array_interface__: dict[str, Any] = {
+            "data": (first, True),  # read-only
+            "shape": (count,),
+            "strides": (1,),
+            "typestr": f"|V{width}",
+            "version": _INTERFACE_VERSION,
+        }
+
+
+class LocatedRows(NamedTuple):
+    """Where samples are in memory."""
+
+    addresses: Addresses
+    """Of each; of those that are not there, any number."""
+    maps: list[Rows]
+    """The arrays that they are addresses of."""
+    kept: npt.NDArray[np.bool_] | None = None
+    """Which of them are there; None: all."""
+    crcs: Crcs | None = None
+    """What their CRCs must be; None: they are no whole blocks, or checked already, or not at all."""
+
+    def gathering(self, columns: int, dtype: "np.dtype[np.unsignedinteger]", watch: MapWatch) -> Gathering:
+        """Return what copies those that are there."""
+        there = self.addresses if self.kept is None else self.addresses[self.kept]
+        return Gathering(there, columns, dtype, self.maps, watch)
+
+
+class EraTable:
+    """Where the blocks of one era are in memory: to look them up is cheaper than to find them.
+
+    A segment is mapped when the first of its blocks is asked for: an era of thousands costs nothing at its beginning.
+    """
+
+    def __init__(self, order: EraOrder, trainable: TrainableSamples, *, checks_copies: bool) -> None:
+        self.maps: list[Rows] = []
+        """Of all that were asked for."""
+        self._views = order.views
+        self._trainable = trainable
+        self._checks_copies = checks_copies and trainable.checks and order.views == 1
+        self._starts = np.full(order.blocks, _UNKNOWN, np.int64)
+        self._crcs = np.empty(order.blocks if self._checks_copies else 0, np.uint32)
+        self._sound = np.zeros(order.blocks, np.bool_) if trainable.checks and not self._checks_copies else None
+        """Which of the blocks need not be checked in place any more; None: none needs it."""
+        counts = [stop - first for _, first, stop in order.ranges]
+        self._ranges = list(zip(order.ranges, accumulate(counts, initial=0)))  # noqa: B905 - one sum more than ranges
+        """With each partition's blocks, how many there are in the partitions before."""
+
+    def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
+        """Return where items begin; a view begins with the last token of the one before.
+
+        Raises:
+            DamagedError: a block of theirs is missing, or not what was committed.
+
+        """
+        blocks, views = (items, None) if self._views == 1 else np.divmod(items, self._views)
+        starts = self._starts[blocks]
+        if starts.min(initial=0) < 0:
+            self._map(blocks[starts < 0])
+            starts = self._starts[blocks]
+        if self._sound is not None and len(unknown := blocks[~self._sound[blocks]]):
+            self._check(unknown, self._sound)
+        found: Addresses = starts if views is None else starts + views * view_bytes
+        return found
+
+    def crcs(self, items: Numbers) -> Crcs | None:
+        """Return what the CRCs of items must be; None where they are no blocks, or need no check."""
+        return self._crcs[items] if self._checks_copies else None
+
+    def _map(self, blocks: Numbers) -> None:
+        """Map the segments that hold these blocks."""
+        asked = np.zeros(len(self._starts), np.bool_)
+        asked[blocks] = True
+        for (partition, first, stop), begin in self._ranges:
+            reader = self._trainable.reader(partition)
+            size = reader.info.segment_blocks
+            segments = np.arange(first - first % size, stop, size)
+            mine = np.logical_or.reduceat(asked[begin : begin + stop - first], np.maximum(segments - first, 0))
+            for segment in segments[mine].tolist():
+                bounds = max(segment, first), min(segment + size, stop)
+                span = slice(begin + bounds[0] - first, begin + bounds[1] - first)
+                if self._checks_copies:
+                    tokens, self._crcs[span] = next(reader.between_with_crcs(*bounds))
+                else:
+                    tokens = next(reader.between(*bounds))
+                self._starts[span] = rows_of(tokens)
+                self.maps.append(tokens)
+
+    def _check(self, blocks: Numbers, sound: npt.NDArray[np.bool_]) -> None:
+        """Refuse damage to these blocks; note what became known of others beside them."""
+        for (partition, first, stop), begin in self._ranges:
+            mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
+            for segment, marks in self._trainable.reader(partition).sound(mine + first - begin) if len(mine) else ():
+                low, high = max(segment, first), min(segment + len(marks), stop)
+                sound[begin + low - first : begin + high - first] = marks[low - segment : high - segment]
+
+
+class RowOptions(NamedTuple):
+    """What comes with the rows of a stream."""
+
+    sends_documents: bool = False
+    """Whether batches carry their pieces to other processes."""
+    loss_weight: float = 1.0
+
+
+_PLAIN: Final = RowOptions()
+
+
+class DamagedRowError(Exception):
+    """A row was not what was committed when it was copied: `Chunk.refuse` says which block, and raises for people."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        """Its place among the samples of the chunk."""
+        super().__init__(at)
+
+
+class Chunk:
+    """Consecutive batches of one rank: where their samples are."""
+
+    __slots__ = (
+        "_crcs",
+        "_gathering",
+        "_items",
+        "_pieces",
+        "_samples",
+        "batch_size",
+        "kept",
+        "options",
+        "split",
+        "steps",
+        "trainable",
+    )
+
+    def __init__(
+        self,
+        items: Items,
+        gathering: Gathering,
+        *,
+        steps: int,
+        batch_size: int,
+        trainable: TrainableSamples,
+        kept: npt.NDArray[np.bool_] | None = None,
+        crcs: Crcs | None = None,
+        options: RowOptions,
+    ) -> None:
+        """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all.
+
+        With ``crcs``, `stretches` holds each row against its own when it was copied: the row is a whole block then.
+        """
+        self.steps = steps
+        self.batch_size = batch_size
+        self.trainable = trainable
+        self.kept = kept
+        """Which of the samples are there: with ``on_damage="skip"``, those that are not damaged; None: all."""
+        self._items = items
+        self._gathering = gathering
+        self._crcs = crcs
+        self._samples: Samples | None = None
+        self._pieces: tuple[int, int, Pieces] | None = None
+        """Those of the samples ``[start, stop)``, of those that are there."""
+        self.options = options
+        self.split = 1
+        """Rows of each sample, where sequences are shorter."""
+
+    def rows(self) -> Rows:
+        """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
+        return self._gathering.rows()
+
+    @property
+    def together(self) -> int:
+        """How many samples `stretches` copies in one go."""
+        return self.batch_size if self.kept is not None else self._gathering.together(self.batch_size)
+
+    def stretches(self) -> Iterator[Rows]:
+        """Yield the batches, one or several at a time: ``[batches, samples, sequence_length + 1]``.
+
+        With `kept`, one at a time, and those samples of it that are there: none, perhaps.
+
+        Raises:
+            DamagedRowError: a block is not what was committed.
+            DamagedError: a file was cut off since it was mapped.
+
+        """
+        size = self.batch_size
+        if not size:
+            return iter([self.rows()[None]])
+        if self.kept is None:
+            stretches = self._gathering.stretches(size)
+            return stretches if self._crcs is None else self._checked(stretches, self._crcs)
+        stops = np.cumsum(self.kept)[size - 1 :: size].tolist()
+        return (self._gathering.rows(start, stop)[None] for start, stop in pairwise([0, *stops]))
+
+    def _checked(self, stretches: Iterator[Rows], crcs: Crcs) -> Iterator[Rows]:
+        """Yield the same, each after its CRC was looked at, while it still is in the core's cache."""
+        together = self._gathering.together(self.batch_size)
+        start = 0
+        for crc in crcs_of_runs(crcs, self._gathering.row_bytes, together):
+            stretch = next(stretches)
+            if crc32(stretch) != crc:
+                at = self._first_damaged(stretch, crcs[start:])
+                whole = at // self.batch_size
+                if whole:
+                    yield stretch[:whole]
+                raise DamagedRowError(start + at)
+            yield stretch
+            del stretch  # its memory can be the next one's
+            start += together
+
+    @staticmethod
+    def _first_damaged(stretch: Rows, crcs: Crcs) -> int:
+        rows = stretch.reshape(-1, stretch.shape[-1])
+        return [crc32(row) == crc for row, crc in zip(rows, crcs.tolist(), strict=False)].index(False)
+
+    def refuse(self, at: int) -> NoReturn:
+        """Raise the error for the sample at this place, whose block is not what was committed.
+
+        Raises:
+            DamagedError: always.
+
+        """
+        samples = self.samples()
+        partition, block = int(samples.partitions[at]), int(samples.blocks[at])
+        self._gathering.watch.expire()  # a repair will put another file in its place, or has done so
+        with self.trainable.lock:
+            self.trainable.reader(partition).read(block)
+        raise DamagedError(
+            f"block {block} of partition {partition} of {self.trainable.stream} was not what was committed when it was "
+            "read, and is now",
+            "Its file was repaired or changed meanwhile: iterate again, and test the host's memory if this comes again",
+        )
+
+    def samples(self) -> Samples:
+        """Return all samples, also those that are not there; computed when it is first asked for."""
+        if self._samples is None:
+            self._samples = join(order.samples_of(items) for order, items in self._items)
+        return self._samples
+
+    def places(self, first: int, stop: int) -> Samples:
+        """Return where the rows of the samples ``[first, stop)`` are from, of those that are there."""
+        found = Samples(*(column[first:stop] for column in self.samples()))
+        found = found if self.kept is None else Samples(*(column[self.kept[first:stop]] for column in found))
+        if self.split == 1:
+            return found
+        partitions, blocks, views = (np.repeat(column, self.split) for column in found)
+        return Samples(partitions, blocks, views * self.split + np.arange(len(views)) % self.split)
+
+    def pieces(self, start: int) -> Pieces:
+        """Return the pieces of the batch that begins at this sample, read together with those of batches after it.
+
+        Raises:
+            InputError: the blocks were retired since.
+            StoreError: the store is not there any more.
+            DamagedError: the document table is damaged.
+
+        """
+        stop = start + self.batch_size
+        if self.kept is None and self._pieces is not None and self._pieces[0] <= start < stop <= self._pieces[1]:
+            begin = self._pieces[0]
+            return self._pieces[2].between((start - begin) * self.split, (stop - begin) * self.split)
+        steps = _PIECES_AHEAD // max(self.batch_size, 1)
+        ahead = min(start + max(steps, 1) * self.batch_size, len(self.samples().blocks))
+        if self.kept is None and ahead > stop:
+            with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
+                self._pieces = (start, ahead, self._read_pieces(start, ahead))
+                return self._pieces[2].between(0, self.batch_size * self.split)
+        with ReachableStream(self.trainable.store, self.trainable.stream):
+            return self._read_pieces(start, stop)
+
+    def asked_pieces(self, start: int) -> Pieces | None:
+        """Return the same where batches are to carry them to another process."""
+        return self.pieces(start) if self.options.sends_documents else None
+
+    def streams(self, first: int, stop: int) -> tuple[str, ...]:
+        """Return the name of the stream of each row of the samples ``[first, stop)``, of those that are there."""
+        count = stop - first if self.kept is None else int(self.kept[first:stop].sum())
+        return (self.trainable.stream,) * (count * self.split)
+
+    def loss_weights(self, first: int, stop: int) -> npt.NDArray[np.float32]:
+        """Return what the loss of each of these rows counts."""
+        return np.full(len(self.streams(first, stop)), self.options.loss_weight, np.float32)
+
+    def sources(self, start: int, length: int) -> list[list[Source]]:
+        """Return, for each row of the batch that begins at this sample, the records that its tokens came from.
+
+        Raises:
+            InputError: the blocks were retired since.
+            StoreError: the store is not there any more.
+            DamagedError: the document table is damaged.
+
+        """
+        places = self.places(start, start + self.batch_size)
+        return self._sources_of(self.trainable, places, np.arange(len(places.blocks)), length)
+
+    @staticmethod
+    def _sources_of(trainable: TrainableSamples, places: Samples, rows: Numbers, length: int) -> list[list[Source]]:
+        with ReachableStream(trainable.store, trainable.stream), trainable.lock:
+            return [
+                sources_of(trainable.reader(partition), block, view, length)
+                for partition, block, view in places_of(Samples(*(column[rows] for column in places)))
+            ]
+
+    def _read_pieces(self, first: int, stop: int) -> Pieces:
+        places = self.places(first, stop)
+        partitions = np.flatnonzero(np.bincount(places.partitions)).tolist()
+        parts = []
+        for partition in partitions:
+            mine = np.flatnonzero(places.partitions == partition)
+            parts.append((mine, self.trainable.pieces_of(partition, places.blocks[mine])))
+        return join_pieces(parts, len(places.blocks))
+
+
+class RowReader:
+    """Finds the rows of a rank's next steps, which costs least for many at once; they are copied batch by batch."""
+
+    def __init__(
+        self,
+        trainable: TrainableSamples,
+        ranks: Ranks,
+        sequence_length: int,
+        ahead: EraReadAhead | None = None,
+        *,
+        skip: bool,
+        options: RowOptions = _PLAIN,
+    ) -> None:
+        self.trainable = trainable
+        self._ahead = ahead
+        self._is_in_memory = True
+        """Whether all that is to be located next is: else it is read sample by sample."""
+        self.ranks = ranks
+        """Those of the steps that are read next."""
+        self._length = sequence_length
+        self._skip = skip
+        self.options = options
+        self._tables: dict[EraOrder, EraTable] = {}
+        """Of the eras that the last chunk was from."""
+        self._watch = MapWatch()
+        self._most_samples = _FIRST_SAMPLES
+        self.checks_copies = True
+        """Whether whole blocks may be checked after they were copied: where all samples of a batch are whole blocks."""
+
+    def read(self, first: int, steps: int, segments: SegmentOrder | None = None) -> Chunk | None:
+        """Return the next steps from sample ``first`` on, ``steps`` at most, and at first fewer; None if none is there.
+
+        With ``segments``, blocks are read view by view, and only when all that are read side by side are there.
+
+        Raises:
+            as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
+
+        """
+        steps = min(steps, max(self._most_samples // self.ranks.batch_size, 1))
+        ready = self.ranks.steps_in(self._ready(first, steps * self.ranks.turn, segments))
+        if not ready:
+            return None
+        self._most_samples *= 4
+        samples = self.ranks.samples(first, ready)
+        if segments is None:
+            items = self.trainable.items(samples)
+            self._begin_rows(first + ready * self.ranks.turn, ready, items)
+        else:
+            items = self.trainable.items_in_any_order(segments.numbers(samples))
+        return self._chunk(items, ready, self.locate(items))
+
+    def read_last(self, first: int, samples: int) -> Chunk | None:
+        """Return the last step, this process's of a turn from sample ``first`` on, of so few; None: not there yet."""
+        begin = first + self.ranks.worker * self.ranks.global_batch
+        if self.trainable.ready(begin, samples) < samples:
+            return None
+        mine = self.ranks.samples_of_last(begin, samples)
+        with self.trainable.lock:
+            return self.find(self.trainable.items(mine), batch_size=len(mine))
+
+    def reach(self, first: int, samples: int) -> None:
+        """Have the eras of samples in memory before they are counted and located, where that is worth waiting for."""
+        if self._ahead is not None and samples:
+            self._is_in_memory = self._ahead.reach(self.trainable.places, first, first + samples - 1)
+
+    def _begin_rows(self, first: int, steps: int, items: Items) -> None:
+        """Where samples are read one by one: have those of the steps behind these read meanwhile, if they are there."""
+        if self._ahead is None or self._is_in_memory:
+            return
+        self._ahead.reach_rows(join(order.samples_of(part) for order, part in items))
+        if ready := self.ranks.steps_in(self.trainable.ready(first, steps * self.ranks.turn)):
+            self._ahead.begin_rows(self.trainable.locate(self.ranks.samples(first, ready)))
+        self._is_in_memory = True
+
+    def locate(self, items: Items) -> LocatedRows:
+        """Return where items are that were just counted; costs least for many at once.
+
+        Raises:
+            DamagedError: a block is not what was committed.
+
+        """
+        if self._ahead is not None and not self._is_in_memory:
+            self._ahead.reach_rows(join(order.samples_of(part) for order, part in items))
+        with self.trainable.lock:
+            return self._located(items)
+
+    def _located(self, items: Items) -> LocatedRows:
+        if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
+            return self._search(items)
+        if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
+            self._tables = {}  # a repair put other files in their place, or they were changed
+        self._tables = {
+            order: self._tables.get(order) or EraTable(order, self.trainable, checks_copies=self.checks_copies)
+            for order in dict.fromkeys(order for order, _ in items)
+        }
+        view_bytes = self._length * self.trainable.dtype.itemsize
+        try:
+            addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
+        except DamagedError:  # a repair will put another file in the place of what was looked up
+            self._tables = {}
+            raise
+        maps = [tokens for table in self._tables.values() for tokens in table.maps]
+        crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
+        return LocatedRows(np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
+
+    def _ready(self, first: int, wanted: int, segments: SegmentOrder | None) -> int:
+        """Return how many samples from ``first`` on can be read, ``wanted`` at most."""
+        if segments is None:
+            self.reach(first, wanted)
+            return self.trainable.ready(first, wanted)
+        begin = segments.start(first)
+        end = segments.start(first + wanted - 1) + segments.group
+        self.reach(begin, end - begin)
+        there = begin + self.trainable.ready(begin, end - begin)
+        return max(min(segments.end(there), first + wanted) - first, 0)
+
+    def find(self, items: Items, steps: int = 1, *, batch_size: int | None = None) -> Chunk:
+        """Return samples as a chunk; costs nothing that grows with their eras.
+
+        Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are. With
+        ``batch_size``, they are one batch of so many.
+        """
+        return self._chunk(items, steps, self._search(items), batch_size)
+
+    def _search(self, items: Items) -> LocatedRows:
+        samples = join(order.samples_of(part) for order, part in items)
+        addresses = np.zeros(len(samples.blocks), np.int64)
+        kept = np.zeros(len(addresses), np.bool_) if self._skip else None
+        maps: list[Rows] = []
+        for partition in np.flatnonzero(np.bincount(samples.partitions)).tolist():
+            mine = np.flatnonzero(samples.partitions == partition)
+            for where, tokens, found in self.trainable.reader(partition).parts(samples.blocks[mine]):
+                into = mine[where]
+                starts = found * tokens.shape[1]
+                if tokens.shape[1] != self._length + 1:  # a view begins with the last token of the one before
+                    starts += samples.views[into] * self._length
+                addresses[into] = addresses_of(tokens, starts)
+                maps.append(tokens)
+                if kept is not None:
+                    kept[into] = True
+        return LocatedRows(addresses, maps, kept=kept)
+
+    def _chunk(self, items: Items, steps: int, found: LocatedRows, batch_size: int | None = None) -> Chunk:
+        return Chunk(
+            items,
+            found.gathering(self._length + 1, self.trainable.dtype, self._watch),
+            steps=steps,
+            batch_size=self.ranks.batch_size if batch_size is None else batch_size,
+            trainable=self.trainable,
+            kept=found.kept,
+            crcs=found.crcs,
+            options=self.options,
+        )
