@@ -25,12 +25,19 @@ MOST_PACKED: Final = 2
 _FIRST_LINE: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\x1e?[{\[]?+\s*+\S[^\n]*+\n")
 """Up to the end of a line, with what stands behind a first bracket."""
 _UNPACK: Final = "unpack it, and name the file or folder"
+_PACKED_SO: Final = f"compressed in a way that is not read: {_UNPACK}"
+_UNREAD: Final = (".br", ".lzo", ".snappy", ".sz", ".z")
+"""Suffixes of compressions whose beginnings may not show them."""
 _FOREIGN: Final = tuple(
     (re.compile(begin, re.DOTALL), what)
     for begin, what in (
         (
             rb"version https://git-lfs\.github\.com/spec/",
             "a pointer of Git LFS, not the file: get it with `git lfs pull`",
+        ),
+        (
+            rb"# xet version |version https://hawser\.github\.com/",
+            "a pointer, not the file: get it with git, and the extension that left it",
         ),
         (
             rb"(?:\.\./|/)*+(?:\.git/)?annex/objects/",
@@ -42,7 +49,7 @@ _FOREIGN: Final = tuple(
         ),
         (rb"7z\xbc\xaf'\x1c", f"a 7z archive: {_UNPACK}"),
         (rb"Rar!\x1a\x07", f"a RAR archive: {_UNPACK}"),
-        (rb"\x1f[\x9d\xa0]|LZIP\x01|\x89LZO|\xff\x06\0\0sNaPpY", f"compressed in a way that is not read: {_UNPACK}"),
+        (rb"\x1f[\x9d\xa0]|LZIP\x01|\x89LZO|\xff\x06\0\0sNaPpY", _PACKED_SO),
         (rb"%PDF-|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document (PDF, RTF, Office): take its text out of it"),
         (
             rb"ORC.?[\0-\x08\x80-\xff]|Obj\x01|SEQ[\x04-\x06]",
@@ -64,7 +71,12 @@ _KINDS: Final = (
     (re.compile(rb"ARROW1|\xff{4}...\0", re.DOTALL), "arrow"),
     (re.compile(rb"\s*WARC/[01]\."), "warc"),
 )
-_OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\x1e?(\{\s*+[\"'}]|\[\s*+\{)")
+_AROUND: Final = b"\xef\xbb\xbf\x1e\t\n\r "
+_JSON: Final = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*+\x1e?"
+    rb"(?:(\{)\s*+[\"'}]|\[[\s\[]*+[{\"]|(\")\s*+\[?+\s*+\{\s*+(?:\\\"|\}))"
+)
+"""What objects begin with, arrays of objects and of texts, and an object that was encoded twice."""
 _TAR_BLOCK: Final = 512
 
 
@@ -91,6 +103,7 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None) -> Lo
     ``choice`` and ``encoding`` are what somebody said of all files. A byte order mark is of one file, and so believed.
     """
     why_not = next((what for mark, what in _FOREIGN if mark.match(begin)), "") or _tar(begin)
+    why_not = why_not or (_PACKED_SO if name.lower().endswith(_UNREAD) else "")
     suffix, packing = suffixes_of(name)
     packing = packing or next((found for mark, found in _PACKED if begin.startswith(mark)), "")
     if why_not or packing:
@@ -114,16 +127,16 @@ def _tar(begin: bytes) -> str:
 
 def _json_kind(text: bytes) -> str:
     """Return how JSON is read: as lines, or as values that may go on over several; nothing if it is none."""
-    found = _OBJECT.match(text)
-    if found is None:
-        return ""
-    line, ended, _ = text[found.start(1) :].partition(b"\n")
-    if not ended:
-        return "jsonl" if found[1].startswith(b"{") else "json"
+    found = _JSON.match(text)
+    if found is not None and found[1] is None:
+        return "jsonl" if found[2] else "json"
+    line, ended, _ = text.lstrip(_AROUND).partition(b"\n")
     try:
-        return "jsonl" if isinstance(orjson.loads(line), dict) else "json"
+        parsed = orjson.loads(line) if found or line.startswith(b"[") else None
     except orjson.JSONDecodeError:
-        return "json"
+        parsed = None
+    is_object = isinstance(parsed, dict) or (found is not None and not ended)
+    return "jsonl" if is_object else "json" if found or isinstance(parsed, list) else ""
 
 
 class _Again(ForwardStream):

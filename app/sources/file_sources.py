@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from io import BufferedReader, FileIO, RawIOBase
+from io import BufferedReader, BytesIO, FileIO, RawIOBase
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, Final
@@ -14,6 +14,9 @@ from urllib.parse import unquote
 
 import orjson
 
+from tokenmill.errors import RecordError
+
+from ..milling.decoding.appearance import check_no_scalar
 from .compressed import BUFFER_BYTES, DAMAGE, MEMORY_BYTES
 from .contents import Look, begin_of, look_at, open_file
 from .encodings import UNDECODED, seems
@@ -171,6 +174,8 @@ class Reading:
         if look.why_not:
             return iter([(0, 0, Bad(look.why_not, broken=True))])
         entries = BY_CHOICE[look.kind](file, self.needs, start)
+        if look.kind == "text" and self.choice == "auto" and self.separator is None:
+            entries = map(_no_values, entries)
         if self.mapping is None:
             return entries
         if columns := folder_columns(file.name):
@@ -189,6 +194,19 @@ def folder_columns(name: str) -> dict[str, str | None]:
         column, _, value = folder.partition("=")
         columns[unquote(column)] = None if value == HIVE_NULL else unquote(value)
     return columns
+
+
+def _no_values(entry: Entry) -> Entry:
+    """Return the entry that a whole file is; refused where all lines of it are JSON values, as a mill refuses such."""
+    why, content = "", entry[2]
+    for line in BytesIO(content.data) if isinstance(content, Text) else ():
+        try:
+            if line.strip():
+                check_no_scalar(line, "--format text, or --lines")
+                return entry
+        except RecordError as error:
+            why = why or str(error)
+    return (0, 0, Bad(why, content.data)) if why and isinstance(content, Text) else entry
 
 
 def _with_columns(entries: Iterator[Entry], columns: dict[str, str | None]) -> Iterator[Entry]:

@@ -15,13 +15,14 @@ _ABOUT: Final = re.compile(
     r"\..*"
     r"|_(SUCCESS|FAILURE|metadata|common_metadata|spark_metadata|symlink_format_manifest|temporary|logs)"
     r"|_(started|committed)_(vacuum)?\d+|_(delta_log|delta_index|change_data)"
-    r"|.*(_\$folder\$|\.crc)"
+    r"|.*(_\$folder\$|\.crc)|__MACOSX|Thumbs\.db|desktop\.ini"
 )
-"""Names that begin with a dot, and what Hadoop, Hive, Spark, Databricks and their like write beside data."""
+"""Names that begin with a dot, and what Hadoop, Hive, Spark, Databricks, macOS and Windows write beside data."""
 _TABLES: Final = {
     "Delta Lake": ("_delta_log", r"\d{20}\.(json|checkpoint\..*)|_last_checkpoint", "deltalake"),
     "Iceberg": ("metadata", r"(v\d+|\d{5}-[0-9a-f-]{36})(\.gz)?\.metadata\.json(\.gz)?", "pyiceberg"),
     "Hudi": (".hoodie", r"hoodie\.properties", "hudi"),
+    "Paimon": ("snapshot", r"snapshot-\d+|LATEST|EARLIEST", "pypaimon"),
     "Lance": ("_versions", r"\d+\.manifest", "lance"),
 }
 """Formats of tables: the folder in each that says which files count, the names of its files, and who reads it."""

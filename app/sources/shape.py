@@ -12,6 +12,7 @@ import orjson
 from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, TOO_LARGE, Limits
 from tokenmill.errors import RecordError
 
+from ..milling.decoding.appearance import check_plain
 from ..milling.decoding.json_objects import check_integer
 from ..milling.decoding.reasons import INTEGER_OUT_OF_RANGE, WRONG_TYPE
 from ..milling.decoding.refusals import refusal
@@ -60,6 +61,8 @@ class Shape:
     """Whether somebody said where the id is."""
     nan_is_null: bool = False
     """Whether numbers that are not finite count as null."""
+    judged: bool = False
+    """Whether the mill judges by a value's beginning whether it is a text."""
     given: dict[str, str | None] = field(default_factory=dict)
     """Columns that all rows have which do not have them themselves."""
 
@@ -239,7 +242,10 @@ class Shape:
             name = fit_id(name, self.limits.max_id_bytes)
         key = None if self.key is None else self._key(row, name)
         if self.plain:
-            return self._fitting(where, Item(text.encode(), text, key))
+            value = text.encode()
+            if self.judged:
+                check_plain(value)
+            return self._fitting(where, Item(value, text, key))
         made: dict[str, Any] = {self.id_field: name} if name != "" else {}
         made[self.text_field] = text
         if self.metadata_fields:
@@ -447,4 +453,5 @@ def shape_for(topic: TopicRules, max_record_bytes: int, options: ShapeOptions | 
         columns=frozenset(column for name in needed for column in columns_of(name)),
         asked=options.id_field is not None,
         nan_is_null=options.nan_as_null,
+        judged=plain and topic.decode == "auto",
     )

@@ -50,10 +50,11 @@ def like_json(value: bytes) -> bool:
     return _LIKE_JSON.match(value) is not None
 
 
-def check_no_scalar(value: bytes) -> None:
+def check_no_scalar(value: bytes, text_by: str = 'decode = "text", which takes it as it is') -> None:
     """Raise `RecordError` for a JSON string, number or word, whole; or an object in a string, however much is there.
 
-    The reason is `NOT_AN_OBJECT`; for a string with half a surrogate pair, `INVALID_UNICODE`.
+    ``text_by`` says what takes it as a text. The reason is `NOT_AN_OBJECT`; for a string with half a surrogate pair,
+    `INVALID_UNICODE`.
     """
     found = _SCALAR.match(value)
     if found is None:
@@ -68,7 +69,17 @@ def check_no_scalar(value: bytes) -> None:
             raise half_pair() from None
         return
     what = "an object in a JSON string: let the producer encode it once" if twice else "a JSON value, but no object"
-    raise RecordError(NOT_AN_OBJECT, f'{what}; text that looks so needs decode = "text", which takes it as it is')
+    raise RecordError(NOT_AN_OBJECT, f"{what}; text that looks so needs {text_by}")
+
+
+def check_plain(value: bytes) -> None:
+    """Raise `RecordError` for a value that mode ``auto`` does not take as the text that it is."""
+    if like_json(value):
+        raise RecordError(NOT_AN_OBJECT, 'it begins like JSON; plain text that begins so needs decode = "text"')
+    if value.startswith(b"\0"):
+        raise registry_framing(value)
+    check_no_scalar(value)
+    check_characters(value)
 
 
 def registry_framing(value: bytes) -> RecordError:

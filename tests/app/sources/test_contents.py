@@ -15,20 +15,23 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 import cramjam
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.app.milling.decoding.opened import opened
 from tests.app.sources.files import as_lines, write_arrow, write_json, write_parquet, write_stream, write_wet, zstd
 from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tests.app.sources.test_recoding import Drops
 from tests.app.sources.web import Web, serving
-from tokenmill.app.sources import Refused
+from tokenmill.app.settings import Settings
+from tokenmill.app.sources import Item, Refused, ShapeOptions, shape_for
 from tokenmill.app.sources.compressed import MEMORY_BYTES
 from tokenmill.app.sources.contents import look_at, open_file
 from tokenmill.app.sources.file_sources import FileSource
 from tokenmill.app.sources.formats import Bad, Entry, Text
 from tokenmill.app.sources.formats.text import read_text
 from tokenmill.app.sources.items import File, Needs, Place
+from tokenmill.errors import RecordError
 
 ROWS = [{"id": f"n{number}", "text": f"text {number}"} for number in range(9)]
 TEXTS = [row["text"] for row in ROWS]
@@ -92,7 +95,22 @@ def test_names_that_say_nothing_are_read_as_what_they_hold(kind: str, packing: s
 
 
 @pytest.mark.parametrize(
-    "text", ["[a link](x)", "[INFO] begun", "{{Infobox|a}}", "{ pkgs }: pkgs", "{-# LANGUAGE #-}", "{a", "1,2\n3,4\n"]
+    "text",
+    [
+        "[a link](x)",
+        "[INFO] begun",
+        "{{Infobox|a}}",
+        "{ pkgs }: pkgs",
+        "{-# LANGUAGE #-}",
+        "{a",
+        "1,2\n3,4\n",
+        "[1] A\n[2] B",
+        "[[a]] b",
+        '"Where?" she said.\n"There."',
+        '"So',
+        "1\n2\nthree",
+        "true story",
+    ],
 )
 def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
     """What only begins a little like JSON is none; and whoever says that it is a text is believed."""
@@ -101,6 +119,53 @@ def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
     assert texts(tmp_path / "notes") == [text]
     (value,) = values(found_in(reading_of(choice="text"), tmp_path / "lines.txt"))
     assert json.loads(value)["text"].encode() == as_lines(ROWS)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '"a text"',
+        '"one"\n\n"two"\n',
+        "1\n-2e3\n",
+        "NaN",
+        "[1, 2]\n",
+        "[[1], [2]]\n",
+        '["a", "b"]\n',
+        '[\n"a"\n]',
+        json.dumps(json.dumps(ROWS[0])) + "\n",
+        json.dumps(json.dumps(ROWS))[:-20],
+    ],
+)
+def test_values_of_json_that_are_no_objects_are_no_texts(data: str, tmp_path: Path) -> None:
+    """As mills decide."""
+    (tmp_path / "part-0").write_text(data)
+    found = found_in(reading_of(), tmp_path / "part-0")
+    assert values(found) == []
+    assert {why.partition(":")[0] for _, why in refusals(found)} <= {"not_an_object", "malformed_json"}
+    (value,) = values(found_in(reading_of(choice="text"), tmp_path / "part-0"))
+    assert json.loads(value)["text"] == data
+
+
+LIKE_VALUES = st.lists(
+    st.sampled_from([*'"{}[]1-e,: \n\\\0', ".5", "null", "NaN", "tru"]),
+    min_size=1,
+).map("".join)
+
+
+@given(text=st.text(st.characters(codec="utf-8"), min_size=1) | LIKE_VALUES)
+@example(text=json.dumps("a text"))
+@example(text=json.dumps(json.dumps(ROWS[0]))[:-9])
+@example(text="[1] A")
+def test_a_text_that_goes_as_it_is_is_refused_where_a_mill_would_not_take_it_so(text: str) -> None:
+    """For mode ``auto``; a mill of mode ``text`` takes all."""
+    data = json.dumps({"text": text}).encode()
+    for mode in ("auto", "text"):
+        shape = shape_for(Settings(decode=mode).for_topic("raw"), 1 << 20, ShapeOptions(plain=True))
+        try:
+            taken = opened(mode)(text.encode()).text == text
+        except RecordError:
+            taken = False
+        assert isinstance(shape.of_json("", data), Item) == taken
 
 
 def tar(kind: int) -> bytes:
@@ -120,6 +185,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + 
     ("data", "why"),
     [
         (LFS, "git lfs pull"),
+        (b"# xet version 0\nfilesize = 10\n", "a pointer, not the file"),
         (b"/annex/objects/SHA256E-s1--ab.txt\n", "git annex get"),
         (tar(tarfile.USTAR_FORMAT), "a tar archive: unpack it"),
         (tar(tarfile.GNU_FORMAT), "a tar archive: unpack it"),
@@ -226,6 +292,7 @@ MARKS = {
     "Iceberg": "metadata/00000-0a1b2c3d-0000-4000-8000-000000000000.metadata.json",
     "Hudi": ".hoodie/hoodie.properties",
     "Lance": "_versions/1.manifest",
+    "Paimon": "snapshot/LATEST",
 }
 
 
