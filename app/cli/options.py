@@ -44,6 +44,15 @@ FOLDED: Final = frozenset({TOKENS_PANEL, CONNECTION_PANEL, OTHER_PANEL})
 ALL: Final = "help_all"
 
 
+def panel(title: str) -> Callable[..., Any]:
+    """Return how options in this part of the help are declared: by their help, what stands for a value, their names."""
+
+    def declared(text: str, value: str | None = None, *names: str, **more: Any) -> Any:
+        return typer.Option(*names, metavar=value, help=text, rich_help_panel=title, **more)
+
+    return declared
+
+
 def with_settings(command: Callable[Concatenate[Settings, P], R], *shown: str) -> Callable[..., R]:
     """Return the command with a flag for every setting and ``--config``; it is called with the settings in force.
 

@@ -19,82 +19,47 @@ from ..tools.produce.producing import require_flush_allowed
 from ..tools.produce.summary import OnError
 from ..tools.verify.reference_sample import ReferenceSample
 from .figures import show_figures
-from .options import examples, with_settings
+from .options import examples, panel, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .produce_output import ProduceProgress, say_refusals, say_unmet, summary_json
 from .progress import until_interrupted
 from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
 from .tables import ShownTable
 
-HOW_PACKED = "How it is packed"
+_packed = panel("How it is packed")
 PARTITIONS = 4
 
 RawTopic = Annotated[
-    str | None,
-    typer.Option(
-        "--topic",
-        metavar="NAME",
-        help="Raw topic whose streams are filled, of raw_topics. Default: the first.",
-        rich_help_panel=HOW_PACKED,
-    ),
+    str | None, _packed("Raw topic whose streams are filled, of raw_topics. Default: the first.", "NAME", "--topic")
 ]
 Partitions = Annotated[
     int,
-    typer.Option(
+    _packed(
+        "Partitions of each stream; documents are spread over them, and each has segments of its own.",
+        "P",
         "--partitions",
         min=1,
-        metavar="P",
-        help="Partitions of each stream; documents are spread over them, and each has segments of its own.",
-        rich_help_panel=HOW_PACKED,
     ),
 ]
 Processes = Annotated[
     int | None,
-    typer.Option(
-        "--processes",
-        min=1,
-        metavar="N",
-        help="Processes that mill, each some of the partitions. Default: as many as cores.",
-        rich_help_panel=HOW_PACKED,
-    ),
+    _packed("Processes that mill, each some of the partitions. Default: as many as cores.", "N", "--processes", min=1),
 ]
 OnErrorOption = Annotated[
-    OnError,
-    typer.Option(
-        metavar="NAME",
-        help=f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.",
-        rich_help_panel=HOW_PACKED,
-    ),
+    OnError, _packed(f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.", "NAME")
 ]
-Flush = Annotated[
-    bool, typer.Option("--flush", help="Then fill the open blocks with padding.", rich_help_panel=HOW_PACKED)
-]
-End = Annotated[
-    bool,
-    typer.Option(
-        "--end", help="Then close the streams: trainers end there, and do not wait.", rich_help_panel=HOW_PACKED
-    ),
-]
+Flush = Annotated[bool, _packed("Then fill the open blocks with padding.", None, "--flush")]
+End = Annotated[bool, _packed("Then close the streams: trainers end there, and do not wait.", None, "--end")]
 
 
 Verify = Annotated[
     bool,
-    typer.Option(
-        "--verify",
-        help="Write nothing: make everything again, and compare the store with it; 1 on a difference.",
-        rich_help_panel=HOW_PACKED,
+    _packed(
+        "Write nothing: make everything again, and compare the store with it; 1 on a difference.", None, "--verify"
     ),
 ]
-Reference = Annotated[
-    bool,
-    typer.Option(
-        "--reference", help="With --verify: let the reference compute everything.", rich_help_panel=HOW_PACKED
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option("--sample-seed", help="With --verify: chooses the sample.", rich_help_panel=HOW_PACKED),
-]
+Reference = Annotated[bool, _packed("With --verify: let the reference compute everything.", None, "--reference")]
+Seed = Annotated[int | None, _packed("With --verify: chooses the sample.", None, "--sample-seed")]
 
 
 def register(app: typer.Typer) -> None:

@@ -20,7 +20,7 @@ from ..sources import is_piped
 from ..tools.produce import RunPlan, Summary, dry_run, flush, produce, require_flush_allowed
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from ..tools.produce.summary import OnError
-from .options import examples, with_settings
+from .options import examples, panel, with_settings
 from .output import AsJson, count, say, show, show_json
 from .produce_output import (
     ProduceProgress,
@@ -34,8 +34,9 @@ from .produce_output import (
     summary_line,
 )
 from .progress import until_interrupted, with_outage_messages
-from .reading_options import HOW_SENT, Paths, SourceChoice, with_reading
+from .reading_options import Paths, SourceChoice, with_reading
 
+_how = panel("How it is sent")
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The raw topic.", show_default=False)]
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -60,53 +61,20 @@ def produce_command(
     paths: Paths,
     *,
     choice: SourceChoice,
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Send at most this much a second: 2MB.", rich_help_panel=HOW_SENT),
-    ] = None,
-    compression: Annotated[
-        Codec,
-        typer.Option(
-            metavar="NAME", help=f"Codec of the batches: {', '.join(get_args(Codec))}.", rich_help_panel=HOW_SENT
-        ),
-    ] = "none",
+    rate: Annotated[str | None, _how("Send at most this much a second: 2MB.", "SIZE")] = None,
+    compression: Annotated[Codec, _how(f"Codec of the batches: {', '.join(get_args(Codec))}.", "NAME")] = "none",
     on_error: Annotated[
-        OnError,
-        typer.Option(
-            metavar="NAME",
-            help=f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.",
-            rich_help_panel=HOW_SENT,
-        ),
+        OnError, _how(f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.", "NAME")
     ] = "skip",
-    resume: Annotated[
-        bool,
-        typer.Option(help="The same command goes on where it was interrupted.", rich_help_panel=HOW_SENT),
-    ] = True,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Send all again, on purpose.", rich_help_panel=HOW_SENT)
-    ] = False,
+    resume: Annotated[bool, _how("The same command goes on where it was interrupted.")] = True,
+    restart: Annotated[bool, _how("Send all again, on purpose.", None, "--restart")] = False,
     only_new: Annotated[
         bool,
-        typer.Option(
-            "--only-new",
-            help="Send what was added since: new files, and what files of lines got at their end.",
-            rich_help_panel=HOW_SENT,
-        ),
+        _how("Send what was added since: new files, and what files of lines got at their end.", None, "--only-new"),
     ] = False,
-    dask: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Send from all workers of this Dask cluster: tcp://host:8786.",
-            rich_help_panel=HOW_SENT,
-        ),
-    ] = None,
-    then_flush: Annotated[
-        bool, typer.Option("--flush", help="Then ask the mill to fill its open blocks.", rich_help_panel=HOW_SENT)
-    ] = False,
-    dry: Annotated[
-        bool, typer.Option("--dry-run", help="Send nothing; tell what would be sent.", rich_help_panel=HOW_SENT)
-    ] = False,
+    dask: Annotated[str | None, _how("Send from all workers of this Dask cluster: tcp://host:8786.", "ADDRESS")] = None,
+    then_flush: Annotated[bool, _how("Then ask the mill to fill its open blocks.", None, "--flush")] = False,
+    dry: Annotated[bool, _how("Send nothing; tell what would be sent.", None, "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send documents to a raw topic; at the end each is acknowledged by Kafka, once.

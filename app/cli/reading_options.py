@@ -25,6 +25,7 @@ from ..sources.mapping import CALL_SECONDS, Mapping
 from ..sources.sql import sql_sources
 from ..tools.produce import RunIdentity
 from ..tools.produce.run_notes import deciding_options
+from .options import panel
 from .produce_output import say_not_read
 
 P = ParamSpec("P")
@@ -33,10 +34,9 @@ R = TypeVar("R")
 TORCH: Final = "USE_TORCH"
 """Hugging Face's libraries look at this variable when they are loaded: whether they use torch."""
 
-HOW_READ: Final = "How files are read"
-WHAT_SENT: Final = "What is sent"
+_read = panel("How files are read")
+_sent = panel("What is sent")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "f": "\f", "r": "\r", "\\": "\\"}
-HOW_SENT: Final = "How it is sent"
 
 Paths = Annotated[
     list[str],
@@ -46,16 +46,8 @@ Paths = Annotated[
         show_default=False,
     ),
 ]
-FormatName = Annotated[
-    Choice,
-    typer.Option(
-        "--format",
-        metavar="NAME",
-        help=f"{', '.join(get_args(Choice))}. auto: by name or content.",
-        rich_help_panel=HOW_READ,
-    ),
-]
-Lines = Annotated[bool, typer.Option("--lines", help="Each line of a text is a document.", rich_help_panel=HOW_READ)]
+FormatName = Annotated[Choice, _read(f"{', '.join(get_args(Choice))}. auto: by name or content.", "NAME", "--format")]
+Lines = Annotated[bool, _read("Each line of a text is a document.", None, "--lines")]
 
 _FOR_EXAMPLE: Final = {"delimiter": "';'", "quote": '"\'", or none', "escape": "'\\'"}
 
@@ -182,123 +174,45 @@ def _source_choice(
     *,
     format_name: FormatName = "auto",
     lines: Lines = False,
-    delimiter: Annotated[
-        str | None,
-        typer.Option(metavar="CHARACTER", help="Between fields of csv, tsv: ';' or '\\t'.", rich_help_panel=HOW_READ),
-    ] = None,
-    quote: Annotated[
-        str,
-        typer.Option(metavar="CHARACTER", help="Around fields; none: quotes are text.", rich_help_panel=HOW_READ),
-    ] = '"',
-    escape: Annotated[
-        str | None,
-        typer.Option(metavar="CHARACTER", help="Before quotes within fields: '\\'.", rich_help_panel=HOW_READ),
-    ] = None,
-    encoding: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of what is text: utf-16, cp1252.", rich_help_panel=HOW_READ),
-    ] = None,
-    separator: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Between documents in a text: '\\n\\n'.", rich_help_panel=HOW_READ),
-    ] = None,
-    unpack_memory: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE", help="Of a compressed file: 256MiB.", show_default=False, rich_help_panel=HOW_READ
-        ),
-    ] = "256MiB",
-    follow_links: Annotated[
-        bool,
-        typer.Option("--follow-links", help="Also links that lead out of a folder.", rich_help_panel=HOW_READ),
-    ] = False,
-    split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Split of a Hugging Face data set.", rich_help_panel=HOW_READ)
-    ] = None,
-    extract: Annotated[
-        bool,
-        typer.Option("--extract", help="The main text of HTML pages in WARC files.", rich_help_panel=HOW_READ),
-    ] = False,
-    sql: Annotated[
-        str | None,
-        typer.Option(metavar="QUERY", help="A SELECT with ORDER BY; PATH is the URL.", rich_help_panel=HOW_READ),
-    ] = None,
+    delimiter: Annotated[str | None, _read("Between fields of csv, tsv: ';' or '\\t'.", "CHARACTER")] = None,
+    quote: Annotated[str, _read("Around fields; none: quotes are text.", "CHARACTER")] = '"',
+    escape: Annotated[str | None, _read("Before quotes within fields: '\\'.", "CHARACTER")] = None,
+    encoding: Annotated[str | None, _read("Of what is text: utf-16, cp1252.", "NAME")] = None,
+    separator: Annotated[str | None, _read("Between documents in a text: '\\n\\n'.", "TEXT")] = None,
+    unpack_memory: Annotated[str, _read("Of a compressed file: 256MiB.", "SIZE", show_default=False)] = "256MiB",
+    follow_links: Annotated[bool, _read("Also links that lead out of a folder.", None, "--follow-links")] = False,
+    split: Annotated[str | None, _read("Split of a Hugging Face data set.", "NAME")] = None,
+    extract: Annotated[bool, _read("The main text of HTML pages in WARC files.", None, "--extract")] = False,
+    sql: Annotated[str | None, _read("A SELECT with ORDER BY; PATH is the URL.", "QUERY")] = None,
     field: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Field with the text, or a dotted path; again: the next one to try. Default: text_fields.",
-            rich_help_panel=WHAT_SENT,
-        ),
+        _sent("Field with the text, or a dotted path; again: the next one to try. Default: text_fields.", "NAME"),
     ] = None,
-    id_field: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Field with the id.", rich_help_panel=WHAT_SENT),
-    ] = None,
+    id_field: Annotated[str | None, _sent("Field with the id.", "NAME")] = None,
     metadata_fields: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES", help="Fields that go with the text: label,lang. No others do.", rich_help_panel=WHAT_SENT
-        ),
+        str | None, _sent("Fields that go with the text: label,lang. No others do.", "NAMES")
     ] = None,
-    nan_as_null: Annotated[
-        bool,
-        typer.Option("--nan-as-null", help="Leave out fields of NaN, infinity.", rich_help_panel=WHAT_SENT),
-    ] = False,
+    nan_as_null: Annotated[bool, _sent("Leave out fields of NaN, infinity.", None, "--nan-as-null")] = False,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Only documents that meet it: lang=en, score>=0.5, lang in en,de. Again: that meet all.",
-            rich_help_panel=WHAT_SENT,
-        ),
+        _sent("Only documents that meet it: lang=en, score>=0.5, lang in en,de. Again: that meet all.", "CONDITION"),
     ] = None,
     map_name: Annotated[
         str | None,
-        typer.Option(
-            "--map",
-            metavar="MODULE:FUNCTION",
-            help="A function of your own on every row, in parallel: dict to dict, text, or None.",
-            rich_help_panel=WHAT_SENT,
+        _sent(
+            "A function of your own on every row, in parallel: dict to dict, text, or None.", "MODULE:FUNCTION", "--map"
         ),
     ] = None,
     map_batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="It gets a list of N rows at most, and returns as many.",
-            rich_help_panel=WHAT_SENT,
-        ),
+        int | None, _sent("It gets a list of N rows at most, and returns as many.", "N", min=1)
     ] = None,
-    map_processes: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Default: physical cores.", rich_help_panel=WHAT_SENT),
-    ] = None,
-    map_timeout: Annotated[
-        float,
-        typer.Option(min=0.1, metavar="SECONDS", help="How long a call of it may take.", rich_help_panel=WHAT_SENT),
-    ] = CALL_SECONDS,
-    plain: Annotated[
-        bool,
-        typer.Option("--plain", help="Send the text alone, without id.", rich_help_panel=WHAT_SENT),
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after so many documents.", rich_help_panel=WHAT_SENT)
-    ] = None,
-    shuffle_buffer: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", help="Documents that are shuffled.", rich_help_panel=WHAT_SENT),
-    ] = 0,
-    seed: Annotated[int, typer.Option(help="Decides the shuffled order.", rich_help_panel=WHAT_SENT)] = 0,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD",
-            help="Equal values share a partition.",
-            rich_help_panel=WHAT_SENT,
-        ),
-    ] = None,
+    map_processes: Annotated[int | None, _sent("Default: physical cores.", "N", min=1)] = None,
+    map_timeout: Annotated[float, _sent("How long a call of it may take.", "SECONDS", min=0.1)] = CALL_SECONDS,
+    plain: Annotated[bool, _sent("Send the text alone, without id.", None, "--plain")] = False,
+    limit: Annotated[int | None, _sent("Stop after so many documents.", "N", min=1)] = None,
+    shuffle_buffer: Annotated[int, _sent("Documents that are shuffled.", "N", min=0)] = 0,
+    seed: Annotated[int, _sent("Decides the shuffled order.")] = 0,
+    key: Annotated[str | None, _sent("Equal values share a partition.", "FIELD")] = None,
 ) -> SourceChoice:
     shape_options = ShapeOptions(
         fields=tuple(field or ()),
