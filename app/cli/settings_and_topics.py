@@ -10,9 +10,7 @@ import tokenmill
 from tokenmill.errors import InputError, TopicError
 from tokenmill.spelling import nearest
 
-from ..milling.steps.as_toml import steps_as_toml
-from ..milling.steps.profiles import PROFILES
-from ..milling.steps.registry import STEPS
+from ..milling.steps.registry import PROFILES, STEPS, steps_as_toml
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
 from .options import examples, with_loaded, with_settings

@@ -27,8 +27,7 @@ from ..milling.outcomes import Kind, Outcome, Stages
 from ..milling.packing.document_shapes import DETAILS, document_shape, filtered_out
 from ..milling.partition_mill import BATCH_CHARACTERS
 from ..milling.steps import Rejected, Step
-from ..milling.steps.labels import counting_key
-from ..milling.steps.protocol import Answer
+from ..milling.steps.protocol import Answer, counting_key
 from ..milling.tokenizers import TokenBatch, joined
 from .retention import Retention
 from .tried_documents import EvenSample, TriedDocument, beginning_of, where_they_differ

@@ -12,7 +12,7 @@ from tokenmill.records import SourceRecord, is_flush
 from .decoding import Decoder, FunctionDecoder
 from .splits import SplitRule
 from .steps import CustomStep, Rejected, Step
-from .steps.labels import SHORT_FORMS, counting_key, step_labels
+from .steps.protocol import SHORT_FORMS, counting_key, step_labels
 from .tokenizers import Engine
 
 SKIPPED: Final = "skipped"

@@ -13,9 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from ..broker_contact import CONTACT, QUIET_SECONDS
 from ..milling.decoding import REASONS
 from ..milling.outcomes import NO_TOKENS, SKIPPED
-from ..milling.steps.min_chars import TOO_SHORT
-from ..milling.steps.normalized_length import NORMALIZED_TOO_LARGE
-from ..milling.steps.not_empty import EMPTY
+from ..milling.steps.basic import EMPTY, NORMALIZED_TOO_LARGE, TOO_SHORT
 from ..milling.tokenizers import TOKENIZER_FAILED
 from ..milling.user_function import FUNCTION_FAILED, REJECTED
 from ..settings import Stream

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tokenmill.app.milling.curation.words import CHUNK_CHARACTERS
-from tokenmill.app.milling.steps.as_toml import toml_value
 from tokenmill.app.milling.steps.pipeline import MAX_STEPS
-from tokenmill.app.milling.steps.profiles import PROFILES
-from tokenmill.app.milling.steps.registry import STEPS
+from tokenmill.app.milling.steps.registry import PROFILES, STEPS, toml_value
 from tokenmill.parameters import MAX_LIST_BYTES, parameters_of
 from tokenmill.recipe_differences import step_in_words
 

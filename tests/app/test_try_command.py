@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from tokenmill.app.cli import main, progress, trying
-from tokenmill.app.milling.steps.profiles import PROFILES
+from tokenmill.app.milling.steps.registry import PROFILES
 from tokenmill.app.tools.trial_run import TrialProgress
 from tokenmill.errors import InputError, SettingsError
 

@@ -26,9 +26,8 @@ from tokenmill.app.milling.decoding import REASONS
 from tokenmill.app.milling.outcomes import NO_TOKENS, SKIPPED, Kind
 from tokenmill.app.milling.packing.document_shapes import TOO_LONG, TOO_SHORT
 from tokenmill.app.milling.recipe_stages import complete, open_stages
-from tokenmill.app.milling.steps.min_chars import TOO_SHORT as TOO_FEW_CHARS
-from tokenmill.app.milling.steps.normalized_length import NORMALIZED_TOO_LARGE
-from tokenmill.app.milling.steps.not_empty import EMPTY
+from tokenmill.app.milling.steps.basic import EMPTY, NORMALIZED_TOO_LARGE
+from tokenmill.app.milling.steps.basic import TOO_SHORT as TOO_FEW_CHARS
 from tokenmill.app.milling.tokenizers import TOKENIZER_FAILED, TokenizerFile, open_engine
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.app.milling.user_function import FUNCTION_FAILED, REJECTED

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import vocabularies
-from tokenmill.app.milling.steps.normalized_length import NORMALIZED_TOO_LARGE
+from tokenmill.app.milling.steps.basic import NORMALIZED_TOO_LARGE
 from tokenmill.app.milling.tokenizers import RAW_BYTES
 
 ROOT = Path(__file__).parents[2]

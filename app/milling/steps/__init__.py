@@ -7,11 +7,8 @@ from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
 
 from ..tokenizers.tokenizer_file import TokenizerFile
+from .basic import FORMS, Form, MinChars, Normalize, NormalizedLength, NotEmpty, normalized_limit
 from .custom import CustomStep, open_function
-from .min_chars import MinChars
-from .normalize import FORMS, Form, Normalize
-from .normalized_length import NormalizedLength, normalized_limit
-from .not_empty import NotEmpty
 from .pipeline import NO_LISTS, open_pipeline
 from .protocol import Rejected, Step
 

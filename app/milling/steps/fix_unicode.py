@@ -13,7 +13,7 @@ from tokenmill.parameters import describe_step
 
 from ..document_columns import DocumentColumns
 from ..native_calls import shown_error
-from .normalize import with_sorted_marks
+from .basic import with_sorted_marks
 from .protocol import Answer, each_alone
 
 FIX_FAILED: Final = "fix_unicode_failed"

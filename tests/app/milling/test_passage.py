@@ -16,8 +16,7 @@ from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.passage import text_sizes
 from tokenmill.app.milling.steps import Rejected, Step
-from tokenmill.app.milling.steps.min_chars import MinChars
-from tokenmill.app.milling.steps.not_empty import NotEmpty
+from tokenmill.app.milling.steps.basic import MinChars, NotEmpty
 from tokenmill.app.milling.steps.pipeline import open_pipeline
 from tokenmill.app.milling.steps.protocol import Answer, each_alone
 from tokenmill.documents import Document, Limits

@@ -9,8 +9,8 @@ from tokenmill.app.milling.curation import fast_steps
 from tokenmill.app.milling.curation.choosing import WITH_KERNELS, compile_kernels, faster_steps
 from tokenmill.app.milling.curation.fast_language import FastLanguage
 from tokenmill.app.milling.curation.fast_steps import FastStep
+from tokenmill.app.milling.steps.basic import NotEmpty
 from tokenmill.app.milling.steps.gopher_quality import GopherQuality
-from tokenmill.app.milling.steps.not_empty import NotEmpty
 from tokenmill.app.milling.steps.protocol import Step
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.milling.steps.curated import changed, opened
+from tokenmill.app.milling.steps.basic import with_sorted_marks
 from tokenmill.app.milling.steps.fix_unicode import FIX_FAILED, FixUnicode
-from tokenmill.app.milling.steps.normalize import with_sorted_marks
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 

@@ -8,7 +8,7 @@ from tests.app.milling.steps import user_functions
 from tests.strategies import texts
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps import Step, open_steps
-from tokenmill.app.milling.steps.protocol import each_alone
+from tokenmill.app.milling.steps.protocol import counting_key, each_alone, step_labels
 from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError
 
@@ -56,3 +56,15 @@ def test_what_a_step_raises_is_an_answer() -> None:
     columns = DocumentColumns.of(Document(text) for text in "abc")
     assert list(each_alone(refusing, columns, seen.append)) == [(1, raised)]
     assert seen == [0, 1, 2]
+
+
+def test_later_steps_of_a_name_are_numbered() -> None:
+    """The first keeps the name."""
+    assert step_labels(["regex", "words", "regex", "regex"]) == ("regex", "words", "regex_2", "regex_3")
+
+
+def test_reasons_of_short_forms_are_counted_as_they_are() -> None:
+    """Totals of earlier streams go on; all others have the step's label before them."""
+    assert counting_key("not_empty", "empty") == "empty"
+    assert counting_key("function", "spam") == "spam"
+    assert counting_key("regex_2", "matched") == "regex_2.matched"

@@ -1,0 +1,222 @@
+"""Steps that settings of their own ask for, and bounds of texts."""
+
+import sys
+import time
+import tracemalloc
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.milling.steps.curated import opened, reason
+from tests.strategies import documents
+from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.steps.basic import (
+    FORMS,
+    LONG_RUN,
+    NORMALIZED_TOO_LARGE,
+    SLICE_CHARACTERS,
+    Form,
+    MinChars,
+    Normalize,
+    NormalizedLength,
+    NotEmpty,
+    normalized_limit,
+)
+from tokenmill.app.milling.steps.protocol import Rejected
+from tokenmill.app.milling.tokenizers import TOKENIZER_FAILED
+from tokenmill.documents import Document
+from tokenmill.errors import PanicError, RecordError, SettingsError
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t \r\n", "\u3000\u00a0\u2028"])
+def test_nothing_but_white_space_is_empty(text: str) -> None:
+    """The reason is ``empty``."""
+    assert NotEmpty()(Document(text, "id")) == Rejected("empty")
+
+
+@pytest.mark.parametrize("text", ["a", " a ", "\0", "\u200b", "\ufeff"])
+def test_anything_else_is_kept_as_it_is(text: str) -> None:
+    """Invisible characters are text, and white space around text stays."""
+    assert NotEmpty()(Document(text, "id")) == Document(text, "id")
+
+
+@given(documents, st.integers(1, 20))
+def test_exactly_the_shorter_documents_are_filtered(document: Document, characters: int) -> None:
+    """Characters are counted, not bytes."""
+    expected = Rejected("min_chars") if len(list(document.text)) < characters else document
+    found = MinChars(characters)(document)
+    assert found == expected
+    assert isinstance(found, Document) or found.detail == f"{len(document.text)} chars, fewer than {characters}"
+
+
+def test_the_number_is_part_of_what_it_says_of_itself() -> None:
+    """Another number is another stream."""
+    assert MinChars(3).describe() == {"name": "min_chars", "characters": 3}
+
+
+forms = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
+
+
+@given(forms, documents)
+def test_only_the_text_is_normalised(form: Form, document: Document) -> None:
+    """As Python's own `unicodedata` has it; id and fields stay."""
+    result = Normalize(form)(document)
+    assert result == Document(unicodedata.normalize(form, document.text), document.id, document.fields)
+
+
+def test_each_form_does_what_its_name_says() -> None:
+    """Composed, decomposed, and both with ligatures taken apart."""
+    results = {form: Normalize(form)(Document("e\u0301\ufb01\u00e9")).text for form in ("NFC", "NFD", "NFKC", "NFKD")}
+    assert set(results) == set(FORMS)
+    assert results == {
+        "NFC": "\u00e9\ufb01\u00e9",
+        "NFD": "e\u0301\ufb01e\u0301",
+        "NFKC": "\u00e9fi\u00e9",
+        "NFKD": "e\u0301fie\u0301",
+    }
+
+
+def test_the_unicode_version_is_part_of_what_it_says_of_itself() -> None:
+    """Two Pythons that may disagree never work under one fingerprint."""
+    assert Normalize("NFC").describe() == {"name": "normalize", "form": "NFC", "unicode": unicodedata.unidata_version}
+
+
+MARKS = "\u0301\u0316\u0f73\u0344\u0f71\uff9e\u3099\u0591"
+"""Of several classes; some are made of two marks, some are marks in a compatibility form alone."""
+pieces = st.sampled_from(["", "e", "\u00e9", "\uac00", "\u1161", "\ufb01", "\u0f71", MARKS])
+runs = st.tuples(pieces, st.lists(st.sampled_from(MARKS), min_size=1, max_size=9), st.integers(1, 3 * LONG_RUN))
+
+
+@given(forms, st.lists(runs, max_size=4), pieces)
+@pytest.mark.slow
+def test_marks_in_a_row_are_put_in_order_as_python_does_it(form: Form, found: list[Any], end: str) -> None:
+    """However many there are, and whatever is before and after them."""
+    text = "".join(piece + ("".join(marks) * count)[:count] for piece, marks, count in found) + end
+    document = Document(text)
+    right = unicodedata.normalize(form, text)
+    answer = Normalize(form)(document)
+    assert answer.text == right
+    assert (answer is document) == (right == text)
+    changed = [(0, Document(right))] if right != text else []
+    assert list(Normalize(form).many(DocumentColumns.of([document]))) == changed
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_everything_that_a_mark_is_made_of_is_a_mark(form: Form) -> None:
+    """So that sorting moves nothing past a letter; in the Unicode version of this Python."""
+    every = (chr(number) for number in range(sys.maxunicode + 1) if not 0xD800 <= number < 0xE000)
+    made = [unicodedata.normalize("NFKD" if "K" in form else "NFD", character) for character in every]
+    assert not [one for one in made if unicodedata.combining(one[0]) and not all(map(unicodedata.combining, one))]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_text_of_marks_takes_no_square_of_time(form: Form) -> None:
+    """300,000 of them take Python alone a minute and more, while no other thread runs."""
+    began = time.process_time()
+    Normalize(form)(Document("\u0301\u0316" * 150_000))
+    assert time.process_time() - began < 10
+
+
+LONG = "a" * (SLICE_CHARACTERS + 1)
+
+
+def test_the_limit_is_that_of_the_normalized_text() -> None:
+    """In bytes of UTF-8, whatever the text has by itself; the document is not changed."""
+    step = NormalizedLength(3 * len(LONG), lambda text: text.replace("a", "\ufdfa"))
+    document = Document(LONG, 7)
+    assert step(document) is document
+    with pytest.raises(RecordError) as caught:
+        step(Document(LONG + "a"))
+    assert caught.value.reason == NORMALIZED_TOO_LARGE
+    assert str(3 * len(LONG)) in caught.value.detail
+
+
+def test_without_a_normalizer_it_is_the_text_that_counts() -> None:
+    """The recipe's own normalizing has made it long before."""
+    step = NormalizedLength(len(LONG) + 1)
+    assert step(Document(LONG + "a")).text == LONG + "a"
+    with pytest.raises(RecordError, match=NORMALIZED_TOO_LARGE):
+        step(Document(LONG + "\u00e4"))
+
+
+def test_a_short_text_is_not_looked_at() -> None:
+    """However long normalizing makes it: it takes little memory, and most texts are short."""
+    step = NormalizedLength(1, lambda _: pytest.fail("it was normalized"))
+    short = Document(LONG[1:])
+    assert step(short) is short
+    assert list(step.many(DocumentColumns.of([short, Document("")]))) == []
+
+
+def test_texts_are_normalized_in_slices() -> None:
+    """Of `SLICE_CHARACTERS`, and no further than needed: memory stays bounded while it is measured."""
+    sizes = []
+
+    def normalize(text: str) -> str:
+        sizes.append(len(text))
+        return text * 18
+
+    step = NormalizedLength(18 * 2 * SLICE_CHARACTERS, normalize)
+    text = Document("a" * (4 * SLICE_CHARACTERS))
+    tracemalloc.start()
+    with pytest.raises(RecordError):
+        step(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sizes == [SLICE_CHARACTERS] * 3
+    assert peak < 3 * 18 * SLICE_CHARACTERS
+    sizes.clear()
+    step(Document("a" * (2 * SLICE_CHARACTERS)))
+    assert sizes == [SLICE_CHARACTERS] * 2
+
+
+@pytest.mark.parametrize("error", [PanicError("tokenizers panicked"), ValueError("no")])
+def test_a_normalizer_that_fails_is_a_tokenizer_that_fails(error: Exception) -> None:
+    """On this text; no memory is no answer."""
+
+    def normalize(_: str) -> str:
+        raise error
+
+    with pytest.raises(RecordError) as caught:
+        NormalizedLength(1, normalize)(Document(LONG))
+    assert caught.value.reason == TOKENIZER_FAILED
+    error = MemoryError()
+    with pytest.raises(MemoryError):
+        NormalizedLength(1, normalize)(Document(LONG))
+
+
+@pytest.mark.parametrize(("most", "limit"), [(1, 3 << 19), (3 << 19, 3 << 19), (3 << 20, 3 << 20)])
+def test_limit_follows_the_longest_text(most: int, limit: int) -> None:
+    """But a short one is no reason to refuse what normalizing makes long: that is about memory."""
+    assert normalized_limit(most) == limit
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "wanted"),
+    [
+        ({"min_chars": 3}, "ab", "min_chars"),
+        ({"min_chars": 3}, "abc", ""),
+        ({"max_chars": 3}, "abcd", "max_chars"),
+        ({"max_chars": 3}, "äöü", ""),
+        ({"min_words": 2}, " one ", "min_words"),
+        ({"max_words": 2}, "one two\u2003three", "max_words"),
+        ({"max_words": 0}, " ", ""),
+        ({"min_lines": 2}, "one\n \n\n", "min_lines"),
+        ({"max_lines": 1}, "one\n\ntwo", "max_lines"),
+        ({"min_words": 2, "min_chars": 9}, "one", "min_chars"),
+        ({}, "", ""),
+    ],
+)
+def test_a_text_outside_a_bound_is_filtered_out(values: dict[str, Any], text: str, wanted: str) -> None:
+    """For the first bound that it is not within: characters, words, lines."""
+    assert reason(opened("length", **values), text) == wanted
+
+
+def test_bounds_that_exclude_each_other_are_refused() -> None:
+    """They would filter out everything."""
+    with pytest.raises(SettingsError, match="between 5 and 2 words: correct min_words or max_words"):
+        opened("length", min_words=5, max_words=2)
+    with pytest.raises(SettingsError, match="between -1"):
+        opened("length", min_chars=-1)
