@@ -30,7 +30,7 @@ TABLE: Final = (
     ("app/milling/splits.py", "decode"),
     ("app/milling/steps/", "decode"),
     ("app/milling/tokenizers/", "tokenize"),
-    ("app/milling/chain_outcomes.py", "pack"),
+    ("app/milling/columns.py", "pack"),
     ("app/milling/chain_mill.py", "pack"),
     ("app/milling/packing/concat_packing.py", "pack"),
     ("app/milling/packing/packed_blocks.py", "pack"),

@@ -9,8 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer, normalizers
 
 from tokenmill.app.milling.chain_mill import ChainMill
-from tokenmill.app.milling.chain_outcomes import ChainOutcomes
-from tokenmill.app.milling.columns import OutcomeColumns, RecordColumns
+from tokenmill.app.milling.columns import ChainOutcomes, OutcomeColumns, RecordColumns
 from tokenmill.app.milling.outcomes import Stages
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.milling.recipe_stages import RAW_BYTES_SHA256, open_stages

@@ -17,11 +17,9 @@ from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.wire.totals import Totals
 
-from ..milling.bounds import divide
 from ..milling.chain_mill import open_packing
-from ..milling.chain_outcomes import ChainOutcomes
-from ..milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
-from ..milling.document_columns import DocumentColumns
+from ..milling.columns import ChainOutcomes, KeptDocuments, OutcomeColumns, RecordColumns
+from ..milling.document_columns import DocumentColumns, divide
 from ..milling.native_calls import NativeCode
 from ..milling.outcomes import Kind, Outcome, Stages
 from ..milling.packing.document_shapes import DETAILS, document_shape, filtered_out

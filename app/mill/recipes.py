@@ -24,8 +24,7 @@ from ..milling.outcomes import Stages
 from ..milling.recipe_stages import complete
 from ..milling.steps.pipeline import read_pipeline
 from ..milling.tokenizers import TokenizerFile, load_tokenizer
-from ..milling.tokenizers.description import Description
-from ..milling.tokenizers.vocabulary import end_of
+from ..milling.tokenizers.vocabulary import Description, end_of
 from ..settings import Settings, Stream
 
 if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without

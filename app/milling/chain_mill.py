@@ -23,7 +23,7 @@ from tokenmill.wire.message import HEADER_OVERHEAD, Message
 from tokenmill.wire.references import NO_BLOCKS, split_references
 from tokenmill.wire.totals import Totals
 
-from .chain_outcomes import ChainOutcomes
+from .columns import ChainOutcomes
 from .packing.concat_packing import ConcatPacking
 from .packing.document_shapes import ChunksShape, RowsShape, document_shape
 from .packing.fit_packing import FitPacking

@@ -9,7 +9,7 @@ from .tokenizers import Engine, TokenizerFile
 from .tokenizers.vocabulary import end_of, padding_of, token_id_of
 
 if TYPE_CHECKING:
-    from .tokenizers.template import Template
+    from .tokenizers.hugging_face import Template
 
 NONE: Final = "none"
 """As a setting: no token."""
@@ -96,6 +96,6 @@ def _side(tokenizer: TokenizerFile, engine: Engine, name: str, wanted: Wanted) -
 
 def _template(tokenizer: TokenizerFile) -> "Template":
     # imported here: it loads the tokenizer library, which raw bytes and settled streams do not need
-    from .tokenizers.template import template_of  # noqa: PLC0415
+    from .tokenizers.hugging_face import template_of  # noqa: PLC0415
 
     return template_of(tokenizer)

@@ -13,10 +13,9 @@ from tokenmill.errors import EngineError, PanicError
 from tokenmill.records import SourceRecord
 from tokenmill.wire.message import Message
 
-from .bounds import divide
 from .chain_mill import ChainMill
-from .chain_outcomes import ChainOutcomes
-from .columns import KeptDocuments, OutcomeColumns, RecordColumns
+from .columns import ChainOutcomes, KeptDocuments, OutcomeColumns, RecordColumns
+from .document_columns import divide
 from .native_calls import NativeCode
 from .outcomes import Kind, Outcome, Stages
 from .packing.document_shapes import DETAILS, document_shape, filtered_out

@@ -12,7 +12,7 @@ from tokenmill.recipe_differences import differences
 
 from .curation.choosing import faster_steps
 from .decoding import Decoder, SchemaSource, open_decoder
-from .decoding.rules import RULES
+from .decoding.protocol import RULES
 from .document_frame import NONE, TemplateName, Wanted, document_frame
 from .outcomes import Stages
 from .splits import SplitRule

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tokenmill.errors import InputError
 
-from ..milling.decoding.reasons import INVALID_UTF8
+from ..milling.decoding.protocol import INVALID_UTF8
 from .compressed import BUFFER_BYTES, ForwardStream
 
 UTF_8: Final = "utf-8"

@@ -16,7 +16,7 @@ import orjson
 
 from tokenmill.errors import RecordError
 
-from ..milling.decoding.appearance import check_no_scalar
+from ..milling.decoding.auto import check_no_scalar
 from .compressed import BUFFER_BYTES, DAMAGE, MEMORY_BYTES
 from .contents import Look, begin_of, look_at, open_file
 from .encodings import UNDECODED, seems

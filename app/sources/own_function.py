@@ -17,7 +17,7 @@ import orjson
 from tokenmill.errors import InputError, PanicError
 
 from ..milling.native_calls import NativeCode
-from ..milling.own_modules import import_own
+from ..milling.user_function import import_own
 
 COUNT_BYTES: Final = 8
 """Of the shared memory that says from how many rows of the list in hand the function has returned."""

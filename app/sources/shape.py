@@ -12,9 +12,9 @@ import orjson
 from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, TOO_LARGE, Limits
 from tokenmill.errors import RecordError
 
-from ..milling.decoding.appearance import check_plain
+from ..milling.decoding.auto import check_plain
 from ..milling.decoding.json_objects import check_integer
-from ..milling.decoding.reasons import INTEGER_OUT_OF_RANGE, WRONG_TYPE
+from ..milling.decoding.protocol import INTEGER_OUT_OF_RANGE, WRONG_TYPE
 from ..milling.decoding.refusals import refusal
 from ..milling.field_paths import quoted_path
 from .conditions import Condition, Finder, Row, columns_of, finder, word

@@ -20,11 +20,9 @@ from ..milling.tokenizers import (
     choose_engine,
     open_fast,
 )
-from ..milling.tokenizers.description import Description
-from ..milling.tokenizers.differences import TextDifference, find_differences
+from ..milling.tokenizers.checked import Spelled, TextDifference, find_differences
 from ..milling.tokenizers.hugging_face import HuggingFace
-from ..milling.tokenizers.spelling import Spelled
-from ..milling.tokenizers.vocabulary import ChosenToken, dtype_for, end_of, padding_of
+from ..milling.tokenizers.vocabulary import ChosenToken, Description, dtype_for, end_of, padding_of
 
 SAMPLE_BYTES: Final = 16 * 1024 * 1024
 """Text that is looked at: enough for a speed, and for a fast engine's cache to be as full as it gets."""

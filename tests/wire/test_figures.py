@@ -1,4 +1,4 @@
-"""Figures: their bytes and their sums. That chains count rightly is shown in tests/app/milling/test_passage.py."""
+"""Figures: their bytes and their sums. That chains count rightly is shown in tests/app/milling/test_columns.py."""
 
 import pytest
 from hypothesis import given

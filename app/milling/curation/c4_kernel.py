@@ -7,11 +7,7 @@ import numpy.typing as npt
 
 from ..steps.c4_paragraph import MIN_PARAGRAPH_CHARACTERS, MIN_PARAGRAPHS
 from .byte_strings import Bytes
-from .compiled import compiled
-from .english_rules import DIGIT, EnglishRules
-from .part import CUT, WHITE, TextPart, count_characters, line_break
-from .verdicts import ASK, KEEP
-from .word_table import (
+from .chunk_lookup import (
     BYTES,
     CHARACTERS,
     FIRST_WORD,
@@ -21,6 +17,9 @@ from .word_table import (
     WordTable,
     word_flags,
 )
+from .chunked_text import CUT, WHITE, TextPart, count_characters, line_break
+from .compiled import ASK, KEEP, compiled
+from .english_rules import DIGIT, EnglishRules
 
 REASONS: Final = ("lorem_ipsum", "curly_bracket", "too_few_sentences")
 LOREM, CURLY, FEW_SENTENCES = 1, 2, 3

@@ -8,24 +8,18 @@ of special cases, and addresses with ``@``, are left to spaCy.
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from . import english_rules
-from .addresses import is_address
-from .code_points import (
-    HASH_START,
-    HASH_STEP,
-    LEFT_TO_SPACY,
-    Characters,
-    Classes,
-    Hashes,
-    hash_of,
-    is_digit,
-    is_in,
-)
 from .compiled import compiled
 from .english_rules import (
+    AT_LABEL_END,
     BEFORE_STOP,
+    HASH_FACTOR,
+    HASH_SEED,
     ICON,
+    IN_LABEL,
+    IN_TOP_LEVEL,
     LETTER,
     LOWER_OR_QUOTE,
     PREFIX,
@@ -35,6 +29,145 @@ from .english_rules import (
     EnglishRules,
     SpecialCases,
 )
+
+LEFT_TO_SPACY: Final = -1
+"""The answer where a kernel does not know how spaCy cuts a chunk."""
+HASH_START: Final = np.uint64(HASH_SEED)
+HASH_STEP: Final = np.uint64(HASH_FACTOR)
+
+Characters = npt.NDArray[np.int32]
+Classes = npt.NDArray[np.uint16]
+Hashes = npt.NDArray[np.uint64]
+
+
+@compiled
+def hash_of(text: Characters, low: int, high: int) -> np.uint64:
+    """Return `string_hash` of ``text[low:high]``."""
+    value = HASH_START
+    for at in range(low, high):
+        value = (value ^ np.uint64(text[at])) * HASH_STEP
+    return value if value != np.uint64(0) else np.uint64(1)
+
+
+@compiled
+def is_in(table: npt.NDArray[np.uint64], value: np.uint64) -> bool:
+    """Return whether a hash is in a set of `EnglishRules`."""
+    mask = np.uint64(len(table) - 1)
+    at = value & mask
+    while table[at] != np.uint64(0):
+        if table[at] == value:
+            return True
+        at = (at + np.uint64(1)) & mask
+    return False
+
+
+@compiled
+def is_digit(character: int) -> bool:
+    """Return whether it is one of the ASCII digits."""
+    return 48 <= character <= 57
+
+
+_DOT, _PLUS, _HYPHEN, _COLON, _SLASH, _AT, _QUESTION, _NUMBER_SIGN, _UNDERSCORE = map(ord, ".+-:/@?#_")
+_LABEL: Final = 64
+"""Most characters of a label of a host name, as spaCy's expression has it."""
+_TOP_LEVEL: Final = (2, 63)
+_PORT: Final = (2, 5)
+
+
+@compiled
+def is_address(classes: Classes, text: Characters, low: int, high: int) -> int:
+    """Return whether ``text[low:high]`` is an address by spaCy's expression: 1, 0, or `LEFT_TO_SPACY`.
+
+    Its host begins at the beginning, behind a scheme, or behind any ``@``.
+    """
+    dot = False
+    for at in range(low, high):
+        dot |= text[at] == _DOT
+    if not dot:
+        return 0
+    answer = _from_host(classes, text, low, high)
+    at = low
+    while at < high and (text[at] in (_PLUS, _HYPHEN, _DOT, _UNDERSCORE) or _is_ascii_alphanumeric(text[at])):
+        at += 1
+    if at + 2 < high and text[at + 1] == _SLASH and text[at + 2] == _SLASH:
+        if text[at] != _COLON:
+            pass
+        elif at - low > 1 and answer != 1:
+            answer = _or_left(answer, _from_host(classes, text, at + 3, high))
+    elif at < high and text[at] >= 128 and answer == 0:
+        for colon in range(at, high - 2):
+            if text[colon] == _COLON and text[colon + 1] == _SLASH and text[colon + 2] == _SLASH:
+                return LEFT_TO_SPACY
+    for at in range(low + 1, high):
+        if text[at] == _AT and answer != 1:
+            answer = _or_left(answer, _from_host(classes, text, at + 1, high))
+    return answer
+
+
+@compiled
+def _or_left(one: int, other: int) -> int:
+    return other if one == 0 or other == 1 else one
+
+
+@compiled
+def _from_host(classes: Classes, text: Characters, low: int, high: int) -> int:
+    """Return whether ``text[low:high]`` is a host and what may follow it."""
+    end, dots, digits = low, 0, True
+    while end < high and (text[end] == _DOT or classes[text[end]] & (IN_LABEL | IN_TOP_LEVEL)):
+        dots += text[end] == _DOT
+        digits &= text[end] == _DOT or is_digit(text[end])
+        end += 1
+    if not _is_end_of_host(text, end, high):
+        if end < high and text[end] == _COLON:
+            for at in range(end, min(end + 1 + _PORT[1], high)):
+                if text[at] >= 128:
+                    return LEFT_TO_SPACY
+        return 0
+    if digits:
+        return LEFT_TO_SPACY if dots == 3 else 0
+    return _is_host(classes, text, low, end)
+
+
+@compiled
+def _is_ascii_alphanumeric(character: int) -> bool:
+    return is_digit(character) or 65 <= character <= 90 or 97 <= character <= 122
+
+
+@compiled
+def _is_end_of_host(text: Characters, end: int, high: int) -> bool:
+    """Return whether an address may have its host up to ``end``: a port, a path or nothing follows."""
+    if end < high and text[end] == _COLON:
+        end += 1
+        begin = end
+        while end < high and is_digit(text[end]):
+            end += 1
+        if not _PORT[0] <= end - begin <= _PORT[1]:
+            return False
+    return end == high or text[end] in (_SLASH, _QUESTION, _NUMBER_SIGN)
+
+
+@compiled
+def _is_host(classes: Classes, text: Characters, low: int, high: int) -> int:
+    """Return 1 if ``text[low:high]`` is a host name of two labels or more, else 0."""
+    begin = low
+    for at in range(low, high):
+        if text[at] != _DOT:
+            continue
+        if not 1 <= at - begin <= _LABEL:
+            return 0
+        if not (classes[text[begin]] & AT_LABEL_END and classes[text[at - 1]] & AT_LABEL_END):
+            return 0
+        for inside in range(begin, at):
+            if not classes[text[inside]] & IN_LABEL:
+                return 0
+        begin = at + 1
+    if begin == low or not _TOP_LEVEL[0] <= high - begin <= _TOP_LEVEL[1]:
+        return 0
+    for inside in range(begin, high):
+        if not classes[text[inside]] & IN_TOP_LEVEL:
+            return 0
+    return 1
+
 
 NOTHING_TO_JOIN: Final = -2
 ends_of: Final = compiled(english_rules.ends_of)

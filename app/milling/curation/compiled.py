@@ -15,7 +15,7 @@ from pathlib import Path
 from shutil import copytree
 from stat import S_ISLNK, S_IWGRP, S_IWOTH
 from tempfile import TemporaryFile
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numba
 
@@ -121,3 +121,8 @@ def _is_ours(folder: Path) -> bool:
             log.warning("%s is not used: another user could have changed %s, which is code", folder, place)
             return False
     return True
+
+
+KEEP: Final = 0
+ASK: Final = -1
+"""The reference decides: the text's words are not certain, or a rule would divide by zero."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tokenmill.errors import SettingsError
 
-from .punctuation import SYMBOLS
+from .words import SYMBOLS
 
 ALPHABETIC: Final = 1
 """`str.isalpha`."""

@@ -1,5 +1,11 @@
-"""The step ``language`` for many documents: by a kernel, believed as long as it agrees with fastText."""
+"""The step ``language`` for many documents: by a kernel, believed as long as it agrees with fastText.
 
+The kernel finds the most likely label of a text, with the arithmetic of fastText, step by step. A text is the mean of
+its rows: each word's, if it is known, and those of all n-grams of characters within each word and its two brackets. The
+label is found in a tree, at each of whose nodes a sigmoid decides (``FastText::predictLine``).
+"""
+
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -8,6 +14,7 @@ from typing import Any, Final, Self
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill.documents import Document
 from tokenmill.errors import EngineError, RecordError
@@ -15,9 +22,166 @@ from tokenmill.errors import EngineError, RecordError
 from ..document_columns import DocumentColumns
 from ..steps.language import FIRST_LOOK, SURE, LanguageStep, language_named, model_file
 from ..steps.protocol import Answer, Rejected
-from .byte_strings import PADDING
-from .language_kernel import NO_LABEL, likeliest
+from .byte_strings import PADDING, Bytes, equal_bytes
+from .compiled import compiled
 from .language_model import LanguageModel, read_model
+
+NO_LABEL: Final = -1
+_OFFSET: Final = np.uint32(2_166_136_261)
+_PRIME: Final = np.uint32(16_777_619)
+_SIGN: Final = np.uint32(0xFFFFFF00)
+_BEGIN, _END = map(ord, "<>")
+_LABEL: Final = np.frombuffer(bytearray(b"__label__" + bytes(8)), np.uint8)
+_LABEL_BYTES: Final = 9
+_LITTLE: Final = 1e-5
+"""What fastText adds before a logarithm."""
+
+
+@compiled
+def likeliest(
+    model: LanguageModel,
+    data: Bytes,
+    begin: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.int32],
+    scores: npt.NDArray[np.float32],
+    mean: npt.NDArray[np.float32],
+    nodes: npt.NDArray[np.int32],
+    paths: npt.NDArray[np.float32],
+) -> None:
+    """Fill label and score of each text ``data[begin:end]``; `NO_LABEL` where the model sees nothing.
+
+    The last three are room: for a row, and for as many nodes as the tree has.
+    """
+    for text in range(len(begin)):
+        if _mean_row(model, data, begin[text], end[text], mean) == 0:
+            labels[text], scores[text] = NO_LABEL, 0
+        else:
+            labels[text], scores[text] = _label(model, mean, nodes, paths)
+
+
+@compiled
+def _mean_row(model: LanguageModel, data: Bytes, at: int, end: int, mean: npt.NDArray[np.float32]) -> int:
+    """Fill ``mean``; return how many rows it is of."""
+    mean[:] = 0
+    count = 0
+    while at < end:
+        if _separates(data[at]):
+            at += 1
+            continue
+        low, value = at, _OFFSET
+        while at < end and not _separates(data[at]):
+            value = _hashed(value, data[at])
+            at += 1
+        entry = _entry(model, data, low, at, value)
+        if entry >= 0 and entry == model.end_row:
+            break  # fastText reads a line, and this is how it names a line's end
+        if entry >= model.words or (entry < 0 and _is_label(data, low, at)):
+            continue
+        if entry >= 0:
+            _add(model.rows, entry, mean)
+            count += 1
+        count += _add_grams(model, data, low, at, mean)
+    if model.end_row >= 0:
+        _add(model.rows, model.end_row, mean)
+        count += 1
+    share = np.float32(1.0 / count) if count else np.float32(0)
+    for place in range(len(mean)):
+        mean[place] *= share
+    return count
+
+
+@compiled
+def _separates(byte: int) -> bool:
+    return byte in (0x20, 0) or 9 <= byte <= 13
+
+
+@compiled
+def _hashed(value: np.uint32, byte: int) -> np.uint32:
+    signed = np.uint32(byte) | _SIGN if byte >= 0x80 else np.uint32(byte)
+    return np.uint32((value ^ signed) * _PRIME)
+
+
+@compiled
+def _entry(model: LanguageModel, data: Bytes, low: int, high: int, value: np.uint32) -> int:
+    mask = len(model.slots) - 1
+    slot = np.int64(value) & mask
+    while model.slots[slot]:
+        entry = model.slots[slot] - 1
+        begin = model.begin[entry]
+        if model.begin[entry + 1] - begin == high - low and equal_bytes(data, low, model.text, begin, high - low):
+            return int(entry)
+        slot = (slot + 1) & mask
+    return -1
+
+
+@compiled
+def _is_label(data: Bytes, low: int, high: int) -> bool:
+    return high - low >= _LABEL_BYTES and equal_bytes(data, low, _LABEL, 0, _LABEL_BYTES)
+
+
+@compiled
+def _add(rows: npt.NDArray[np.float32], row: int, mean: npt.NDArray[np.float32]) -> None:
+    for place in range(len(mean)):
+        mean[place] += rows[row, place]
+
+
+@compiled
+def _add_grams(model: LanguageModel, data: Bytes, low: int, high: int, mean: npt.NDArray[np.float32]) -> int:
+    """Add the rows of the n-grams of ``<``, ``data[low:high]`` and ``>``; return how many there are."""
+    count, buckets = 0, np.uint32(len(model.grams))
+    for start in range(low - 1, high + 1):
+        if start >= low and start < high and (data[start] & 0xC0) == 0x80:
+            continue
+        value, at = _OFFSET, start
+        for length in range(1, model.longest + 1):
+            if at > high:
+                break
+            value = _hashed(value, _BEGIN if at < low else (_END if at == high else data[at]))
+            at += 1
+            while low < at < high and (data[at] & 0xC0) == 0x80:
+                value = _hashed(value, data[at])
+                at += 1
+            if length >= model.shortest and not (length == 1 and (start < low or at > high)):
+                row = model.grams[value % buckets]
+                if row:
+                    _add(model.rows, int(row) - 1, mean)
+                    count += 1
+    return count
+
+
+@compiled
+def _label(
+    model: LanguageModel, mean: npt.NDArray[np.float32], nodes: npt.NDArray[np.int32], paths: npt.NDArray[np.float32]
+) -> tuple[int, np.float32]:
+    """Return the likeliest leaf and its share."""
+    labels = len(model.output)
+    best, most = NO_LABEL, np.float32(math.log(_LITTLE))
+    nodes[0], paths[0] = len(model.left) - 1, 0
+    left = 1
+    while left:
+        left -= 1
+        node, path = nodes[left], paths[left]
+        if path < most:
+            continue
+        if model.left[node] < 0:
+            best, most = node, path
+            continue
+        total = np.float32(0)
+        for place in range(len(mean)):
+            total += model.output[node - labels, place] * mean[place]
+        share = np.float32(1.0 / np.float64(np.float32(1) + np.float32(math.exp(-total))))
+        nodes[left], nodes[left + 1] = model.right[node], model.left[node]
+        paths[left] = path + _log(share)
+        paths[left + 1] = path + _log(np.float32(1.0 - np.float64(share)))
+        left += 2
+    return best, np.float32(math.exp(most)) if best >= 0 else np.float32(0)
+
+
+@compiled
+def _log(share: np.float32) -> np.float32:
+    return np.float32(math.log(np.float64(share) + _LITTLE))
+
 
 SAMPLE_ONE_IN: Final = 1024
 """One document in this many is asked of fastText as well, which takes eight times as long as the kernel."""

@@ -1,25 +1,190 @@
-"""Steps whose answers for many documents come from kernels, believed as long as they agree with the references."""
+"""Steps whose answers for many documents come from kernels, believed as long as they agree with the references.
 
-from collections.abc import Iterable, Iterator, Sequence
+A kernel is the judge of a text: a step's parameters in; for each text that does not stay as it is, its answer out.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill.documents import Document
 from tokenmill.errors import EngineError, SettingsError
 
 from ..document_columns import DocumentColumns
+from ..steps.c4_paragraph import C4Paragraph
+from ..steps.c4_quality import C4Quality
+from ..steps.fineweb_quality import FinewebQuality
+from ..steps.gopher_quality import GopherQuality
+from ..steps.gopher_repetition import GopherRepetition
 from ..steps.language import LanguageStep
 from ..steps.protocol import Answer, Rejected, Step
-from .compiled import compiling_once
+from .byte_strings import PADDING
+from .c4_kernel import REASONS as C4_REASONS
+from .c4_kernel import C4Limits, count_sentences, judge_paragraphs, keep_lines
+from .choosing import CURATION_PROBE
+from .chunk_lookup import WordTable
+from .chunked_text import hash_texts
+from .compiled import ASK, KEEP, compiling_once
 from .fast_language import FastLanguage
-from .judges import Judge, Judgement, judge_of
-from .part import hash_texts
-from .probe import CURATION_PROBE
+from .fineweb_kernel import REASONS as FINEWEB_REASONS
+from .fineweb_kernel import FinewebLimits, judge_fineweb
+from .quality_kernel import REASONS as QUALITY_REASONS
+from .quality_kernel import QualityLimits, judge_quality
+from .repetition_kernel import REASONS as REPETITION_REASONS
+from .repetition_kernel import RepetitionLimits, Room, judge_repetition, most_items, slots_for
 from .word_split import Located, WordSplit
-from .words import import_spacy
+from .words import TERMINAL, import_spacy
+
+Verdicts: TypeAlias = npt.NDArray[np.int8]
+Judgement: TypeAlias = Rejected | str | None
+"""Of a text: why it is filtered out, or the text that it becomes; None: the reference has to be asked."""
+Judge: TypeAlias = Callable[[WordSplit, list[str]], Iterator[tuple[int, Judgement]]]
+"""Yields the judgement of each text that does not stay as it is, with its index, in any order."""
+
+
+def judge_of(step: Step) -> Judge | None:
+    """Return the judge that answers as ``step`` does; None where no kernel knows the step with its parameters."""
+    if isinstance(step, GopherQuality):
+        return _quality(step)
+    if isinstance(step, GopherRepetition):
+        return _repetition(step)
+    if isinstance(step, FinewebQuality):
+        return _fineweb(step) if all(len(stop) == 1 for stop in step.stop_chars or ()) else None
+    if isinstance(step, C4Quality):
+        return _c4(step) if step.split_paragraph and step.min_words_per_line > 0 else None
+    return _paragraphs if isinstance(step, C4Paragraph) else None
+
+
+def _quality(step: GopherQuality) -> Judge:
+    bounds = (
+        *(step.min_doc_words, step.max_doc_words, step.min_avg_word_length, step.max_avg_word_length),
+        *(step.max_symbol_word_ratio, step.max_bullet_lines_ratio, step.max_ellipsis_lines_ratio),
+        *(step.max_non_alpha_words_ratio, step.min_stop_words),
+    )
+    stop_words = sorted({word.encode() for word in step.stop_words})
+    data = np.frombuffer(bytearray().join((*stop_words, bytes(PADDING))), np.uint8)
+    limits = QualityLimits._make((*_numbers(bounds), data, np.cumsum([0, *map(len, stop_words)], dtype=np.int64)))
+
+    def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
+        for located in split.locate(texts):
+            verdicts, seen = _blank(located), np.empty(len(stop_words), np.bool_)
+            judge_quality(located.part, split.table, located.rows, limits, verdicts, seen)
+            yield from _named(located, verdicts, QUALITY_REASONS)
+
+    return judge
+
+
+def _repetition(step: GopherRepetition) -> Judge:
+    dup_line, dup_para, dup_line_char, dup_para_char = _numbers(
+        (step.dup_line_frac, step.dup_para_frac, step.dup_line_char_frac, step.dup_para_char_frac)
+    )
+    limits = RepetitionLimits(
+        *(dup_line, dup_para, dup_line_char, dup_para_char),
+        np.array([n for n, _ in step.top_n_grams], np.int64),
+        np.array([share for _, share in step.top_n_grams], np.float64),
+        np.array([n for n, _ in step.dup_n_grams], np.int64),
+        np.array([share for _, share in step.dup_n_grams], np.float64),
+    )
+    top = tuple(f"top_{n}_gram" for n, _ in step.top_n_grams)
+    reasons = (*REPETITION_REASONS, *top, *(f"duplicated_{n}_n_grams" for n, _ in step.dup_n_grams))
+
+    def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
+        for located in split.locate(texts):
+            verdicts, room = _blank(located), _room(located, split.table)
+            judge_repetition(located.part, split.table, located.rows, limits, verdicts, room)
+            yield from _named(located, verdicts, reasons)
+
+    return judge
+
+
+def _fineweb(step: FinewebQuality) -> Judge:
+    stops = TERMINAL if step.stop_chars is None else step.stop_chars
+    limits = FinewebLimits(
+        float(step.line_punct_thr),
+        bool(step.line_punct_exclude_zero),
+        *(float(step.short_line_thr), float(step.short_line_length)),
+        *(float(step.char_duplicates_ratio), float(step.new_line_ratio)),
+        np.array(sorted(map(ord, stops)), np.int32),
+    )
+
+    def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
+        for located in split.locate(texts):
+            verdicts, room = _blank(located), _room(located, split.table)
+            part, rows = located.part, located.rows
+            judge_fineweb(part, split.table, rows, limits, verdicts, room.begin, room.end, room.slots)
+            yield from _named(located, verdicts, FINEWEB_REASONS)
+
+    return judge
+
+
+def _c4(step: C4Quality) -> Judge:
+    limits = C4Limits(
+        *(step.remove_citations, step.filter_no_terminal_punct, step.min_num_sentences, step.min_words_per_line),
+        *(step.max_word_length, step.filter_lorem_ipsum, step.filter_javascript, step.filter_curly_bracket),
+        step.filter_policy,
+    )
+
+    def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
+        for located in split.locate(texts):
+            part, rows, verdicts = located.part, located.rows, _blank(located)
+            kept = np.zeros(int((part.end[rows] - part.begin[rows]).sum()) + PADDING, np.uint8)
+            bounds = np.empty(len(rows) + 1, np.int64)
+            keep_lines(part, split.table, split.rules, rows, limits, verdicts, kept, bounds)
+            left = split.split(kept, bounds[:-1].copy(), bounds[1:].copy())
+            verdicts_left = _blank(located)
+            count_sentences(left, split.table, np.arange(len(rows)), limits.min_num_sentences, verdicts_left)
+            verdicts = np.where(verdicts == KEEP, verdicts_left, verdicts)
+            yield from _named(located, verdicts, C4_REASONS)
+            staying = np.flatnonzero(verdicts == KEEP)
+            yield from split.replace(left, staying, [texts[at] for at in located.indices[staying]], located.indices)
+
+    return judge
+
+
+def _paragraphs(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
+    for located in split.locate(texts):
+        verdicts = _blank(located)
+        judge_paragraphs(located.part, located.rows, verdicts)
+        yield from _named(located, verdicts, ("too_few_paragraphs",))
+
+
+def _numbers(bounds: Iterable[Any]) -> Iterator[float]:
+    """Yield numbers for parameters; a rule that is off has 0."""
+    return (float(bound or 0) for bound in bounds)
+
+
+def _blank(located: Located) -> Verdicts:
+    return np.zeros(len(located.rows), np.int8)
+
+
+def _named(located: Located, verdicts: Verdicts, reasons: tuple[str, ...]) -> Iterator[tuple[int, Judgement]]:
+    for at in np.flatnonzero(verdicts).tolist():
+        number = int(verdicts[at])
+        yield int(located.indices[at]), None if number == ASK else Rejected(reasons[number - 1])
+
+
+def _room(located: Located, table: WordTable) -> Room:
+    """Return room for the texts' words and lines."""
+    part, rows = located.part, located.rows
+    size = most_items(part, table, rows) + 2
+    longest = int((part.end[rows] - part.begin[rows]).max(initial=0))
+    return Room(
+        begin=np.empty(size, np.int64),
+        end=np.empty(size, np.int64),
+        characters=np.empty(size, np.int64),
+        hashes=np.empty(size, np.uint64),
+        powers=np.empty(size, np.uint64),
+        n_grams=np.empty(size, np.uint64),
+        counts=np.empty(size, np.int32),
+        slots=np.empty(slots_for(size), np.int32),
+        blocks=np.empty(slots_for(size) // 2, np.uint64),
+        joined=np.empty(longest + PADDING, np.uint8),
+    )
+
 
 SAMPLE_ONE_IN: Final = 8192
 """One document in this many is judged by the reference as well. It takes a hundred times as long as the kernels, so

@@ -6,11 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .byte_strings import Bytes
-from .compiled import compiled
-from .part import TextPart, count_characters
-from .repeated_strings import Numbers, Slots, repeated
-from .verdicts import ASK, KEEP
-from .word_table import WORDS, WordTable
+from .chunk_lookup import WORDS, WordTable
+from .chunked_text import TextPart, count_characters
+from .compiled import ASK, KEEP, compiled
+from .repetition_kernel import Numbers, Slots, repeated
 
 REASONS: Final = ("empty", "line_punct_ratio", "short_line_ratio", "char_dup_ratio", "list_ratio")
 EMPTY, LINE_PUNCT, SHORT_LINE, CHAR_DUP, LIST = range(1, 6)

@@ -6,10 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .byte_strings import Bytes, equal_bytes
-from .compiled import compiled
-from .part import TextPart, line_break
-from .verdicts import ASK, KEEP
-from .word_table import (
+from .chunk_lookup import (
     ALPHABETIC_WORDS,
     BYTES,
     FIRST_WORD,
@@ -19,6 +16,8 @@ from .word_table import (
     WordTable,
     word_bytes,
 )
+from .chunked_text import TextPart, line_break
+from .compiled import ASK, KEEP, compiled
 
 REASONS: Final = (
     "gopher_short_doc",

@@ -1,25 +1,58 @@
-"""The kernel of ``gopher_repetition``: verdicts over lines, paragraphs and n-grams of a part."""
+"""The kernel of ``gopher_repetition``: verdicts over lines, paragraphs, n-grams and repeated strings of a part."""
 
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .byte_strings import Bytes, equal_bytes
-from .compiled import compiled
-from .part import WHITE, TextPart
-from .repeated_strings import Numbers, Slots, repeated, slots_for
-from .verdicts import ASK, KEEP
-from .word_table import (
-    BYTES,
-    FIRST_WORD,
-    HASH,
-    POWER,
-    WORDS,
-    WordTable,
-    word_bytes,
-    word_characters,
-)
+from .byte_strings import Bytes, equal_bytes, hash_bytes
+from .chunk_lookup import BYTES, FIRST_WORD, HASH, POWER, WORDS, WordTable, word_bytes, word_characters
+from .chunked_text import WHITE, TextPart, count_characters
+from .compiled import ASK, KEEP, compiled
+
+Numbers = npt.NDArray[np.int64]
+Slots = npt.NDArray[np.int32]
+
+
+@compiled
+def slots_for(count: int) -> int:
+    """Return the size of a table for so many strings: a power of two, at most half full."""
+    size = 16
+    while size < 2 * count:
+        size *= 2
+    return size
+
+
+@compiled
+def first_like(data: Bytes, begin: Numbers, end: Numbers, number: int, slots: Slots, size: int, seed: np.uint64) -> int:
+    """Return the number of the first string equal to ``data[begin[number]:end[number]]`` in ``slots[:size]``.
+
+    It is ``number`` itself where the string is new; then it is in the table when the call returns.
+    """
+    low, length = begin[number], end[number] - begin[number]
+    mask = np.uint64(size - 1)
+    slot = hash_bytes(data, low, end[number], seed) & mask
+    while slots[slot]:
+        other = slots[slot] - 1
+        if end[other] - begin[other] == length and equal_bytes(data, low, data, begin[other], length):
+            return other
+        slot = (slot + np.uint64(1)) & mask
+    slots[slot] = number + 1
+    return number
+
+
+@compiled
+def repeated(data: Bytes, begin: Numbers, end: Numbers, count: int, slots: Slots, seed: np.uint64) -> tuple[int, int]:
+    """Return how many of the first ``count`` strings came before, and how many characters these have together."""
+    size = slots_for(count)
+    slots[:size] = 0
+    elements = characters = 0
+    for number in range(count):
+        if first_like(data, begin, end, number, slots, size, seed) != number:
+            elements += 1
+            characters += count_characters(data, begin[number], end[number])
+    return elements, characters
+
 
 REASONS: Final = ("empty", "dup_para_frac", "dup_para_char_frac", "dup_line_frac", "dup_line_char_frac")
 """Behind them come those of the n-grams, ``top_{n}_gram`` and ``duplicated_{n}_n_grams``, in the parameters' order."""

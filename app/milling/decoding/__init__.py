@@ -18,9 +18,7 @@ from .custom import FunctionDecoder, open_function_decoder
 from .framed_values import FramedDecoder, RegisteredSchema, SchemaFormat, SchemaSource
 from .json_objects import JsonDecoder, ObjectFields
 from .plain_text import TextDecoder
-from .protocol import Decoder, one_by_one
-from .reasons import REASONS
-from .rules import KNOWN, RULES
+from .protocol import KNOWN, REASONS, RULES, Decoder, one_by_one
 
 __all__ = [
     "FORMATS",

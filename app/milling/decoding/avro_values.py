@@ -16,8 +16,7 @@ from typing import Any, Final, TypeAlias
 from tokenmill.errors import RecordError
 
 from .framed_values import Reader, RegisteredSchema, mismatch
-from .reasons import INVALID_UTF8, TOO_DEEP
-from .rules import DecodingRules
+from .protocol import INVALID_UTF8, TOO_DEEP, DecodingRules
 
 MAX_RECURSION: Final = 64
 """The deepest nesting of records, arrays and maps in values of a schema that contains itself."""

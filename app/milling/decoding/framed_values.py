@@ -17,9 +17,18 @@ from tokenmill.errors import RecordError, RegistryError
 
 from ..native_calls import NativeCode, shown_error
 from .json_objects import ObjectFields, no_text
-from .protocol import Decoded, one_by_one
-from .reasons import NOT_AN_OBJECT, NOT_FRAMED, SCHEMA_MISMATCH, TOO_DEEP, UNUSABLE_SCHEMA
-from .rules import RULES, VALUE_RULES, DecodingRules
+from .protocol import (
+    NOT_AN_OBJECT,
+    NOT_FRAMED,
+    RULES,
+    SCHEMA_MISMATCH,
+    TOO_DEEP,
+    UNUSABLE_SCHEMA,
+    VALUE_RULES,
+    Decoded,
+    DecodingRules,
+    one_by_one,
+)
 
 _FRAME: Final = Struct(">bi")
 """Magic byte and id: registries count their schemas in Java's int."""
@@ -113,7 +122,7 @@ class FramedDecoder:
         return ({"name": "decode", "rules": self.rules.number, "values": VALUE_RULES[self.rules.number]},)
 
     def __call__(self, value: bytes) -> Document:
-        """Return the document; see `milling.decoding.reasons` for what is refused."""
+        """Return the document; see `milling.decoding.protocol` for what is refused."""
         number = schema_number(value)
         if number is None:
             raise RecordError(

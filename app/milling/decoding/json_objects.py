@@ -13,11 +13,8 @@ from tokenmill.errors import RecordError
 
 from ..field_paths import find_field
 from .plain_text import BOM
-from .protocol import Decoded, one_by_one
-from .reasons import INTEGER_OUT_OF_RANGE, NOT_AN_OBJECT, WRONG_TYPE
-from .refusals import parsed_json
-from .rules import RULES, DecodingRules
-from .text_elsewhere import without_text
+from .protocol import INTEGER_OUT_OF_RANGE, NOT_AN_OBJECT, RULES, WRONG_TYPE, Decoded, DecodingRules, one_by_one
+from .refusals import parsed_json, without_text
 
 _STRING_OR_LONG: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|(?<![0-9.eE+-])(?P<whole>-?[0-9]{19,}+)(?![0-9.eE])', re.DOTALL
@@ -124,7 +121,7 @@ class JsonDecoder:
         return ({"name": "decode", "rules": self.rules.number},)
 
     def __call__(self, value: bytes) -> Document:
-        """Return the document; see `milling.decoding.reasons` for what is refused."""
+        """Return the document; see `milling.decoding.protocol` for what is refused."""
         value = value.removeprefix(BOM)
         parsed = parsed_json(value, self.rules)
         if not isinstance(parsed, dict):

@@ -2,11 +2,18 @@
 
 A schema without ``$schema`` is of draft 7, as those of Confluent's serializers are. Formats are not checked: which
 texts are dates or addresses changes with the library.
+
+How many steps validating a value takes at most is counted before, because the library counts none. A step is one
+keyword, or one value in it, for one value of the record; it takes the library some 0.1 µs. The library goes through a
+schema as through a tree, in which each reference is what it leads to. Only where that is a part that the reference is
+in, the library begins again, once for each array or object.
 """
 
 import json
-from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import jsonschema_rs
 from jsonschema_rs import FancyRegexOptions
@@ -14,10 +21,259 @@ from jsonschema_rs import FancyRegexOptions
 from tokenmill.errors import RecordError
 
 from .framed_values import Reader, RegisteredSchema, mismatch
-from .reasons import TOO_MANY_STEPS
-from .refusals import parsed_json
-from .rules import DecodingRules
-from .schema_cost import BACKTRACKS, SchemaCost
+from .protocol import TOO_MANY_STEPS, DecodingRules
+from .refusals import most_values, parsed_json
+
+_MOST: Final = 1_000_000
+"""Steps for one value; no schema that people write is near."""
+_DEEPEST: Final = 100
+"""Parts in each other, behind references as well. This keeps the stacks of Python and of the library bounded."""
+_NAMED: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
+"""Keywords with a schema for each name."""
+_IN_OBJECTS: Final = frozenset(
+    {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"}
+)
+_IN_ARRAYS: Final = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"})
+_INTO: Final = _IN_OBJECTS | _IN_ARRAYS
+"""Keywords whose schemas are for what is in a value; other schemas are for the value itself."""
+_SCHEMAS: Final = _NAMED | _INTO | {"allOf", "anyOf", "oneOf", "not", "if", "then", "else"}
+_TWICE: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+"""Keywords for which everything beside them is evaluated once more."""
+_LISTS: Final = frozenset({"enum", "const", "required", "dependentRequired", "type"})
+"""Keywords of which each value is compared."""
+_DIVISION: Final = 500
+"""Steps of ``multipleOf``, which divides exactly, whatever the numbers are."""
+_META_SCHEMA: Final = ("http://json-schema.org/", "https://json-schema.org/")
+_META_STEPS: Final = 10_000
+_BYTES_OF_A_STEP: Final = 256
+"""Bytes of a string that are measured or compared in the time of a step."""
+_STATES_OF_A_STEP: Final = 20
+"""States of a pattern that read a byte in that time."""
+_WIDE: Final = 100
+"""States of a class of Unicode."""
+BACKTRACKS: Final = 500
+"""Steps back that a pattern with assertions, or references to its groups, may take; others take none."""
+_GOING_BACK: Final = 50
+"""Such a pattern reads a string so many times as often, in the worst case."""
+_PARTS: Final = re.compile(
+    r"(?P<wide>\\[pP])|\\.|\[(?:\\.|[^\]\\])*+\]|(?P<times>\{(\d{1,9})(?:,(\d{0,9}))?\})|.", re.DOTALL
+)
+"""A character of a pattern, a class of characters, or how often the part before is repeated."""
+
+
+class _Target(NamedTuple):
+    """Where a reference leads."""
+
+    schema: Any
+    again: bool
+    """The reference is in what it leads to."""
+
+
+@dataclass(slots=True)
+class SchemaCost:
+    """Counts the steps of one schema."""
+
+    schema: Any
+    steps: int = 0
+    """Most steps for one value of a record among many."""
+    returns: bool = False
+    """Whether a reference is in what it leads to."""
+    _sizes: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
+    """Steps of the parts that references lead to, and these parts, by base address and reference."""
+    _open: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _own: dict[int, int] = field(default_factory=dict)
+    """Steps of the keywords of a part that have no parts, by the part's identity."""
+    _targets: dict[int, _Target] = field(default_factory=dict)
+    """Of the reference in a part, by the part's identity."""
+    _states: dict[str, int] = field(default_factory=dict)
+    """Of each pattern."""
+
+    @classmethod
+    def of(cls, schema: Any, resolver: jsonschema_rs.Resolver) -> Self:
+        """Return the cost of a schema; ``resolver`` finds what it refers to.
+
+        Raises:
+            ValueError: the steps for one value are too many, or without an end.
+
+        """
+        cost = cls(schema)
+        size = cost._size(schema, resolver, frozenset(), 0)
+        cost.steps = size * size if cost.returns else size
+        return cost
+
+    def of_value(self, value: Any, data: bytes, most: int) -> int:
+        """Return the most steps for a value, whose JSON is ``data``; exact only where they may be over ``most``."""
+        bound = self.steps * (1 + len(data) // _BYTES_OF_A_STEP + most_values(data, most // self.steps))
+        return bound if bound <= most else self._counted(value, most)
+
+    def _size(self, schema: Any, resolver: jsonschema_rs.Resolver, here: frozenset[tuple[str, str]], depth: int) -> int:
+        """Return the steps of a part; ``here`` has the references that led to it without going into the value."""
+        if depth > _DEEPEST:
+            raise ValueError(f"it is nested over {_DEEPEST} deep")
+        if not isinstance(schema, dict):
+            return 1
+        resolver, own, inner = _based(schema, resolver), 1, 0
+        for keyword, part in schema.items():
+            if keyword in ("$dynamicRef", "$recursiveRef"):
+                raise ValueError(f"it has {keyword}, behind which anything may be")
+            if keyword == "$ref":
+                inner += self._referred(schema, resolver, here, depth)
+            elif keyword in _SCHEMAS:
+                found = frozenset[tuple[str, str]]() if keyword in _INTO else here
+                inner += sum(1 + self._size(one, resolver, found, depth + 1) for one in _schemas(keyword, part))
+            else:
+                own += _DIVISION if keyword == "multipleOf" else _values(part) if keyword in _LISTS else 1
+            if own + inner > _MOST:
+                raise ValueError(f"its parts, with those that references repeat, are over {_MOST:,}")
+        self._own[id(schema)] = own
+        patterns = sum(self._states_of(pattern) for pattern in _patterns(schema))
+        return (own + inner) * (1 + bool(_TWICE & schema.keys())) + patterns * _BYTES_OF_A_STEP // _STATES_OF_A_STEP
+
+    def _referred(
+        self, schema: Mapping[str, Any], resolver: jsonschema_rs.Resolver, here: frozenset[tuple[str, str]], depth: int
+    ) -> int:
+        reference = str(schema["$ref"])
+        key = (resolver.base_uri, reference)
+        if key in here:
+            raise ValueError(f"{reference} refers to itself without going into the value")
+        if key in self._open:
+            self._targets[id(schema)] = _Target(self._open[key], again=True)
+            self.returns = True
+            return 1
+        if key not in self._sizes:
+            if reference.startswith(_META_SCHEMA):
+                return _META_STEPS
+            found = resolver.lookup(reference)
+            self._open[key] = target = found.contents
+            self._sizes[key] = self._size(target, found.resolver, here | {key}, depth + 1), self._open.pop(key)
+        size, target = self._sizes[key]
+        self._targets[id(schema)] = _Target(target, again=False)
+        return size
+
+    def _counted(self, value: Any, most: int) -> int:
+        """Return the steps for a value and all that is in it; or, beyond ``most``, some of them."""
+        total, left = 0, [iter([(value, [(self.schema, 1)])])]
+        while left and total <= most:
+            found = next(left[-1], None)
+            if found is None:
+                left.pop()
+                continue
+            steps, into = self._here(*found, most)
+            total += steps
+            left.append(_inside(found[0], into))
+        return total
+
+    def _here(self, value: Any, parts: list[tuple[Any, int]], most: int) -> tuple[int, list[tuple[str, Any, int]]]:
+        """Return the steps of parts, with how often each is evaluated, for a value without what is in it.
+
+        Returns also the keywords that go into the value, each with how often.
+        """
+        total, into, left, remembered = 0, list[tuple[str, Any, int]](), [*parts], set[int]()
+        names = value if isinstance(value, dict) else [value] if isinstance(value, str) else ()
+        strings, length = len(names), sum(map(len, names))
+        keywords = _IN_OBJECTS if isinstance(value, dict) else _IN_ARRAYS if isinstance(value, list) else frozenset()
+        while left and total <= most:
+            schema, times = left.pop()
+            if not isinstance(schema, dict):
+                total += times
+                continue
+            times *= 1 + bool(_TWICE & schema.keys())
+            total += times * self._own[id(schema)] * (1 + length // _BYTES_OF_A_STEP)
+            for pattern in _patterns(schema):
+                total += times * (strings + self._states_of(pattern) * length // _STATES_OF_A_STEP)
+            for keyword, part in schema.items():
+                if keyword in keywords:
+                    into.append((keyword, part, times))
+                elif keyword in _SCHEMAS and keyword not in _INTO:
+                    left += [(one, times) for one in _schemas(keyword, part)]
+            target = self._targets.get(id(schema))
+            if target is not None and not (keywords and target.again and id(target.schema) in remembered):
+                left.append((target.schema, 1 if keywords and target.again else times))
+                remembered |= {id(target.schema)} if target.again else set()
+        return total, into
+
+    def _states_of(self, pattern: str) -> int:
+        if pattern not in self._states:
+            self._states[pattern] = _states(pattern)
+        return self._states[pattern]
+
+
+def _based(schema: Mapping[str, Any], resolver: jsonschema_rs.Resolver) -> jsonschema_rs.Resolver:
+    """Return the resolver for references in a part, which may have an address of its own."""
+    address = schema.get("$id", schema.get("id"))
+    if not isinstance(address, str) or address.startswith("#"):
+        return resolver
+    try:
+        return resolver.lookup(address).resolver
+    except jsonschema_rs.ReferencingError:
+        return resolver
+
+
+def _schemas(keyword: str, part: Any) -> Iterable[Any]:
+    """Return the schemas of a keyword."""
+    if keyword in _NAMED and isinstance(part, dict):
+        return part.values()
+    return part if isinstance(part, list) else [part]
+
+
+def _inside(value: Any, into: list[tuple[str, Any, int]]) -> Iterator[tuple[Any, list[tuple[Any, int]]]]:
+    """Yield what is in a value, each with the schemas that are for it, and how often each is evaluated."""
+    if not into:
+        return
+    for name, one in value.items() if isinstance(value, dict) else enumerate(value):
+        yield one, [(schema, times) for keyword, part, times in into for schema in _for(keyword, part, name)]
+        names = [(part, times) for keyword, part, times in into if keyword == "propertyNames"]
+        if names:
+            yield name, names
+
+
+def _for(keyword: str, part: Any, name: str | int) -> Iterable[Any]:
+    """Return the schemas of a keyword for what has a name or index in a value."""
+    if keyword == "properties" and isinstance(part, dict):
+        return [part[name]] if name in part else ()
+    if isinstance(part, list) and isinstance(name, int):
+        return part[name : name + 1]
+    return () if keyword == "propertyNames" else _schemas(keyword, part)
+
+
+def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the patterns of a part for strings and names."""
+    if isinstance(schema.get("pattern"), str):
+        yield schema["pattern"]
+    if isinstance(schema.get("patternProperties"), dict):
+        yield from schema["patternProperties"]
+
+
+def _values(part: Any) -> int:
+    """Return how many values JSON holds."""
+    count, left = 0, [part]
+    while left:
+        one = left.pop()
+        count += 1
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return count
+
+
+def _states(pattern: str) -> int:
+    """Return the states of the machine that a pattern becomes."""
+    sizes, last = [0], 0
+    for part in _PARTS.finditer(pattern):
+        if part["times"]:
+            last *= max(int(part[3]), int(part[4] or 0), 1) - 1
+        elif part[0] == "(":
+            sizes.append(0)
+            continue
+        elif part[0] == ")" and len(sizes) > 1:
+            last = sizes.pop()
+        else:
+            last = _WIDE if part["wide"] else 1 + len(part[0]) // 4
+        sizes[-1] += last
+    try:
+        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions())
+    except jsonschema_rs.ValidationError:
+        return sum(sizes) * _GOING_BACK
+    return sum(sizes)
+
 
 _SHOWN_CHARACTERS: Final = 200
 _ROOT: Final = "json-schema:///"

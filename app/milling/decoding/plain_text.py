@@ -7,8 +7,7 @@ from typing import Any, Final
 from tokenmill.documents import TOO_LARGE, Document, Limits
 from tokenmill.errors import RecordError
 
-from .protocol import Decoded, one_by_one
-from .reasons import INVALID_UTF8
+from .protocol import INVALID_UTF8, Decoded, one_by_one
 
 BOM: Final = b"\xef\xbb\xbf"
 """UTF-8's byte order mark: some programs begin a file with it; it is no part of the text."""

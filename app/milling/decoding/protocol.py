@@ -1,9 +1,14 @@
-"""What every decoder promises."""
+"""What every decoder promises: its answers, the closed set of its reasons, and the rules that decoders have had.
+
+A recipe says by which rules its stream is decoded (``{"name": "decode", "rules": 3}`` in its ``steps``), and a stream
+keeps them for good. What is bounded is counted, never timed: a value is a document on every machine, or on none.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
 
-from tokenmill.documents import Document
+from tokenmill.documents import FIELDS_TOO_LONG, ID_TOO_LONG, TOO_LARGE, Document
 from tokenmill.errors import RecordError
 
 from ..document_columns import DocumentColumns
@@ -51,3 +56,95 @@ def one_by_one(decoder: Callable[[bytes], Document], values: Sequence[bytes]) ->
         except RecordError as error:
             decoded.refused.append((index, error))
     return decoded
+
+
+INVALID_UTF8: Final = "invalid_utf8"
+"""The bytes are no UTF-8."""
+MALFORMED_JSON: Final = "malformed_json"
+"""No JSON by RFC 8259, or a number that no double can hold."""
+TOO_DEEP: Final = "too_deep"
+"""Arrays and objects are nested deeper than `MAX_DEPTH`."""
+INVALID_UNICODE: Final = "invalid_unicode"
+"""A ``\\u`` escape is half a surrogate pair, which is no character and has no UTF-8 form."""
+NOT_AN_OBJECT: Final = "not_an_object"
+"""JSON, but an array or a scalar."""
+MISSING_TEXT: Final = "missing_text"
+"""An object without any of the text fields."""
+DEBEZIUM_ENVELOPE: Final = "debezium_envelope"
+"""A change event of Debezium without any of the text fields: the row is inside, if there is one."""
+WRONG_TYPE: Final = "wrong_type"
+"""The text is no string, or a carried field is an array, an object, bytes, or no finite number."""
+NOT_FRAMED: Final = "not_framed"
+"""No zero byte and id of a schema before the value, where ``decode`` says that there are."""
+SCHEMA_MISMATCH: Final = "schema_mismatch"
+"""The bytes are no value of the schema whose id they have, or the schema is of another kind than ``decode`` says."""
+INTEGER_OUT_OF_RANGE: Final = "integer_out_of_range"
+"""The id, or a carried field, is an integer beyond 64 bits."""
+UNUSABLE_SCHEMA: Final = "unusable_schema"
+"""The schema whose id the bytes have cannot be used: it is invalid, or too large, or has what nobody can bound."""
+TOO_MANY_VALUES: Final = "too_many_values"
+"""The bytes hold more values (items, entries, fields) than the rules allow."""
+TOO_MANY_STEPS: Final = "too_many_steps"
+"""Validating the value by its schema may take more steps than the rules allow."""
+SCHEMA_REGISTRY_FRAMING: Final = "schema_registry_framing"
+"""Mode ``auto``: the value begins as serializers of a schema registry begin it, with a zero byte and a schema's id."""
+CONTROL_CHARACTERS: Final = "control_characters"
+"""Mode ``auto``: NULs, or so many control characters that it is no text."""
+
+REASONS: Final = frozenset(
+    {
+        INVALID_UTF8,
+        MALFORMED_JSON,
+        TOO_DEEP,
+        INVALID_UNICODE,
+        NOT_AN_OBJECT,
+        MISSING_TEXT,
+        DEBEZIUM_ENVELOPE,
+        WRONG_TYPE,
+        NOT_FRAMED,
+        SCHEMA_MISMATCH,
+        INTEGER_OUT_OF_RANGE,
+        UNUSABLE_SCHEMA,
+        TOO_MANY_VALUES,
+        TOO_MANY_STEPS,
+        SCHEMA_REGISTRY_FRAMING,
+        CONTROL_CHARACTERS,
+        TOO_LARGE,
+        ID_TOO_LONG,
+        FIELDS_TOO_LONG,
+    }
+)
+
+MAX_DEPTH: Final = 1024
+"""The deepest nesting that the parser (orjson) follows: it recurses in C, and this keeps the stack bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingRules:
+    """What decides a decoder's answers beside its settings."""
+
+    number: int
+    """In a recipe; raised when any answer changes (docs/record_to_tokens.md has the history)."""
+    most_values: int
+    """Most values that one record may be decoded to: items, entries and fields at all depths. Each takes up to 200
+    bytes of memory, however few it takes in the record."""
+    most_steps: int | None
+    """Most steps that validating one record may take (`milling.decoding.json_schema_values`); None: any number."""
+    most_schema_characters: int
+    """Most characters of a schema with all that it refers to. Compilers of schemas are slow with large ones."""
+    scalars_are_text: bool
+    """Whether mode ``auto`` takes JSON that is no object or array for plain text."""
+
+    def too_many_values(self) -> RecordError:
+        """Return the error for a record that would be decoded to more than `most_values`."""
+        return RecordError(
+            TOO_MANY_VALUES, f"it holds over {self.most_values:,} values: send its parts as records of their own"
+        )
+
+
+RULES: Final = DecodingRules(3, 1_000_000, 5_000_000, 1 << 18, scalars_are_text=False)
+"""Those of new streams. A million values are 200 MB, and a record of so many is read within seconds."""
+KNOWN: Final = {2: DecodingRules(2, 50_000_000, None, 1 << 24, scalars_are_text=True), 3: RULES}
+"""All that streams may have. Rules 2 had no bounds: these are beyond what a worker's memory could take then."""
+VALUE_RULES: Final = {2: 1, 3: 2}
+"""What a recipe says beside them of values of a schema registry (docs/kafka_teams.md)."""

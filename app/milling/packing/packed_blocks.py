@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from tokenmill.wire.references import NO_BLOCKS
 
-from ..bounds import join_bounds
-from ..document_columns import Metas
+from ..document_columns import Metas, join_bounds
 
 Array = npt.NDArray[np.unsignedinteger]
 

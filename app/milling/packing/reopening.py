@@ -20,8 +20,7 @@ from tokenmill.wire.cursor import record_crc
 from tokenmill.wire.pieces import Piece, encode_entry
 from tokenmill.wire.references import OpenReferences, split_references
 
-from ..chain_outcomes import ChainOutcomes
-from ..columns import OutcomeColumns, RecordColumns
+from ..columns import ChainOutcomes, OutcomeColumns, RecordColumns
 from ..outcomes import Stages
 
 NEAR_OFFSETS: Final = 256

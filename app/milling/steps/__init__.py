@@ -57,7 +57,7 @@ def open_steps(
         steps.append(MinChars(min_chars))
     if tokenizer is not None and tokenizer.content is not None:
         # imported here: who needs raw bytes, or no tokenizer, needs no tokenizer library
-        from ..tokenizers.lengthening import lengthening  # noqa: PLC0415
+        from ..tokenizers.hugging_face import lengthening  # noqa: PLC0415
 
         own = lengthening(tokenizer.content)
         if own is not None or normalize != "none" or pipeline:  # each of which may make a text longer

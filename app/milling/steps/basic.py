@@ -175,7 +175,7 @@ class NormalizedLength:
     max_bytes: int
     """Of the normalized text in UTF-8."""
     normalize: Callable[[str], str] | None = None
-    """What the tokenizer does to a text first (`milling.tokenizers.lengthening`); None: nothing."""
+    """What the tokenizer does to a text first (`milling.tokenizers.vocabulary`); None: nothing."""
 
     @property
     def name(self) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 from tokenmill.documents import Document
 from tokenmill.parameters import describe_step
 
-from ..curation.punctuation import TERMINAL
-from ..curation.words import english
+from ..curation.words import TERMINAL, english
 from ..document_columns import DocumentColumns
 from .gopher_quality import share
 from .gopher_repetition import repetitions

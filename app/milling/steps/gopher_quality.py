@@ -13,8 +13,7 @@ from typing import Any
 from tokenmill.documents import Document
 from tokenmill.parameters import describe_step
 
-from ..curation.punctuation import SYMBOLS
-from ..curation.words import english
+from ..curation.words import SYMBOLS, english
 from ..document_columns import DocumentColumns
 from .protocol import Answer, Rejected, each_alone
 

@@ -9,9 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from tokenmill.errors import SettingsError
 
-from .probe import PROBE, probe
-from .protocol import TEXT, TOKENIZER_FAILED, Encoder, Engine, SpecialTokens, TokenBatch, joined
-from .raw_bytes import RawBytes
+from .protocol import PROBE, TEXT, TOKENIZER_FAILED, Encoder, Engine, RawBytes, SpecialTokens, TokenBatch, joined, probe
 from .tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer, text_limit_of
 from .vocabulary import dtype_for
 

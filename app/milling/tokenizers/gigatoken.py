@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from tokenmill.errors import PanicError, SettingsError
 
 from ..native_calls import NativeCode
-from .description import parts_of
 from .protocol import TEXT, SpecialTokens, TokenBatch
+from .vocabulary import parts_of
 
 CACHE_BYTES: Final = 256 * 1024 * 1024
 """How much the process may grow before the library's cache of words, which has no bound of its own, is thrown away.

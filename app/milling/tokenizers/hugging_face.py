@@ -1,11 +1,14 @@
-"""The engine ``tokenizers``: Hugging Face's library loads any ``tokenizer.json`` and is the reference for all ids."""
+"""The engine ``tokenizers``: Hugging Face's library loads any ``tokenizer.json`` and is the reference for all ids.
+
+It also says which parts of a file's normalizer make texts longer, and what its post-processor puts around each text.
+"""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, chain
 from threading import Lock
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +17,9 @@ from tokenizers import Tokenizer, __version__
 from tokenmill.errors import RecordError, SettingsError
 
 from ..native_calls import NativeCode, shown_error
-from .protocol import TEXT, TOKENIZER_FAILED, SpecialTokens, TokenBatch
+from .protocol import PROBE, TEXT, TOKENIZER_FAILED, SpecialTokens, TokenBatch
+from .tokenizer_file import TokenizerFile
+from .vocabulary import parts_of
 
 _CALL_CHARACTERS: Final = 1 << 18
 """Characters given to the library in one call, one text at least: a call takes up to 300 bytes for each of them."""
@@ -225,3 +230,82 @@ def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
         size += len(text)
     if part:
         yield part
+
+
+HARMLESS: Final = frozenset({"ByteLevel", "Lowercase", "Prepend", "Strip", "StripAccents"})
+"""Parts that make a text longer by half at most, or by what they put before it, or spell each of its bytes."""
+_NO_MODEL: Final = {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}
+
+
+def lengthening(content: bytes) -> Callable[[str], str] | None:
+    """Return a function that applies the lengthening parts of a file's normalizer; None where it has none.
+
+    Left out are the parts in `HARMLESS`, and each ``Replace`` of a string by one of no more characters: with ``▁`` for
+    every space a text has more bytes, and not one token more. ``content`` is that of a tokenizer for which an engine
+    was opened. What the library raises, the function raises; a panic as `tokenmill.errors.PanicError`.
+    """
+    parts = [part for part in parts_of(json.loads(content), "normalizer") if not _is_harmless(part)]
+    if not parts:
+        return None
+    file = {"version": "1.0", "model": _NO_MODEL, "normalizer": {"type": "Sequence", "normalizers": parts}}
+    with _LIBRARY:
+        normalizer = Tokenizer.from_str(json.dumps(file)).normalizer
+
+    def normalize(text: str) -> str:
+        with _LIBRARY:
+            normalized: str = normalizer.normalize_str(text)
+        return normalized
+
+    return normalize
+
+
+def _is_harmless(part: Mapping[str, Any]) -> bool:
+    if part.get("type") == "Replace":
+        found = part["pattern"].get("String")
+        return found is not None and len(part["content"]) <= len(found)
+    return part.get("type") in HARMLESS
+
+
+class Template(NamedTuple):
+    """Ids around the ids of a text; a side may be empty."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+def template_of(tokenizer: TokenizerFile) -> Template:
+    """Return what ``tokenizers`` adds to every text with ``add_special_tokens=True``, found on the probe texts.
+
+    Raises:
+        SettingsError: it adds nothing, or it does something else with a text than put the same ids around it.
+
+    """
+    if tokenizer.content is None:
+        raise SettingsError("raw bytes have no template: name the ids (begin_of_document, end_of_document)")
+    with NativeCode("tokenizers"):
+        library = Tokenizer.from_str(tokenizer.content.decode())
+        library.encode_special_tokens = True
+        library.no_truncation()
+        library.no_padding()
+        pairs = [[library.encode(text, add_special_tokens=added).ids for added in (False, True)] for text in PROBE]
+    found = set.intersection(*(set(_around(plain, whole)) for plain, whole in pairs))
+    if not found:
+        raise SettingsError(
+            "the tokenizer's post-processor does more than put the same tokens around each text, which no stream can "
+            "follow: name the tokens instead (begin_of_document, end_of_document)"
+        )
+    template = min(found)
+    if template == Template():
+        raise SettingsError(
+            "the tokenizer has no template: its post-processor adds no token to a text; name the tokens instead "
+            "(begin_of_document, end_of_document)"
+        )
+    return template
+
+
+def _around(plain: list[int], whole: list[int]) -> Iterator[Template]:
+    """Yield what may have been put around ``plain`` to make ``whole``."""
+    size = len(plain)
+    for at in range(len(whole) - size + 1):
+        if whole[at : at + size] == plain:
+            yield Template(tuple(whole[:at]), tuple(whole[at + size :]))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.funnel.test_retention import TOTALS
-from tests.app.milling.test_passage import with_steps
+from tests.app.milling.test_columns import with_steps
 from tests.mills import RECIPE, make_source
 from tokenmill.app.funnel.pictures import (
     funnel_bars,

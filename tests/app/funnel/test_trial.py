@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.milling.test_passage import Whims, whims, with_steps
+from tests.app.milling.test_columns import Whims, whims, with_steps
 from tests.mills import RECIPE, SILENT, Source, make_source, tiny_bpe
 from tests.strategies import feed_sizes, sources, values
 from tokenmill.app.funnel import trial as module

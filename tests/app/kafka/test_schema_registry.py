@@ -23,7 +23,7 @@ from tests.app.milling.decoding.registered import AVRO, JSON, PROTO, framed, wri
 from tests.registry_servers import SmallRegistry, apicurio, small_registry
 from tokenmill.app.kafka.schema_registry import SchemaRegistry, WaitingRegistry, schemas_for_command, schemas_of
 from tokenmill.app.milling.decoding import RegisteredSchema
-from tokenmill.app.milling.decoding.protobuf_files import compiled
+from tokenmill.app.milling.decoding.protobuf_values import compiled
 from tokenmill.app.settings import Settings
 from tokenmill.documents import Document
 from tokenmill.errors import RegistryError, SettingsError

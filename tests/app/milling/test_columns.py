@@ -1,6 +1,7 @@
-"""A fetch in columns: where its records are, and that each record's outcome is what it is alone."""
+"""What the figures of a chain count: each document at each step that it came to, by mill and reference alike."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -12,17 +13,189 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.milling.steps import user_functions
-from tests.mills import Source, make_source, text
-from tests.strategies import record_lists, sources
+from tests.mills import RECIPE, Source, assert_follow, divide, make_source, named, text, write
+from tests.strategies import feed_sizes, message_bytes, record_lists, sources
+from tokenmill.app.milling import columns
 from tokenmill.app.milling import columns as columns_module
-from tokenmill.app.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
+from tokenmill.app.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns, text_sizes
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.outcomes import Kind, Outcome
+from tokenmill.app.milling.steps import Rejected, Step
+from tokenmill.app.milling.steps.basic import MinChars, NotEmpty
 from tokenmill.app.milling.steps.custom import open_function
-from tokenmill.app.milling.steps.protocol import Answer, Rejected, each_alone
+from tokenmill.app.milling.steps.pipeline import open_pipeline
+from tokenmill.app.milling.steps.protocol import Answer, each_alone
 from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError
 from tokenmill.records import Record
+from tokenmill.wire.figures import Amount, Figures
+from tokenmill.wire.totals import Totals
+
+
+@dataclass(frozen=True)
+class Whims:
+    """Drops, changes, refuses and labels documents by the length of their texts."""
+
+    name: str
+    every: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return the parameter."""
+        return {"name": self.name, "every": self.every}
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return one of all answers that there are."""
+        match len(document.text) % self.every:
+            case 0:
+                return Rejected("even" if len(document.text) % 2 == 0 else "odd")
+            case 1:
+                return document._replace(text=document.text + "é")
+            case 2:
+                return document._replace(text=document.text[:-1])
+            case 3:
+                raise RecordError("whim", "no answer")
+            case 4:
+                return document._replace(fields={"language": "de" if "a" in document.text else "en"})
+        return document
+
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Ask one by one."""
+        return each_alone(self, documents)
+
+
+REAL = open_pipeline(
+    [{"name": "length", "max_chars": 9}, {"name": "sample", "rate": 0.5}, {"name": "replace_pii"}],
+    limits=Limits(1000, 20, 40),
+)
+"""Steps that recipes may have, beside those that do everything there is."""
+whims: st.SearchStrategy[Sequence[Step]] = st.lists(
+    st.builds(Whims, st.sampled_from(["language", "whims", "whims"]), st.integers(5, 9)) | st.sampled_from(REAL),
+    min_size=1,
+    max_size=4,
+).map(lambda drawn: [NotEmpty(), *drawn, NotEmpty(), MinChars(3)])
+
+
+def with_steps(source: Source, steps: Sequence[Step]) -> Source:
+    """Return the source with other steps."""
+    return replace(source, stages=replace(source.stages, steps=steps))
+
+
+@given(
+    source=sources,
+    steps=whims,
+    records=record_lists(),
+    sizes=feed_sizes,
+    size=message_bytes,
+    part=st.sampled_from([1, 3, 4096]),
+)
+def test_mill_and_reference_count_alike(
+    *, source: Source, steps: Sequence[Step], records: list[Record], sizes: list[int], size: int, part: int
+) -> None:
+    """For any steps, splits, feeds and parts of a feed, byte for byte, at every cursor."""
+    source = with_steps(source, steps)
+    mill = source.mill(message_bytes=size)
+    with patch.object(columns, "PART_RECORDS", part):
+        fed = [mill.feed(feed).messages for feed in divide(records, sizes)]
+    for recipe in source.recipes:
+        reference = source.reference(recipe)
+        blocks = list(reference.blocks(records))
+        assert_follow([message for messages in fed for message in messages[recipe.split]], blocks, recipe)
+        totals = mill.chains[recipe.split].totals
+        assert totals.pack() == reference.totals.pack()
+        assert totals.balanced
+        if recipe.packing == "concat":  # the others drop documents for their length, and repeat or leave out tokens
+            assert_brute_force(source, recipe.split, records, totals)
+
+
+@given(sources, whims, record_lists(), feed_sizes)
+def test_a_resumed_chain_counts_on(
+    source: Source, steps: Sequence[Step], records: list[Record], sizes: list[int]
+) -> None:
+    """What came before a message is in its totals, figures included."""
+    source = with_steps(source, steps)
+    recipe = source.recipes[0]
+    messages = write(source, recipe, records, sizes, carries=(True, False))
+    for message in messages:
+        assert Totals.unpack(message.totals.pack()) == message.totals
+        again = write(source, recipe, records, after=message)
+        assert_follow([m for m in again if not m.is_carry], source.blocks(recipe, records), recipe, message.end)
+
+
+def assert_brute_force(source: Source, split: str, records: Sequence[Record], totals: Totals) -> None:
+    """Check the figures against a count that keeps every document."""
+    kept: list[tuple[str, str]] = []
+    came: Counter[str] = Counter()
+    for record in records:
+        passed: list[Document] = []
+        outcome = source.stages.outcome(record, source.skips, passed)
+        if outcome.kind_in(split) is Kind.OTHER_SPLIT or not passed:
+            continue
+        for label, document in zip((*source.stages.labels, "end"), passed, strict=False):
+            came[label] += len(document.text.encode())
+        batch = source.stages.engine.encode([passed[-1].text])
+        if outcome.kind is Kind.KEPT and len(batch.ids):
+            kept.append((passed[-1].text, str(passed[-1].fields.get("language"))))
+    figures = totals.figures
+    assert [step.taken.size for step in figures.steps] == [came[step.step] for step in figures.steps]
+    assert (figures.steps[-1].passed.size if figures.steps else 0) == came["end"]
+    assert figures.text_lengths == Counter(len(text.encode()).bit_length() - 1 for text, _ in kept)
+    if "language" in source.stages.labels:
+        languages = {language: amount.documents for language, amount in figures.languages.items()}
+        assert languages == Counter(language for _, language in kept)
+        assert sum(amount.size for amount in figures.languages.values()) == totals.tokens
+    for name, amount in figures.filtered.items():
+        assert totals.filtered[name] == amount.documents
+
+
+@given(sources, record_lists(), feed_sizes)
+def test_short_forms_alone_have_no_figures(source: Source, records: list[Record], sizes: list[int]) -> None:
+    """So streams without a list of steps have the messages that they always had."""
+    mill = source.mill()
+    for feed in divide(records, sizes):
+        mill.feed(feed)
+    for chain in mill.chains.values():
+        assert chain.totals.figures == Figures()
+        assert b"figures" not in chain.totals.pack()
+
+
+def test_each_step_has_what_the_one_before_passed_on() -> None:
+    """In numbers: an empty text, one that is dropped, one that grows, one that nobody can answer for."""
+    source = with_steps(make_source(RECIPE), [NotEmpty(), Whims("whims", 5), MinChars(4)])
+    values = ["", *("x" * length for length in range(5, 10))]
+    records = [text(offset, value) for offset, value in enumerate(values)]
+    mill = source.mill()
+    mill.feed(records)
+    totals = mill.chains["train"].totals
+    empty, whim, short = totals.figures.steps
+    assert (empty.taken, empty.filtered, empty.passed) == (Amount(6, 35), {"empty": Amount(1, 0)}, Amount(5, 35))
+    assert whim.taken == empty.passed
+    assert whim.filtered == {"whims.odd": Amount(1, 5)}
+    assert whim.refused == Amount(1, 8)
+    assert whim.passed == short.taken == short.passed == Amount(3, 23)  # 6 + 2 for é, 7 - 1, 9
+    assert totals.figures.token_lengths == {2: 1, 3: 2}  # 7, 9 and 10 tokens, each with its end
+    assert totals.figures.text_lengths == {2: 1, 3: 2}
+    assert totals.balanced
+
+
+def test_a_document_that_is_lost_from_a_step_does_not_balance() -> None:
+    """Every figure that is one off is noticed."""
+    source = with_steps(make_source(RECIPE), [NotEmpty(), Whims("whims", 5)])
+    mill = source.mill()
+    mill.feed([named(0, "a", "12345"), named(1, "b", "123456")])
+    for name in ("taken", "passed", "refused"):
+        totals = mill.chains["train"].totals.copy()
+        step = totals.figures.steps[-1]
+        setattr(step, name, getattr(step, name).plus(Amount(1)))
+        assert not totals.balanced
+    totals = mill.chains["train"].totals.copy()
+    totals.figures.token_lengths[0] += 1
+    assert not totals.balanced
+
+
+@given(st.lists(st.text()))
+def test_sizes_are_those_of_utf_8(texts: list[str]) -> None:
+    """Also of those that have other characters than ASCII's."""
+    assert text_sizes(texts).tolist() == [len(text.encode()) for text in texts]
 
 
 @given(record_lists(), st.integers(0, 50))

@@ -20,7 +20,7 @@ from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.milling.tokenizers import Engine, EngineName, TokenBatch, TokenizerFile, open_engine
-from tokenmill.app.milling.tokenizers.raw_bytes import RawBytes
+from tokenmill.app.milling.tokenizers.protocol import RawBytes
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.errors import PanicError, RecordError
 from tokenmill.reading.resume import ResumePoint, resume_point

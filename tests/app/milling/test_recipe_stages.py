@@ -9,7 +9,7 @@ import pytest
 
 from tests.app.milling.tokenizers.conftest import words
 from tests.mills import RAW, RECIPE, SILENT, text
-from tokenmill.app.milling.decoding.rules import RULES
+from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.recipe_stages import RAW_BYTES_SHA256, complete, open_stages, reopen_stages
 from tokenmill.app.milling.steps.pipeline import read_pipeline

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tests.app.milling.curation.odd_pieces import curated_texts
 from tests.app.milling.steps.curated import odd_texts
 from tokenmill.app.milling.curation import fast_steps
-from tokenmill.app.milling.curation.fast_steps import FastStep, with_kernels
-from tokenmill.app.milling.curation.judges import Judgement
-from tokenmill.app.milling.curation.probe import CURATION_PROBE
+from tokenmill.app.milling.curation.choosing import CURATION_PROBE
+from tokenmill.app.milling.curation.fast_steps import FastStep, Judgement, with_kernels
 from tokenmill.app.milling.curation.word_split import WordSplit
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.c4_paragraph import C4Paragraph
@@ -107,7 +106,7 @@ def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.Monkey
     """More chunks than it holds come in one text, and then in many: answers stay right."""
     words = fast[0].words  # type: ignore[attr-defined]
     monkeypatch.setattr("tokenmill.app.milling.curation.word_split.MOST_ENTRIES", 50)
-    monkeypatch.setattr("tokenmill.app.milling.curation.word_table.TABLE_ENTRIES", 8)
+    monkeypatch.setattr("tokenmill.app.milling.curation.chunk_lookup.TABLE_ENTRIES", 8)
     words.forget()
     texts = [
         " ".join(f"word{number}a foo:) ) {number}." for number in range(low, low + 90)) for low in range(0, 900, 60)

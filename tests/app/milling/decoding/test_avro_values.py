@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.app.milling.decoding.opened import answer, opened
 from tests.app.milling.decoding.registered import AVRO, Registry, avro, framed, written
 from tokenmill.app.milling.decoding.avro_values import MAX_RECURSION, AvroFormat
-from tokenmill.app.milling.decoding.rules import RULES
+from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 

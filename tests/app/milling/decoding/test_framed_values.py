@@ -15,7 +15,7 @@ from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
 from tests.strategies import nasty_bytes
 from tokenmill.app.milling.decoding import FORMATS, REASONS, FramedDecoder, RegisteredSchema
 from tokenmill.app.milling.decoding.framed_values import schema_number
-from tokenmill.app.milling.decoding.rules import RULES, DecodingRules
+from tokenmill.app.milling.decoding.protocol import RULES, DecodingRules
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError, RegistryError, SettingsError
 

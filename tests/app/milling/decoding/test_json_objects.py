@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.app.milling.decoding.opened import answer, opened
 from tests.strategies import json_bytes, json_fragments, json_objects, texts
-from tokenmill.app.milling.decoding.rules import RULES
+from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 

@@ -11,7 +11,7 @@ from tests.app.milling.decoding.opened import answer, opened
 from tests.app.milling.decoding.registered import Registry, framed
 from tests.strategies import json_bytes, nasty_bytes
 from tokenmill.app.milling.decoding import RegisteredSchema
-from tokenmill.app.milling.decoding.rules import RULES
+from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.app.milling.decoding.opened import answer, opened
 from tests.strategies import nasty_bytes
 from tokenmill.app.milling.decoding import MODES, REASONS
-from tokenmill.app.milling.decoding.rules import RULES
+from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.app.milling.decoding.opened import answer, opened
 from tests.app.milling.decoding.registered import PROTO, Registry, framed
 from tokenmill.app.milling.decoding import RegisteredSchema
-from tokenmill.app.milling.decoding.protobuf_files import compiled
-from tokenmill.app.milling.decoding.protobuf_values import MOST_NUMBERS, ProtobufFormat
-from tokenmill.app.milling.decoding.rules import RULES
+from tokenmill.app.milling.decoding.protobuf_values import MOST_NUMBERS, ProtobufFormat, compiled
+from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.documents import Document
 
 SCHEMA = RegisteredSchema("PROTOBUF", PROTO)

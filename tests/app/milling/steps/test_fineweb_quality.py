@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 
 from tests.app.milling.curation.texts import curious_texts
-from tokenmill.app.milling.curation.punctuation import TERMINAL
-from tokenmill.app.milling.curation.words import english
+from tokenmill.app.milling.curation.words import TERMINAL, english
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.fineweb_quality import FinewebQuality
 from tokenmill.app.milling.steps.protocol import Rejected

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 
 from tests.app.milling.curation.texts import curious_texts
-from tokenmill.app.milling.curation.punctuation import SYMBOLS
-from tokenmill.app.milling.curation.words import english
+from tokenmill.app.milling.curation.words import SYMBOLS, english
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.gopher_quality import GopherQuality
 from tokenmill.app.milling.steps.protocol import Rejected

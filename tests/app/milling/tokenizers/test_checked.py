@@ -1,21 +1,29 @@
 """A fast engine is used while it gives the ids of `tokenizers`, and not a batch longer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, normalizers
 
+from tests.app.milling.tokenizers.conftest import words
 from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
-from tokenmill.app.milling.tokenizers import PROBE, TokenBatch
+from tokenmill.app.milling.tokenizers import PROBE, RAW_BYTES, TokenBatch, TokenizerFile, checked, open_engine
 from tokenmill.app.milling.tokenizers.checked import (
+    BATCH,
     SAMPLE_CHARACTERS,
     SAMPLE_ONE_IN,
     Checked,
+    Spelled,
+    find_differences,
     first_difference,
+    has_new_characters,
     sampled,
 )
 from tokenmill.app.milling.tokenizers.hugging_face import HuggingFace
@@ -179,3 +187,173 @@ def test_engine_that_encodes_what_the_reference_cannot_is_stopped() -> None:
     assert not checked.encode(["one"]).failed
     with pytest.raises(EngineError, match=r"tokenizers fails on a text that fast encodes \(.*retry-limit"):
         checked._compare(HARMFUL, reference.encode(["aaa"])[0])
+
+
+class _Words:
+    """A word model that looks its words up and knows nothing of special tokens."""
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        vocabulary = {"a": 1, "b": 2, "<eos>": 3}
+        ids = [[vocabulary.get(word, 0) for word in text.split()] for text in texts]
+        flat = np.array([number for numbers in ids for number in numbers], np.uint32)
+        return TokenBatch(flat, np.cumsum([0, *map(len, ids)], dtype=np.int64))
+
+
+def test_name_of_a_special_token_among_the_words_is_spelled_out() -> None:
+    """As `tokenizers` is made to do it; the id never stands in a block because of a text."""
+    reference = HuggingFace(words())
+    texts = ["a b", "a <eos> b"]
+    batch = Spelled(_Words(), reference).encode(texts)
+    assert batch.ids.tolist() == reference.encode(texts).ids.tolist()
+    assert 3 not in batch.ids
+
+
+def test_batch_without_one_is_the_fast_encoders() -> None:
+    """The reference is not asked: the fast encoder calls an unknown word 0, too, but this one calls it 9."""
+
+    class Nine(_Words):
+        def encode(self, texts: Sequence[str]) -> TokenBatch:
+            batch = super().encode(texts)
+            return TokenBatch(np.where(batch.ids == 0, 9, batch.ids).astype(np.uint32), batch.offsets)
+
+    assert Spelled(Nine(), HuggingFace(words())).encode(["a c", "b"]).ids.tolist() == [1, 9, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        *(("", False), ("ascii", False), ("\u00e9\u4e2d\U0001f600", False), ("a\u1acfb", True), ("\ua7ceb", True)),
+        *(("\U00033479", True), ("x\U000323b0", True), ("\U000323af", False), ("\U0003347a", False)),
+    ],
+)
+def test_texts_with_characters_of_the_newest_unicode_are_told_apart(text: str, new: bool) -> None:  # noqa: FBT001
+    """Their first and last code points are, and their neighbours are not."""
+    assert has_new_characters(text) is new
+
+
+def test_names_of_added_tokens_beside_other_than_ascii_are_left_to_the_reference(byte_level: bytes) -> None:
+    """With a normalizer, a name may be there before it and not after it, or the other way round."""
+    tokenizer = Tokenizer.from_str(byte_level.decode())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("<odd>", normalized=True)])
+    content = tokenizer.to_str().encode()
+    engine = open_engine(TokenizerFile("tools", content), "gigatoken")
+    texts = ["<tool>", "<tool>\u0338", "a<tool>\u00e9<tool>\u0338", "<odd>\u0338 <odd>", "\u00e9 <tool\u0338>"]
+    assert engine.encode(texts).ids.tolist() == HuggingFace(content).encode(texts).ids.tolist()
+
+
+class _Failing(_Words):
+    """A fast encoder that fails on texts with a ``b``: in a batch, and by themselves."""
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        if any("b" in text for text in texts):
+            raise PanicError("fast panicked")
+        return super().encode(texts)
+
+
+def test_text_on_which_the_fast_encoder_fails_is_the_references(caplog: pytest.LogCaptureFixture) -> None:
+    """The others stay with the fast one; the log tells."""
+    reference = HuggingFace(words())
+    spelled = Spelled(_Failing(), reference)
+    texts = ["a", "a b", "b", "a a"]
+    batch = spelled.encode(texts)
+    assert [ids.tolist() for ids in batch] == [[1], [1, 2], [2], [1, 1]]
+    assert spelled.failures == 2
+    assert "fast panicked" in caplog.text
+    assert not spelled.encode([]).ids.tolist()
+
+
+def test_text_on_which_both_fail_is_refused() -> None:
+    """As the reference refuses it."""
+    batch = Spelled(_Never(), HuggingFace(panicking())).encode(["one", HARMFUL])
+    assert set(batch.failed) == {1}
+
+
+class _Never:
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        raise PanicError(f"not even one of {len(texts)}")
+
+
+def test_no_memory_is_no_answer() -> None:
+    """It says nothing about the text."""
+
+    class Full(_Words):
+        def encode(self, texts: Sequence[str]) -> TokenBatch:
+            raise MemoryError(len(texts))
+
+    with pytest.raises(MemoryError):
+        Spelled(Full(), HuggingFace(words())).encode(["a"])
+
+
+@pytest.mark.parametrize("run", [" ", "a"])
+def test_uniform_text_is_the_references(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that steps back over all of it makes the reference fail, and only the reference tells."""
+    monkeypatch.setattr(checked, "LONG_RUN", 4)
+    reference = HuggingFace(words())
+    with patch.object(reference, "encode", wraps=reference.encode) as asked:
+        Spelled(_Words(), reference).encode([f"a b{run * 2} a b a", "a b"])
+        assert not asked.called
+        Spelled(_Words(), reference).encode([f"a {run * 5} b", "a b"])
+        assert [call.args for call in asked.call_args_list] == [([f"a {run * 5} b"],)]
+
+
+BYTES = open_engine(TokenizerFile(RAW_BYTES, None))
+
+
+@dataclass
+class WrongBytes:
+    """Raw bytes, but for texts of which ``is_wrong`` is true: they lose their last byte. Remembers its texts."""
+
+    is_wrong: Callable[[str], bool]
+    seen: list[str] = field(default_factory=list)
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        """Return ids that are mostly right."""
+        self.seen += texts
+        return BYTES.encode([text[:-1] if self.is_wrong(text) else text for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "shortest"),
+    [
+        (lambda text: "brown fox" in text, "brown fox"),
+        (lambda text: "\u212a" in text, "\u212a"),
+        (lambda text: "<pad>" in text, "<pad>"),
+        (lambda text: "\t \t" in text or "\t  \t" in text, None),
+        (lambda text: any(0x1F00 <= ord(c) < 0x2000 for c in text), None),
+        (lambda text: any(len(word) > 3000 for word in text.split()), None),
+    ],
+    ids=["given text", "odd character", "added token", "white space", "Greek", "long word"],
+)
+def test_a_difference_is_found_and_shrunk(is_wrong: Callable[[str], bool], shortest: str | None) -> None:
+    """In the text given, in a special token's name, in a category of Unicode, in white space, in a long word."""
+    found = find_differences(
+        WrongBytes(is_wrong), BYTES, ["the quick brown fox jumps"], ["<pad>"], lambda tried: tried > 1e5
+    )
+    difference = next(found)
+    assert is_wrong(difference.text)
+    assert difference.ids == difference.right[: len(difference.ids)]
+    assert bytes(difference.right).decode() == difference.text
+    if shortest is not None:
+        assert difference.text == shortest
+    for at in range(0, len(difference.text), max(1, len(difference.text) // 50)):
+        assert not is_wrong(difference.text[:at] + difference.text[at + 1 :])
+
+
+def test_engines_that_agree_are_tried_until_it_is_enough() -> None:
+    """Nothing is yielded; the same texts are tried each time, and the caller says when to end."""
+    runs = []
+    for _ in range(2):
+        engine = WrongBytes(lambda _: False)
+        assert list(find_differences(engine, BYTES, ["one", "two"], [], lambda tried: tried >= 2 * BATCH)) == []
+        runs.append(engine.seen)
+    assert runs[0] == runs[1]
+    assert runs[0][:2] == ["one", "two"]
+    assert 2 * BATCH <= len(runs[0]) < 4 * BATCH
+
+
+def test_every_wrong_text_of_a_batch_is_named() -> None:
+    """One difference does not hide another."""
+    found = find_differences(WrongBytes(bool), BYTES, ["a"], [], lambda _: False)
+    assert next(found).text == "a"
+    assert all(len(difference.text) == 1 for difference in islice(found, 20))

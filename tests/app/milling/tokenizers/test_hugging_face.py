@@ -18,14 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, __version__
 
-from tests.app.milling.tokenizers.conftest import words
+from tests.app.milling.tokenizers.conftest import AROUND, words
 from tests.app.milling.tokenizers.panicking import HARMFUL, SLOW, panicking
 from tests.strategies import texts
 from tests.vocabularies import unigram
-from tokenmill.app.milling.tokenizers import PROBE, TOKENIZER_FAILED, Engine, hugging_face, joined
-from tokenmill.app.milling.tokenizers.hugging_face import HuggingFace
+from tokenmill.app.milling.tokenizers import (
+    PROBE,
+    RAW_BYTES,
+    TOKENIZER_FAILED,
+    Engine,
+    TokenizerFile,
+    hugging_face,
+    joined,
+)
+from tokenmill.app.milling.tokenizers.hugging_face import HARMLESS, HuggingFace, Template, lengthening, template_of
 from tokenmill.documents import MAX_TOKENIZED_BYTES
-from tokenmill.errors import SettingsError
+from tokenmill.errors import PanicError, SettingsError
 
 special_looking = st.lists(st.sampled_from(["<|endoftext|>", "<|endoftext", "|>", " ", "a", "\n"])).map("".join)
 
@@ -323,3 +331,113 @@ def test_long_text_that_fails_lets_the_next_one_through(monkeypatch: pytest.Monk
     with patch.object(engine, "_tokenizer", library), pytest.raises(MemoryError):
         engine.encode([HARMFUL])
     assert not engine.encode(["as long as it is"]).failed
+
+
+SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+PREPEND = {"type": "Prepend", "prepend": "\u2581"}
+ACCENTS = {"type": "StripAccents"}
+CASE = {"type": "Lowercase"}
+STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
+BYTES = {"type": "ByteLevel"}
+NFKC = {"type": "NFKC"}
+
+
+def parts(*several: dict[str, Any]) -> bytes:
+    """Return a tokenizer with this normalizer."""
+    return words(normalizer={"type": "Sequence", "normalizers": several})
+
+
+@pytest.mark.parametrize(
+    "content", [words(), parts(), words(normalizer=SPACES), parts(PREPEND, SPACES), parts(STRIP, CASE, ACCENTS, BYTES)]
+)
+def test_what_makes_no_text_much_longer_is_left_out(content: bytes) -> None:
+    """As Llama 2 and Mistral have it: a text full of spaces is no longer in tokens."""
+    assert lengthening(content) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "made"),
+    [
+        (words(normalizer={"type": "NFC"}), "\u0958", "\u0915\u093c"),
+        (parts(PREPEND, NFKC, SPACES), "a \ufb03", "a ffi"),
+        (parts({"type": "Replace", "pattern": {"String": "a"}, "content": "bb"}), "aa", "bbbb"),
+        (parts({"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}), "aa c", "b c"),
+        (parts({"type": "Sequence", "normalizers": [NFKC]}), "\u2168", "IX"),
+    ],
+)  # fmt: skip
+def test_the_others_are_applied_in_order(content: bytes, text: str, made: str) -> None:
+    """Without those that are left out."""
+    normalize = lengthening(content)
+    assert normalize is not None
+    assert normalize(text) == made
+
+
+def test_a_panic_is_an_error() -> None:
+    """A pattern that backtracks without end."""
+    normalize = lengthening(words(normalizer={"type": "Replace", "pattern": {"Regex": r"Q(a+)+\$"}, "content": ""}))
+    assert normalize is not None
+    with pytest.raises(PanicError, match="tokenizers panicked"):
+        normalize("Q" + "a" * 40)
+
+
+@pytest.mark.slow
+def test_no_character_becomes_longer_by_more_than_half_in_what_is_left_out() -> None:
+    """Tried with each: so a text within `max_text_bytes` stays within the limit of normalized ones."""
+    from tokenizers import normalizers  # noqa: PLC0415 - of this test alone
+
+    tried = {
+        "Lowercase": normalizers.Lowercase(),
+        "Strip": normalizers.Strip(),
+        "StripAccents": normalizers.StripAccents(),
+    }
+    assert tried.keys() | {"ByteLevel", "Prepend"} == HARMLESS
+    every = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    for name, normalizer in tried.items():
+        worst = max(len(normalizer.normalize_str(one).encode()) / len(one.encode()) for one in every)
+        assert worst <= 1.5, name
+
+
+TEXT: dict[str, Any] = {"Sequence": {"id": "A", "type_id": 0}}
+SPECIAL: dict[str, Any] = {"SpecialToken": {"id": "a", "type_id": 0}}
+
+
+def _of(post_processor: object) -> Template:
+    return template_of(TokenizerFile("words", words(post_processor=post_processor)))
+
+
+@pytest.mark.parametrize(
+    ("single", "expected"),
+    [
+        ([SPECIAL, TEXT], Template((1,), ())),
+        ([TEXT, SPECIAL], Template((), (1,))),
+        ([SPECIAL, SPECIAL, TEXT, SPECIAL], Template((1, 1), (1,))),
+    ],
+)
+def test_a_template_is_found(single: list[Any], expected: Template) -> None:
+    """Also behind other processors that add nothing."""
+    processor = AROUND | {"single": single}
+    assert _of(processor) == expected
+    levels = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    assert _of({"type": "Sequence", "processors": [levels, processor]}) == expected
+
+
+@pytest.mark.parametrize("kind", ["BertProcessing", "RobertaProcessing"])
+def test_processors_of_one_model_have_templates_too(kind: str) -> None:
+    """As their names say."""
+    more = {"trim_offsets": True, "add_prefix_space": False} if kind == "RobertaProcessing" else {}
+    assert _of({"type": kind, "cls": ["a", 1], "sep": ["b", 2], **more}) == Template((1,), (2,))
+
+
+@pytest.mark.parametrize("single", [[TEXT, SPECIAL, TEXT], [SPECIAL, TEXT, TEXT, SPECIAL, TEXT]])
+def test_what_is_no_frame_is_refused(single: list[Any]) -> None:
+    """A text twice, say."""
+    with pytest.raises(SettingsError, match=r"more than put the same tokens around .*begin_of_document"):
+        _of(AROUND | {"single": single})
+
+
+def test_a_tokenizer_without_a_template_is_refused() -> None:
+    """Neither a file without a post-processor, nor raw bytes, has one."""
+    with pytest.raises(SettingsError, match=r"has no template: .*name the tokens instead"):
+        _of(None)
+    with pytest.raises(SettingsError, match="raw bytes have no template"):
+        template_of(TokenizerFile(RAW_BYTES, None))

@@ -18,7 +18,7 @@ import tokenmill
 from tests.app.test_help import ALL
 from tests.conftest import TopicFactory
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.milling.own_modules import import_own
+from tokenmill.app.milling.user_function import import_own
 from tokenmill.errors import TopicError
 
 ROOT = Path(tokenmill.__file__).parents[1]
@@ -197,7 +197,7 @@ def test_one_module_looks_in_the_working_directory() -> None:
         if isinstance(node, ast.Import) and any(one.name.startswith("multiprocessing") for one in node.names)
     }
 
-    assert touching == {"app/milling/own_modules.py", "app/__init__.py", "app/sources/mapping.py"}
+    assert touching == {"app/milling/user_function.py", "app/__init__.py", "app/sources/mapping.py"}
     assert spawning == {"app/processes.py"}
 
 
