@@ -20,7 +20,7 @@ from tokenmill.errors import FingerprintError, RecordError, SettingsError
 from tokenmill.records import Record
 
 HERE = user_decoders.__name__
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 
 
 def test_it_makes_the_document_of_the_raw_bytes() -> None:
