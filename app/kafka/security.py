@@ -202,11 +202,12 @@ def explain_refusal(error: BaseException, settings: ConnectionSettings, address:
     )
 
 
-def refused_time(topic: str = "") -> ClockError:
+def refused_time(topic: str = "", more: str = "") -> ClockError:
     """Return the error for records that brokers do not take because of their time, which is now."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    where = f"topic {topic}" if topic else "a topic"
     return ClockError(
-        f"the brokers refuse the time of records for {f'topic {topic}' if topic else 'a topic'}: this machine's clock "
+        f"the brokers refuse the time of records for {where}{more and f' ({more})'}: this machine's clock "
         f"says {now}, too far from theirs. Set the clocks (does NTP run, here and there?), or let the brokers set the "
         "time: message.timestamp.type=LogAppendTime on the topic"
     )

@@ -34,7 +34,9 @@ PRODUCED_SEGMENT_BYTES: Final = 16 << 20
 """Kafka compacts no log's newest segment, and every call of produce reads all of it."""
 UNLIMITED: Final = "-1"
 BROKERS_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
-CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes")
+TIMES: Final = ("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+SIZES: Final = ("max.message.bytes", "segment.bytes", "compression.type")
+CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes", *SIZES, *TIMES)
 
 
 class NeededTopic(NamedTuple):
@@ -89,6 +91,10 @@ class Existing(NamedTuple):
     def max_message_bytes(self) -> int:
         """The largest batch that the topic takes."""
         return int(self.configs["max.message.bytes"])
+
+    def named(self, *names: str) -> str:
+        """Return some of its settings in words, those that the brokers tell."""
+        return ", ".join(f"{name}={self.configs[name]}" for name in names if name in self.configs)
 
 
 def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:

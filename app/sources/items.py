@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import BufferedReader
+from itertools import chain, repeat
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from tokenmill.errors import InputError
@@ -58,6 +59,16 @@ def as_earlier(items: Sequence[Item | Refused]) -> Sequence[Item | Refused]:
     return [(found.item or found) if isinstance(found, Refused) else found for found in items]
 
 
+Where: TypeAlias = tuple[str, int]
+"""The place of an item, for people: the name of its source, and the number of its entry there, 0 where it is all."""
+
+
+def where_words(where: Where) -> str:
+    """Return the place in words."""
+    name, number = where
+    return f"{name}:{number}" if number else name
+
+
 class Unmet(NamedTuple):
     """Counts of documents that were read and are not as was asked for."""
 
@@ -98,10 +109,9 @@ class ItemChunk(NamedTuple):
     """The number of each item's entry in its source, for people (`Place.entry`); 0 where the source is the document,
     none where nobody counts. A refusal that says why the source ends has none."""
 
-    def where(self, name: str, index: int) -> str:
-        """Return the place of an item in the source of this name, for people: file and line."""
-        number = self.numbers[index] if index < len(self.numbers) else 0
-        return f"{name}:{number}" if number else name
+    def places(self, name: str) -> Iterator[Where]:
+        """Return the place of each item in the source of this name, and more of them."""
+        return zip(repeat(name), chain(self.numbers, repeat(0)))
 
 
 class DocumentSource(Protocol):

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from threading import Condition, Thread
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from .items import DocumentSource, Item, Place, Refused, Unmet
+from .items import DocumentSource, Item, Place, Refused, Unmet, Where
 
 AHEAD_BYTES: Final = 4 << 20
 """Bytes that a thread reads ahead; one piece may be larger. Several files are read side by side, so this is bounded."""
@@ -35,6 +35,7 @@ class Sized(Protocol):
 
 
 T = TypeVar("T", bound=Sized)
+D = TypeVar("D")
 
 
 class ReadAhead(Generic[T]):
@@ -145,6 +146,8 @@ class OrderedChunk(NamedTuple):
     """A chunk, in its place in the order."""
 
     items: list[Item | Refused]
+    places: Iterator[Where]
+    """The place of each item, and more of them."""
     bytes_read: int
     """Of all sources so far, on disk."""
     after: OrderState
@@ -153,6 +156,7 @@ class OrderedChunk(NamedTuple):
 
 class _Piece(NamedTuple):
     items: list[Item | Refused]
+    places: Iterator[Where]
     size: int
     bytes_read: int
     after: LaneState
@@ -199,7 +203,7 @@ class ReadingOrder:
                 return  # the context was left
             self._note(state.lanes[number].file, piece.bytes_read)
             state = OrderState(following, (*state.lanes[:number], piece.after, *state.lanes[number + 1 :]))
-            yield OrderedChunk(piece.items, self._bytes_read, state, piece.unmet)
+            yield OrderedChunk(piece.items, piece.places, self._bytes_read, state, piece.unmet)
 
     def _note(self, source: int, bytes_read: int) -> None:
         self._bytes_read += bytes_read - self._read[source]
@@ -216,21 +220,21 @@ class ReadingOrder:
                 ended = chunk.last
                 after = following if ended else LaneState(file, chunk.after)
                 size = ITEM_BYTES * len(chunk.items) + 2 * chunk.size
-                yield _Piece(chunk.items, size, chunk.bytes_read, after, chunk.unmet)
+                yield _Piece(chunk.items, chunk.places(source.name), size, chunk.bytes_read, after, chunk.unmet)
             if not ended:
                 raise ValueError(f"{source.name} has no last chunk")
             file, place = following
 
 
-class ShuffleBuffer:
+class ShuffleBuffer(Generic[D]):
     """Holds ``size`` documents; each that comes in releases a random one. The same seed gives the same order."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
-        self._held: list[Item] = []
+        self._held: list[D] = []
         self._random = random.Random(seed)  # noqa: S311 - for variety, not secrecy
 
-    def exchange(self, item: Item) -> Item | None:
+    def exchange(self, item: D) -> D | None:
         """Take a document in; return one that was held, or None while the buffer fills."""
         if len(self._held) < self._size:
             self._held.append(item)
@@ -240,7 +244,7 @@ class ShuffleBuffer:
         out, self._held[place] = self._held[place], item
         return out
 
-    def rest(self) -> Iterator[Item]:
+    def rest(self) -> Iterator[D]:
         """Yield the documents that are still held, in random order."""
         while self._held:
             place = int(self._random.random() * len(self._held))

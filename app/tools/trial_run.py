@@ -15,7 +15,7 @@ from ..milling.decoding import FORMATS
 from ..milling.steps.registry import PROFILES
 from ..milling.tokenizers import RAW_BYTES
 from ..settings import Settings
-from ..sources.items import DocumentSource, ItemChunk, Place, Refused
+from ..sources.items import DocumentSource, ItemChunk, Place, Refused, where_words
 from ..sources.reading_order import ITEM_BYTES, ReadAhead
 from ..tasks import in_thread
 from .produce.summary import PassedOver
@@ -175,14 +175,14 @@ class TrialRun:
         progress.count_unmet(chunk.unmet)
         progress.sources += self._between
         self._between = chunk.last
-        for index, item in enumerate(chunk.items):
+        for item, where in zip(chunk.items, chunk.places(found.name), strict=False):
             if isinstance(item, Refused):
                 progress.refuse(item)
                 continue
             if self.limit is not None and progress.documents + len(self._values) >= self.limit:
                 return True
             self._values.append(item.value)
-            self._places.append(chunk.where(found.name, index))
+            self._places.append(where_words(where))
             self._bytes += len(item.value)
         self._note(chunk)
         return False

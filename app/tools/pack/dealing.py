@@ -40,7 +40,7 @@ class Dealer:
     """Number at which this ends."""
     order: str
     """Of the run (`PackRun.order`): it decides which partition a document goes to."""
-    shuffle: ShuffleBuffer | None = None
+    shuffle: ShuffleBuffer[Item] | None = None
     may_add: Callable[[], None] = lambda: None
     """Called before documents are dealt out; may raise."""
     _open: dict[int, list[Item]] = field(default_factory=dict)

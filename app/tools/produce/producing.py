@@ -3,8 +3,8 @@
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -21,12 +21,13 @@ from ...kafka.dead_letters import LetterTopic
 from ...kafka.settled_streams import settled_streams
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
-from ...sources.items import DocumentSource, Item, Refused, as_earlier
+from ...sources.items import DocumentSource, Item, Refused, Where, as_earlier
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
+from .refused_records import RefusedRecords, require_leaders, topic_settings
 from .resuming import Resuming
 from .run_notes import IN_TURN, ORDER, RunIdentity, SentBefore, run_name
 from .run_position import BatchMark, RunCheckpoint, RunPosition, encode_mark
-from .sender import MARK_BYTES, Acknowledged, Sender, batch_bytes, fenced_producer
+from .sender import MARK_BYTES, Acknowledged, Sender, SentDocument, batch_bytes, fenced_producer
 from .summary import OnError, Progress, RefusalPolicy, Refusals, Summary, require_dead_letters
 
 PROGRESS_SECONDS: Final = 0.2
@@ -72,10 +73,12 @@ async def produce(
     first part of each partition's documents; with an identity, the next call sends the others, and none twice.
 
     Raises:
-        TopicError: there is no such topic, or it refuses records.
+        TopicError: there is no such topic, or it takes no records.
         BrokerError: no broker answers; says how many documents were acknowledged.
-        InputError: ``plan.on_error`` is ``fail``, and a document cannot be used; all before it are acknowledged. Or the
-            sources have changed since the run began, and how; or another call has taken the run over.
+        ClockError: the brokers do not take this machine's time.
+        InputError: ``plan.on_error`` is ``fail``, and a document cannot be used, or the brokers refuse its record; all
+            before it are acknowledged. Or the sources have changed since the run began, and how; or another call has
+            taken the run over.
         SourceError: the topic no longer holds what says where the run continues.
 
     """
@@ -84,15 +87,18 @@ async def produce(
     dead_letters = await require_dead_letters(settings, topic) if plan.on_error == "dead-letter" else None
     summary = Summary(topic, {partition: Acknowledged() for partition in range(count)})
     summary.limit = plan.limit
+    size = batch_bytes(count, await topic_settings(settings, topic))
     try:
-        async with _client(settings, topic, count, plan) as client:
-            run = _Run(client, plan, summary, progress, dead_letters)
+        async with _client(settings, topic, count, size, plan) as client:
+            run = _Run(settings, client, plan, summary, batch_size=size, progress=progress, dead_letters=dead_letters)
             if plan.identity is None:
                 await run.all(sources, RunPosition.nothing(len(sources), count), ORDER)
             else:
                 resuming = Resuming(settings, client, topic, plan.identity.run, sources, plan.only_new)
                 await _in_parts(resuming, run, plan, summary, count)
     except BrokerError as error:
+        with suppress(BrokerError):
+            await require_leaders(settings, topic)
         raise BrokerError(f"{error}. {summary.documents} documents were acknowledged before") from error
     return summary
 
@@ -110,8 +116,10 @@ async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Sum
 
 
 @asynccontextmanager
-async def _client(settings: Settings, topic: str, count: int, plan: RunPlan) -> AsyncIterator[AIOKafkaProducer]:
-    options: dict[str, Any] = {"max_batch_size": batch_bytes(count) + MARK_BYTES, "compression_type": plan.compression}
+async def _client(
+    settings: Settings, topic: str, count: int, size: int, plan: RunPlan
+) -> AsyncIterator[AIOKafkaProducer]:
+    options: dict[str, Any] = {"max_batch_size": size + MARK_BYTES, "compression_type": plan.compression}
     if plan.identity is None:
         async with producer(settings, **options) as client:
             yield client
@@ -127,13 +135,18 @@ class _Run:
 
     def __init__(
         self,
+        settings: Settings,
         client: AIOKafkaProducer,
         plan: RunPlan,
         summary: Summary,
+        *,
+        batch_size: int,
         progress: Progress | None,
         dead_letters: LetterTopic | None,
     ) -> None:
+        self._settings = settings
         self._client = client
+        self._batch_size = batch_size
         self._plan = plan
         self._summary = summary
         self._progress = progress
@@ -171,24 +184,29 @@ class _Run:
         summary, checkpoint, plan = self._summary, position.checkpoint, self._plan
         self._parts += 1
         if self._parts == 1:  # of later ones, the first has counted all that came before
-            summary.before = checkpoint.number
+            summary.before = checkpoint.number - checkpoint.declined
             summary.refused = checkpoint.refused
             summary.broken = summary.broken_before = checkpoint.broken
         summary.bytes_total = sum(source.size for source in sources)
         self._number = checkpoint.number
-        self.last_numbers = dict(position.sent)
         self._sent = position.sent
         self._partitions = len(position.sent)
-        self._checkpoints = [checkpoint]  # each is kept until all documents before a later one are acknowledged
+        first = checkpoint._replace(refused=checkpoint.refused - checkpoint.declined)
+        self._checkpoints = [first]  # each is kept until all documents before a later one are acknowledged
         self._started_ms = started_ms or 0
         mark = None if started_ms is None else self._mark
-        size = batch_bytes(len(summary.partitions))
-        self._sender = Sender(self._client, summary.topic, size, summary.partitions, mark)
         answer = RefusalPolicy(
             plan.on_error, self._call(started_ms), self._dead_letters, goes_on=started_ms is not None
         )
         self._refusals = Refusals(self._client, summary.topic, answer, summary)
-        self._shuffle = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
+        self._refused = RefusedRecords(self._settings, summary.topic, self._refusals, checkpoint.declined)
+        self._sender = Sender(
+            self._client, summary.topic, self._batch_size, summary.partitions, mark, self._refused.take,
+            dict(position.sent),
+        )  # fmt: skip
+        self._shuffle: ShuffleBuffer[tuple[Item, Where]] | None = None
+        if plan.shuffle:
+            self._shuffle = ShuffleBuffer(plan.shuffle, plan.seed)
 
     def _call(self, started_ms: int | None) -> str:
         """Return a name by which the dead letters of this run, started then, differ from all others."""
@@ -196,16 +214,22 @@ class _Run:
         return xxhash.xxh32_hexdigest(f"{run} {time.time_ns() if started_ms is None else started_ms}".encode())
 
     @property
+    def last_numbers(self) -> dict[int, int]:
+        """By partition: number of the last document that is in the log."""
+        return self._sender.last
+
+    @property
     def after(self) -> SentBefore:
         """What is sent before the next part, once all of this one is acknowledged."""
-        return SentBefore(self._number, self._summary.refused, self._summary.broken)
+        return SentBefore(self._number, self._summary.refused, self._summary.broken, self._refused.count)
 
     async def _turns(self, reading: ReadingOrder) -> None:
         async for turn in reading.turns():
             if turn is None:  # what was read is sent, for the next chunk may take long
                 await self._sender.send_open()
             else:
-                await self._items(turn.items)
+                items = as_earlier(turn.items) if self._order == IN_TURN else turn.items
+                await self._items(zip(items, turn.places, strict=False))
                 self._summary.bytes_read = turn.bytes_read
                 self._summary.count_unmet(turn.unmet)
                 await self._checkpoint(turn.after)
@@ -213,7 +237,7 @@ class _Run:
             if self._full():
                 break
         if self._shuffle is not None:
-            await self._items(list(self._shuffle.rest()), shuffled=True)
+            await self._items(self._shuffle.rest(), shuffled=True)
 
     def _full(self) -> bool:
         return self._plan.limit is not None and self._number >= self._plan.limit
@@ -230,20 +254,23 @@ class _Run:
         if self._shuffle is not None or self._plan.identity is None:
             return
         await self._refusals.settle()
-        self._checkpoints.append(RunCheckpoint(self._number, state, self._summary.refused, self._summary.broken))
+        refused = self._summary.refused - self._refused.count
+        self._checkpoints.append(RunCheckpoint(self._number, state, refused, self._summary.broken))  # see `_mark`
         if len(self._checkpoints) > MOST_CHECKPOINTS:
             await self._sender.send_open()
 
-    async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
-        sender, sent, last, count = self._sender, self._sent, self.last_numbers, self._partitions
-        put, paced, limit = sender.put, self._plan.rate is not None, self._plan.limit
-        for found in as_earlier(items) if self._order == IN_TURN else items:
-            if isinstance(found, Refused):
-                await self._refusals.take(found)
+    async def _items(self, items: Iterable[tuple[Item | Refused, Where]], *, shuffled: bool = False) -> None:
+        sender, sent, count = self._sender, self._sent, self._partitions
+        put, paced, limit, shuffle = sender.put, self._plan.rate is not None, self._plan.limit, self._shuffle
+        for item, where in items:
+            if isinstance(item, Refused):
+                await self._refusals.take(item)
                 continue
-            item: Item | None = found if self._shuffle is None or shuffled else self._shuffle.exchange(found)
-            if item is None:
-                continue
+            if shuffle is not None and not shuffled:
+                released = shuffle.exchange((item, where))
+                if released is None:
+                    continue
+                item, where = released  # noqa: PLW2901 - another one goes out than came in
             number = self._number
             if limit is not None and number >= limit:
                 return
@@ -255,16 +282,19 @@ class _Run:
                 continue
             if paced:
                 await self._pace()
-            if not put(partition, key, value, number):
+            record = SentDocument(key, value, number, where)
+            if not put(partition, record):
                 await sender.send(partition)
-                put(partition, key, value, number)
-            last[partition] = number
+                put(partition, record)
             self._bytes_put += len(value)
 
     def _mark(self, number: int, unsettled: int) -> bytes:
         del self._checkpoints[: bisect_right(self._checkpoints, unsettled, key=attrgetter("number")) - 1]
         run = self._plan.identity.run if self._plan.identity is not None else ""
-        return encode_mark(BatchMark(run, self._started_ms, number, self._checkpoints[0]))
+        first = self._checkpoints[0]
+        declined = self._refused.before(first.number)
+        checkpoint = first._replace(refused=first.refused + declined, declined=declined)
+        return encode_mark(BatchMark(run, self._started_ms, number, checkpoint))
 
     async def _pace(self) -> None:
         early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)

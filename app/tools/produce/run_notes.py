@@ -97,6 +97,8 @@ class SentBefore(NamedTuple):
     """Documents."""
     refused: int = 0
     broken: int = 0
+    declined: int = 0
+    """Documents that the brokers refused: both numbered and refused."""
 
 
 NOTHING_BEFORE: Final = SentBefore()
@@ -229,9 +231,11 @@ def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, byte
         "begun": run_start.started_ms,
         "order": run_start.order,
         "offsets": _listed(run_start.offsets),
-        "before": list(run_start.before),
+        "before": _counts(run_start.before),
         "parts": len(pieces),
-        "settled": None if run_end is None else [_listed(run_end.numbers), _listed(run_end.ends), list(run_end.after)],
+        "settled": None
+        if run_end is None
+        else [_listed(run_end.numbers), _listed(run_end.ends), _counts(run_end.after)],
     }
     return orjson.dumps(head), {_key(run, run_start.started_ms, number): piece for number, piece in enumerate(pieces)}
 
@@ -272,6 +276,10 @@ def _require_numbers(*values: object) -> None:
 
 def _plain(seen: KnownSource) -> list[Any]:
     return [seen.name.encode("utf-8", "replace").decode(), *seen[1:]]
+
+
+def _counts(before: SentBefore) -> list[int]:
+    return list(before if before.declined else before[:-1])  # as earlier versions read it
 
 
 def _listed(by_partition: Mapping[int, int]) -> list[int]:

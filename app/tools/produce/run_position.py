@@ -3,7 +3,7 @@
 A run numbers its documents from 0, in the order of `app.sources.reading_order`. The number, or the key,
 decides the partition, so each partition gets its documents in the order of their numbers. They are sent in batches,
 and a batch is in the log as a whole or not at all; its last record carries the mark. So the last mark of a run in a
-partition says: of this partition's documents, those up to ``number`` are here, and no other.
+partition says: of this partition's documents, those up to ``number`` are here, or were refused, and no other.
 """
 
 from collections.abc import Mapping
@@ -31,13 +31,15 @@ class RunCheckpoint(NamedTuple):
     """A place between two chunks from which a run can continue, and what came before it."""
 
     number: int
-    """All documents with lower numbers are in the log, in all partitions."""
+    """All documents with lower numbers are in the log, in all partitions, or refused by the brokers."""
     state: OrderState
     """The order just before the document with this number."""
     refused: int = 0
     """Refusals before it; their dead letters, if wanted, are acknowledged."""
     broken: int = 0
     """How many of these are sources that could not be read to their end."""
+    declined: int = 0
+    """How many of these are documents that the brokers refused."""
 
 
 class BatchMark(NamedTuple):
@@ -54,19 +56,19 @@ class BatchMark(NamedTuple):
 
 def encode_mark(mark: BatchMark) -> bytes:
     """Return the header's value: JSON, which people can read, and short."""
-    number, state, refused, broken = mark.checkpoint
+    number, state, *counts, declined = mark.checkpoint
     lanes = [[lane.file, lane.place.entry, lane.place.byte] for lane in state.lanes]
-    return orjson.dumps([mark.run, mark.started_ms, mark.number, number, state.turn, lanes, refused, broken])
+    counts += [declined] if declined else []  # earlier versions do not know it
+    return orjson.dumps([mark.run, mark.started_ms, mark.number, number, state.turn, lanes, *counts])
 
 
 def decode_mark(value: bytes) -> BatchMark | None:
     """Return the mark, or None if it is none: others may write headers of that name."""
     try:
-        run, started_ms, number, behind, turn, lanes, refused, broken = orjson.loads(value)
+        run, started_ms, number, behind, turn, lanes, refused, broken, *declined = orjson.loads(value)
         places = tuple(LaneState(_number(file), Place(_number(entry), _number(byte))) for file, entry, byte in lanes)
-        checkpoint = RunCheckpoint(
-            _number(behind), OrderState(_number(turn), places), _number(refused), _number(broken)
-        )
+        counts = map(_number, (refused, broken, *declined))
+        checkpoint = RunCheckpoint(_number(behind), OrderState(_number(turn), places), *counts)
         return BatchMark(str(run), _number(started_ms), _number(number), checkpoint)
     except (orjson.JSONDecodeError, ValueError, TypeError):
         return None
@@ -84,12 +86,12 @@ class RunPosition(NamedTuple):
     checkpoint: RunCheckpoint
     """Where it can continue."""
     sent: dict[int, int]
-    """By partition: number of its last document that is in the log; all of the partition's before it are there, too."""
+    """By partition: number of its last document that is in the log; those before it are there, too, or were refused."""
 
     @classmethod
     def nothing(cls, sources: int, partitions: int, before: SentBefore = NOTHING_BEFORE) -> "RunPosition":
         """Return the position of a new run, or of a new part: nothing of it is in the log."""
-        checkpoint = RunCheckpoint(before.number, OrderState.start(sources), before.refused, before.broken)
+        checkpoint = RunCheckpoint(before.number, OrderState.start(sources), *before[1:])
         return cls(checkpoint, dict.fromkeys(range(partitions), before.number - 1))
 
 

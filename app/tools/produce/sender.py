@@ -1,29 +1,38 @@
-"""Records on their way to a topic: one producer at a time for a run, batches, and what was acknowledged."""
+"""Records on their way to a topic: one producer at a time for a run, batches, what was acknowledged, and refused."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
+    BrokerResponseError,
+    ClusterAuthorizationFailedError,
+    CorruptRecordException,
     InvalidTimestampError,
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    PolicyViolationError,
     ProducerFenced,
     RecordListTooLargeError,
+    TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
+    UnsupportedForMessageFormatError,
+    kafka_errors,
 )
 
 from tokenmill.errors import BrokerError, InputError, TopicError
 
 from ...kafka.clients import producer
 from ...kafka.security import refused_time
+from ...kafka.topic_needs import Existing
 from ...settings import Settings
+from ...sources.items import Where
 from .run_position import MARK_HEADER
 
 BATCH_BYTES: Final = 256 * 1024
@@ -34,6 +43,8 @@ RECORD_BYTES: Final = 32
 """Bytes of a record beside key, value and headers, at most (KIP-98: lengths, deltas, attributes)."""
 MARK_BYTES: Final = 1024
 """Bytes for a mark; it takes fewer."""
+FRAME_BYTES: Final = 61 + MARK_BYTES
+"""Bytes of a batch beside its records: its head (KIP-98), and the mark."""
 NO_NUMBER: Final = 1 << 63
 """Above all numbers of documents."""
 SILENCE_SECONDS: Final = 60.0
@@ -45,6 +56,24 @@ FENCE_SECONDS: Final = 60.0
 """How long the brokers may take to end whatever the name was used for; takes a fraction of a second."""
 
 
+class _InvalidRecordError(BrokerResponseError):  # type: ignore[misc]  # untyped there
+    """What brokers answer since Kafka 2.4 for a record that the topic does not take; aiokafka does not know it."""
+
+    errno = 87
+
+
+InvalidRecordError: Final[type[KafkaError]] = kafka_errors.setdefault(87, _InvalidRecordError)
+"""The error of a record that the topic does not take."""
+AGAIN: Final = (InvalidTimestampError, CorruptRecordException)
+"""What may have ended when the same is sent again: a record that waited for a broker is old, a network changes bits."""
+REFUSALS: Final = (
+    *(*AGAIN, InvalidRecordError, MessageSizeTooLargeError, PolicyViolationError),
+    *(RecordListTooLargeError, UnsupportedForMessageFormatError),
+)
+"""What brokers answer because of the records of a batch, of which they have taken none."""
+NOT_ALLOWED: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
+
+
 @dataclass(slots=True)
 class Acknowledged:
     """What was acknowledged in one partition: documents, and bytes of their values."""
@@ -53,24 +82,39 @@ class Acknowledged:
     bytes: int = 0
 
 
-def batch_bytes(partitions: int) -> int:
-    """Return the size of a batch in bytes."""
-    return min(BATCH_BYTES, OPEN_BYTES // partitions)
+def batch_bytes(partitions: int, topic: Existing | None = None) -> int:
+    """Return the size of a batch in bytes, which the topic takes, where it is known; one record may be larger."""
+    most = BATCH_BYTES if topic is None else max(topic.max_message_bytes - FRAME_BYTES, 1)
+    return min(BATCH_BYTES, OPEN_BYTES // partitions, most)
+
+
+class SentDocument(NamedTuple):
+    """A document on its way."""
+
+    key: bytes | None
+    value: bytes
+    number: int
+    where: Where
+    """Its place in its source."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    first: int
-    """Number of the first document."""
-    last: int = 0
+    records: list[SentDocument]
     size: int = 0
-    value_bytes: int = 0
-    records: list[tuple[bytes | None, bytes]] = field(default_factory=list)
+
+
+Refuse = Callable[[SentDocument, KafkaError, int], Awaitable[None]]
+"""Takes a record that the brokers refuse, their error, and its bytes as it was sent; raises if the run is to end."""
 
 
 @dataclass(slots=True)
 class Sender:
     """Sends numbered documents in batches, in order in each partition, and counts what is acknowledged.
+
+    One batch is under way to a partition. One that is refused as a whole is sent again in halves, and these in theirs,
+    until what is refused is one record. The brokers have taken nothing of it, so the producer's sequence goes back to
+    where it was: should they have taken it unnoticed, they refuse its parts, and no record is there twice.
 
     The client's ``max_batch_size`` is at least ``batch_bytes`` and `MARK_BYTES` more.
     """
@@ -83,26 +127,33 @@ class Sender:
     mark: Callable[[int, int], bytes] | None = None
     """Gives the mark of a batch: called with the number of its last document, and the lowest number that is not
     acknowledged. None: no marks."""
+    refuse: Refuse | None = None
+    """None: what is refused ends the run."""
+    last: dict[int, int] = field(default_factory=dict)
+    """By partition: number of the last document that was acknowledged."""
     _open: dict[int, _Batch] = field(default_factory=dict)
-    _under_way: dict["asyncio.Future[Any]", int] = field(default_factory=dict)
-    _error: BaseException | None = None
+    _under_way: dict[int, tuple[int, "asyncio.Task[None]"]] = field(default_factory=dict)
+    """By partition: number of the first document of what is under way there, and what waits for the answer."""
+    _errors: dict[int, BaseException] = field(default_factory=dict)
+    """By partition, in which nothing is sent any more; the first error is first."""
+    _heard: float = 0.0
+    """When the brokers last answered."""
 
-    def put(self, partition: int, key: bytes | None, value: bytes, number: int) -> bool:
+    def put(self, partition: int, record: SentDocument) -> bool:
         """Add a document to its partition's batch; return False if the batch is full: `send` it, and try again."""
         batch = self._open.get(partition)
-        size = len(value) + RECORD_BYTES + (len(key) if key else 0)
+        size = len(record.value) + RECORD_BYTES + (len(record.key) if record.key else 0)
         if batch is None:
-            batch = self._open[partition] = _Batch(number)
+            self._open[partition] = _Batch([record], size)
         elif batch.size + size > self.batch_bytes:
             return False
-        batch.records.append((key, value))
-        batch.size += size
-        batch.value_bytes += len(value)
-        batch.last = number
+        else:
+            batch.records.append(record)
+            batch.size += size
         return True
 
     async def send(self, partition: int) -> None:
-        """Hand the partition's open batch to the client, if there is one; waits while the one before is not sent.
+        """Hand the partition's open batch to the client, if there is one; waits until the one before has its answer.
 
         Raises:
             TopicError: the brokers refused an earlier batch.
@@ -111,23 +162,19 @@ class Sender:
 
         """
         self._raise_error()
-        if partition not in self._open:
-            return
-        unsettled = min(*(open_.first for open_ in self._open.values()), *self._under_way.values(), NO_NUMBER)
-        batch = self._open.pop(partition)
-        builder = self.client.create_batch()
-        append, now = builder.append, time.time_ns() // 1_000_000
-        *before, (last_key, last_value) = batch.records
-        fits = True
-        for key, value in before:
-            fits = append(timestamp=now, key=key, value=value) is not None and fits
-        headers = [] if self.mark is None else [(MARK_HEADER, self.mark(batch.last, unsettled))]
-        if append(timestamp=now, key=last_key, value=last_value, headers=headers) is None or not fits:
-            raise ValueError(f"a batch of {batch.size} bytes does not fit max_batch_size")
-        builder.close()
-        future = await self.client.send_batch(builder, self.topic, partition=partition)
-        self._under_way[future] = batch.first
-        future.add_done_callback(partial(self._acknowledged, partition, len(batch.records), batch.value_bytes))
+        await self._send(partition)
+        self._raise_error()
+
+    async def _send(self, partition: int) -> None:
+        while partition in self._under_way:
+            await self._wait()
+        if partition in self._open and partition not in self._errors:
+            records = self._open[partition].records
+            answer, size = await self._hand_over(partition, records)
+            del self._open[partition]
+            delivery = asyncio.create_task(self._delivered(partition, records, answer, size))
+            self._under_way[partition] = records[0].number, delivery
+            delivery.add_done_callback(partial(self._ended, partition))
 
     async def send_open(self) -> None:
         """Hand all open batches to the client; on return they are not acknowledged yet. Raises as `send` does."""
@@ -135,33 +182,90 @@ class Sender:
             await self.send(partition)
 
     async def settle(self) -> None:
-        """Send all open batches and wait; on return every document that was put is acknowledged. Raises as `send`.
+        """Send all open batches and wait; on return every document that was put is acknowledged, or refused.
 
-        Raises:
-            KafkaTimeoutError: nothing was acknowledged for `SILENCE_SECONDS`.
-
+        Where a partition refused what ends the run, the others have got what was put. Raises as `send` does.
         """
-        await self.send_open()
+        for partition in list(self._open):
+            await self._send(partition)
         while self._under_way:
-            done, _ = await asyncio.wait(self._under_way, timeout=SILENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                raise KafkaTimeoutError
+            await self._wait()
         self._raise_error()
 
-    def _acknowledged(self, partition: int, documents: int, size: int, future: "asyncio.Future[Any]") -> None:
-        del self._under_way[future]
-        if future.cancelled():
-            return
-        if error := future.exception():
-            self._error = self._error or error
-            return
-        total = self.sent[partition]
-        total.documents += documents
-        total.bytes += size
+    async def _wait(self) -> None:
+        """Wait until something that is under way has its answer.
+
+        Raises:
+            KafkaTimeoutError: the brokers answered nothing for `SILENCE_SECONDS`.
+
+        """
+        began, deliveries = time.monotonic(), [delivery for _, delivery in self._under_way.values()]
+        while not (await asyncio.wait(deliveries, timeout=SILENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]:
+            if time.monotonic() - max(self._heard, began) >= SILENCE_SECONDS:
+                raise KafkaTimeoutError
+
+    async def _hand_over(self, partition: int, records: Sequence[SentDocument]) -> tuple["asyncio.Future[Any]", int]:
+        """Give a batch to the client, to which no other is under way; return its answer, and its bytes."""
+        builder = self.client.create_batch()
+        append, now = builder.append, time.time_ns() // 1_000_000
+        *before, last = records
+        fits = True
+        for record in before:
+            fits = append(timestamp=now, key=record.key, value=record.value) is not None and fits
+        headers = [] if self.mark is None else [(MARK_HEADER, self.mark(last.number, self._unsettled()))]
+        if append(timestamp=now, key=last.key, value=last.value, headers=headers) is None or not fits:
+            raise ValueError(f"a batch of {len(records)} records does not fit max_batch_size")
+        builder.close()
+        size = builder.size()
+        return await self.client.send_batch(builder, self.topic, partition=partition), size
+
+    def _unsettled(self) -> int:
+        firsts = [batch.records[0].number for batch in self._open.values()]
+        return min([*firsts, *(first for first, _ in self._under_way.values())], default=NO_NUMBER)
+
+    def _ended(self, partition: int, delivery: "asyncio.Task[None]") -> None:
+        del self._under_way[partition]
+        if not delivery.cancelled() and (error := delivery.exception()) is not None:
+            self._errors[partition] = error
+
+    async def _delivered(
+        self,
+        partition: int,
+        records: Sequence[SentDocument],
+        answer: "asyncio.Future[Any]",
+        size: int,
+        *,
+        again: bool = False,
+    ) -> None:
+        """Wait for the answer; send what is refused as a whole again: as it is, if that may help, or in halves."""
+        try:
+            await answer
+        except REFUSALS as error:
+            if self.refuse is None:
+                raise
+            manager = self.client._txn_manager  # noqa: SLF001 - see `Sender`
+            manager.increment_sequence_number(TopicPartition(self.topic, partition), -len(records))
+            half = len(records) // 2
+            if isinstance(error, AGAIN) and not again:
+                parts, again = [records], True
+            elif half and not isinstance(error, InvalidTimestampError):  # the time is no record's own
+                parts = [records[:half], records[half:]]
+            else:
+                parts = []
+                await self.refuse(records[0], error, size)
+            for part in parts:
+                await self._delivered(partition, part, *await self._hand_over(partition, part), again=again)
+        else:
+            total = self.sent[partition]
+            total.documents += len(records)
+            total.bytes += sum(len(record.value) for record in records)
+            self.last[partition] = records[-1].number
+        finally:
+            self._heard = time.monotonic()
 
     def _raise_error(self) -> None:
-        if self._error is not None:
-            raise_for(self.topic, self._error)
+        for error in self._errors.values():
+            raise_for(self.topic, error)
 
 
 def raise_for(topic: str, error: BaseException) -> NoReturn:
@@ -170,8 +274,8 @@ def raise_for(topic: str, error: BaseException) -> NoReturn:
     Raises:
         TopicError: the brokers refused it.
         ClockError: they refused its time, which this machine's clock gave.
-        BaseException: the error as it is: another producer of the same run has taken over, no broker answers, or it is
-            none of Kafka's.
+        BaseException: the error as it is: another producer of the same run has taken over, no broker answers, this
+            login may not write, or it is none of Kafka's.
 
     """
     if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
@@ -180,7 +284,7 @@ def raise_for(topic: str, error: BaseException) -> NoReturn:
         ) from error
     if isinstance(error, InvalidTimestampError):
         raise refused_time(topic) from error
-    if isinstance(error, KafkaError) and not isinstance(error, ProducerFenced | KafkaTimeoutError):
+    if isinstance(error, KafkaError) and not isinstance(error, (ProducerFenced, KafkaTimeoutError, *NOT_ALLOWED)):
         raise TopicError(f"topic {topic} refuses records: {error}") from error
     raise error
 
@@ -229,7 +333,8 @@ async def _end_earlier(settings: Settings, name: str, partitions: Mapping[str, i
     except TimeoutError as error:
         raise BrokerError(
             f"the brokers do not serve the transactional id {name}: see their logs for __transaction_state (a single "
-            "broker needs transaction.state.log.replication.factor=1), or do without: --no-resume"
+            f"broker needs transaction.state.log.replication.factor=1), and whether {', '.join(partitions)} take its "
+            "end (max.message.bytes, message.timestamp.before.max.ms); or do without: --no-resume"
         ) from error
 
 

@@ -80,7 +80,8 @@ class Summary(PassedOver):
     partitions: dict[int, Acknowledged]
     """What is acknowledged, by partition."""
     before: int = 0
-    """Documents that were in the topic already, from earlier calls of the same command."""
+    """Documents that were in the topic already, from earlier calls of the same command; of one that was killed, with
+    those that the brokers refused since its last checkpoint."""
     left_out: list[SourceChange] = field(default_factory=list)
     """How sources have changed since they were sent: they are not sent again."""
     broken_before: int = 0
@@ -188,12 +189,12 @@ class Refusals:
             ProducerFenced: another producer of the same run has taken over.
 
         """
-        if self._under_way:
-            try:
-                await asyncio.gather(*self._under_way)
-            except KafkaError as error:
-                raise_for(dead_letter_topic(self._topic), error)
-        self._under_way.clear()
+        waiting = list(self._under_way)  # more may come meanwhile
+        try:
+            await asyncio.gather(*waiting)
+        except KafkaError as error:
+            raise_for(dead_letter_topic(self._topic), error)
+        self._under_way.difference_update(waiting)
 
     async def _send(self, refused: Refused, topic: LetterTopic) -> None:
         """Send its data, with a dead letter's headers; without an offset, for it was never in the raw topic."""

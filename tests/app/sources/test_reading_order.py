@@ -24,7 +24,7 @@ marks = st.builds(
     st.text("0123456789abcdef", min_size=16, max_size=16),
     numbers,
     numbers,
-    st.builds(RunCheckpoint, numbers, states, numbers, numbers),
+    st.builds(RunCheckpoint, numbers, states, numbers, numbers, numbers),
 )
 
 
@@ -109,7 +109,7 @@ def test_a_shuffle_loses_nothing_and_is_the_same_again(count: int, size: int, se
     """Every document comes out once; the seed decides the order."""
 
     def shuffled() -> list[Item]:
-        shuffle = ShuffleBuffer(size, seed)
+        shuffle: ShuffleBuffer[Item] = ShuffleBuffer(size, seed)
         out = [shuffle.exchange(Item(b"%d" % number, "")) for number in range(count)]
         return [item for item in out if item is not None] + list(shuffle.rest())
 
@@ -121,7 +121,7 @@ def test_a_shuffle_changes_the_order() -> None:
     """And another seed changes it otherwise."""
     orders = set()
     for seed in (1, 2):
-        shuffle = ShuffleBuffer(50, seed)
+        shuffle: ShuffleBuffer[Item] = ShuffleBuffer(50, seed)
         for number in range(50):
             shuffle.exchange(Item(b"%d" % number, ""))
         orders.add(tuple(item.value for item in shuffle.rest()))

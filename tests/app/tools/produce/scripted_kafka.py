@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import ProducerFenced
+from aiokafka.errors import OutOfOrderSequenceNumber, ProducerFenced
 
 from tokenmill.app.kafka.topic_needs import Existing
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
@@ -48,6 +48,8 @@ class Log:
     first: int = 0
     refuses_below: int = 0
     """Epoch of the last marker: who has a lower one is refused."""
+    sequences: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """By epoch: how many records its owner has here, and therefore the sequence of its next one."""
 
     def append(self, records: Iterable[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]) -> None:
         """Put records behind the others."""
@@ -71,11 +73,16 @@ class Builder:
     def close(self) -> None:
         """Take no more."""
 
+    def size(self) -> int:
+        """Return how many bytes it has."""
+        return sum(len(key or b"") + len(value or b"") for key, value, _ in self.records)
+
 
 class UnderWay(NamedTuple):
     """A batch on its way."""
 
     epoch: int
+    sequence: int
     records: list[Any]
     future: "asyncio.Future[None]"
 
@@ -95,6 +102,8 @@ class ScriptedKafka:
         self.slow: str | None = None
         """A topic that takes what it gets when nothing else waits, or seldom."""
         self.refuse: Callable[[TopicPartition], Exception | None] = lambda _: None
+        self.refuse_value: Callable[[bytes | None], Exception | None] = lambda _: None
+        """Of the raw topic: a batch with a value that is refused is refused as a whole."""
 
     async def deliver(self, share: float = 0.3) -> None:
         """Let batches arrive, one now and then, of partitions by chance; until cancelled."""
@@ -133,13 +142,17 @@ class ScriptedKafka:
         self._take(name, self.under_way)
 
     def _take(self, name: TopicPartition, batches: Mapping[TopicPartition, deque[UnderWay]]) -> None:
-        epoch, records, future = batches[name].popleft()
+        epoch, sequence, records, future = batches[name].popleft()
         log = self.logs[name]
-        error = self.refuse(name)
+        refused = [self.refuse_value(value) for _, value, _ in records if name.topic == RAW]
+        error = next(filter(None, [self.refuse(name), *refused]), None)
         if epoch < log.refuses_below:
             error = ProducerFenced()
+        if error is None and sequence != log.sequences[epoch]:
+            error = OutOfOrderSequenceNumber()
         if error is None:
             log.append(records)
+            log.sequences[epoch] += len(records)
             self.delivered += 1
         if future.done() or future.get_loop().is_closed():
             return  # its process was killed
@@ -185,7 +198,8 @@ class ScriptedKafka:
             assert options == {"isolation_level": "read_uncommitted"}, "what another run has open would hide the end"
             yield Consumer(self)
 
-        monkeypatch.setattr(f"{package}.summary.described", described)
+        for module in ("summary", "refused_records"):
+            monkeypatch.setattr(f"{package}.{module}.described", described)
         for module in ("producing", "sender"):
             monkeypatch.setattr(f"{package}.{module}.producer", producer)
         for module in ("run_position", "run_notes"):
@@ -201,6 +215,11 @@ class Transactions:
     def __init__(self, name: str | None) -> None:
         self.transactional_id = name
         self.added: list[TopicPartition] = []
+        self.sequences: dict[TopicPartition, int] = defaultdict(int)
+
+    def increment_sequence_number(self, name: TopicPartition, count: int) -> None:
+        """Go on by so many records, or back."""
+        self.sequences[name] += count
 
     def maybe_add_partition_to_txn(self, name: TopicPartition) -> None:
         """Add a partition."""
@@ -242,8 +261,10 @@ class Producer:
     def _send(self, builder: Builder, topic: str, partition: int) -> "asyncio.Future[None]":
         assert self._txn_manager.transactional_id is None, "readers would wait for a commit"
         assert not self.ended
-        future = asyncio.get_running_loop().create_future()
-        self.kafka.under_way[TopicPartition(topic, partition)].append(UnderWay(self.epoch, builder.records, future))
+        name, future = TopicPartition(topic, partition), asyncio.get_running_loop().create_future()
+        sequence = self._txn_manager.sequences[name]
+        self.kafka.under_way[name].append(UnderWay(self.epoch, sequence, builder.records, future))
+        self._txn_manager.increment_sequence_number(name, len(builder.records))
         return future
 
     async def send(

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import random
 import re
 import signal
 import struct
 import sys
+import time
 from asyncio.subprocess import PIPE
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -24,8 +27,9 @@ from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.conditions import Condition
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, flush, produce
 from tokenmill.app.tools.produce.producing import partition_of
+from tokenmill.app.tools.produce.refused_records import require_leaders
 from tokenmill.app.tools.produce.run_notes import ORDER
-from tokenmill.errors import InputError, TopicError
+from tokenmill.errors import ClockError, InputError, MissingTopicError, TopicError
 from tokenmill.records import FLUSH_HEADER
 
 
@@ -147,17 +151,68 @@ async def test_limit_and_failure_end_a_run_with_all_before_acknowledged(
     assert await content_of(settings, second, 1) == [[(None, lines[0])]]
 
 
-async def test_records_that_the_topic_refuses_end_the_run(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """A topic whose limit is below a record's size is named, with what to do."""
-    path = tmp_path / "a.txt"
-    path.write_text("word " * 1000)
+ALL, LARGE = set(range(40)), {5, 6, 17, 39}
 
-    with pytest.raises(TopicError, match=r"raise its max\.message\.bytes"):
-        await produce(settings, topic(max_message_bytes=2000), sources_of(settings, path))
+
+@pytest.mark.parametrize(
+    ("config", "outcome"),
+    [
+        ({"max_message_bytes": 3000}, (LARGE, r"too_large: .* of 40\d\d bytes, 4\d\d\d as .*max\.message\.bytes=3000")),
+        ({"max_message_bytes": 3000, "compression_type": "gzip"}, (LARGE, r"too_large: .*compression\.type=gzip")),
+        (
+            {"cleanup_policy": "compact"},
+            (ALL, r"no_key: .* \d+ bytes.*\(the topic has cleanup\.policy=compact\).*--key"),
+        ),
+        ({"message_timestamp_type": "LogAppendTime", "message_timestamp_before_max_ms": 0}, (set(), "")),
+    ],
+    ids=["small", "compressed", "compacted", "times of brokers"],
+)
+async def test_only_the_records_that_a_topic_refuses_are_passed_over(
+    settings: Settings, topic: TopicFactory, tmp_path: Path, config: dict[str, Any], outcome: tuple[set[int], str]
+) -> None:
+    """Each by its line, with its size and the topic's settings; the others arrive in order, once, by whatever call."""
+    raw, path, (refused, why) = topic(**config), tmp_path / "a.jsonl", outcome
+    rng = random.Random(0)
+    lines = [b'{"text": "%s"}' % rng.randbytes(2000 if n in LARGE else 20).hex().encode() for n in range(40)]
+    path.write_bytes(b"\n".join(lines))
+    plan = RunPlan(identity=RunIdentity.of(raw, {}, ["a.jsonl"]))
+
+    summary = await produce(settings, raw, sources_of(settings, path), plan)
+    again = await produce(settings, raw, sources_of(settings, path), plan)
+
+    wanted = [(None, line) for number, line in enumerate(lines) if number not in refused]
+    assert await content_of(settings, raw, 1) == [wanted]
+    assert (summary.documents, summary.refused) == (len(wanted), len(refused))
+    assert (again.documents, again.refused) == (0, len(refused))
+    assert [found.where for found in summary.examples] == [f"{path}:{number + 1}" for number in sorted(refused)][:20]
+    assert all(re.match(why, found.why) for found in summary.examples), summary.examples
+
+
+async def test_what_a_topic_refuses_is_a_dead_letter_or_the_end(
+    settings: Settings, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As everything that is no document; one that takes no time of this machine ends the run, whatever it is to do."""
+    raw, path = topic(max_message_bytes=3000), tmp_path / "a.jsonl"
+    lines = [b'{"text": "%s"}' % (b"x" * size) for size in (1, 5000, 2)]
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(InputError, match=r"a\.jsonl:2: too_large.*--on-error skip"):
+        await produce(settings, raw, sources_of(settings, path), RunPlan(on_error="fail"))
+    assert await content_of(settings, raw, 1) == [[(None, lines[0])]]
+    await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
+    await produce(settings, raw, sources_of(settings, path), RunPlan(on_error="dead-letter"))
+    assert (await content_of(settings, raw, 1))[0][1:] == [(None, lines[0]), (None, lines[2])]
+    assert await content_of(settings, f"{raw}.dead-letters", 1) == [[(None, lines[1])]]
+
+    late, now = topic(message_timestamp_before_max_ms=60_000), time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)
+    with pytest.raises(
+        ClockError, match=r"a\.jsonl:1; the topic has message\.timestamp.*before\.max\.ms=60000.*LogAppend"
+    ):
+        await produce(settings, late, sources_of(settings, path))
     with pytest.raises(TopicError, match="does not exist"):
         await produce(settings, "no-such-topic", sources_of(settings, path))
+    with pytest.raises(MissingTopicError, match="is gone"):
+        await require_leaders(settings, "no-such-topic")
 
 
 async def test_flush_reaches_every_partition(settings: Settings, topic: TopicFactory) -> None:

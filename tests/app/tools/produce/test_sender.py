@@ -6,8 +6,11 @@ import random
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
+    CorruptRecordException,
+    InvalidTimestampError,
     InvalidTopicError,
     KafkaConnectionError,
+    KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     ProducerFenced,
@@ -26,11 +29,17 @@ from tokenmill.app.tools.produce.sender import (
     RECORD_BYTES,
     Acknowledged,
     Sender,
+    SentDocument,
     batch_bytes,
     fenced_producer,
     raise_for,
 )
-from tokenmill.errors import TopicError
+from tokenmill.errors import InputError, TopicError
+
+
+def document(number: int, value: bytes, key: bytes | None = None) -> SentDocument:
+    """Return a document of a file."""
+    return SentDocument(key, value, number, ("a.jsonl", number + 1))
 
 
 class Sending:
@@ -50,13 +59,14 @@ class Sending:
     def put(self, *numbers: int) -> None:
         """Put documents, to the partition of their number."""
         for number in numbers:
-            assert self.sender.put(number % 3, None, b"%d" % number, number)
+            assert self.sender.put(number % 3, document(number, b"%d" % number))
 
     async def arrive(self, *partitions: int) -> None:
         """Let a batch arrive in each of these."""
         for number in partitions:
             self.kafka.arrive(TopicPartition(RAW, number))
-        await asyncio.sleep(0)
+        for _ in range(3):  # the future, the task that waits for it, its callback
+            await asyncio.sleep(0)
 
     def fail(self, error: Exception) -> None:
         """Let everything be refused from now on."""
@@ -88,19 +98,86 @@ async def test_a_mark_knows_what_is_not_acknowledged() -> None:
 
 
 async def test_a_batch_under_way_counts_by_its_first_document() -> None:
-    """Though it has later ones; and several of one partition count by the first of them."""
+    """Though it has later ones; and no other is under way to its partition."""
     some = Sending()
     some.put(0, 3)
     await some.sender.send(0)
     some.put(6)
-    await some.sender.send(0)
+    waiting = asyncio.create_task(some.sender.send(0))
     some.put(1)
     await some.sender.send(1)
-    assert some.marked == [(3, 0), (6, 0), (1, 0)]
+    assert some.marked == [(3, 0), (1, 0)]
     await some.arrive(0)
-    some.put(4)
-    await some.sender.send(1)
-    assert some.marked[-1] == (4, 1)
+    await waiting
+    assert some.marked[-1] == (6, 1)
+
+
+@pytest.mark.parametrize("refused", [{0}, {3}, {12}, {0, 12}, {3, 6}, {0, 3, 6, 9, 12}, {3, 15}])
+async def test_only_the_records_that_are_refused_are_left_out(refused: set[int]) -> None:
+    """Of a batch that is refused as a whole; the others are there once, in order, with marks; later ones follow."""
+    some = Sending(size=1000)
+    some.kafka.refuse_value = lambda value: MessageSizeTooLargeError() if int(value or 0) in refused else None
+    named: list[int] = []
+
+    async def refuse(record: SentDocument, error: KafkaError, _: int) -> None:
+        assert isinstance(error, MessageSizeTooLargeError)
+        named.append(record.number)
+
+    some.sender.refuse = refuse
+    some.put(0, 3, 6, 9, 12)
+    await some.sender.send(0)
+    delivering = asyncio.create_task(some.kafka.deliver())
+    some.put(15, 1)
+    await some.sender.settle()
+    some.put(18)
+    await some.sender.settle()
+    delivering.cancel()
+
+    assert named == sorted(refused)
+    wanted = [number for number in (0, 3, 6, 9, 12, 15, 18) if number not in refused]
+    records = some.kafka.logs[TopicPartition(RAW, 0)].records
+    assert [int(record.value or 0) for record in records] == wanted
+    marks = {int(dict(record.headers)[MARK_HEADER]) for record in records if record.headers}
+    assert marks >= {some.sender.last[0]} == {wanted[-1]}
+    assert some.sender.sent[0].documents == len(wanted)
+    assert some.sender.sent[1].documents == 1
+
+
+@pytest.mark.parametrize("error", [InvalidTimestampError, CorruptRecordException])
+async def test_what_may_help_is_tried_again_as_it_is(error: type[KafkaError]) -> None:
+    """A batch that waited for a broker is too old, and not after it was sent again."""
+    some = Sending()
+    answers = [error()]
+    some.kafka.refuse = lambda _: answers.pop() if answers else None
+    some.sender.refuse = lambda *_: pytest.fail("nothing is refused for good")
+    some.put(0, 3)
+    await some.sender.send(0)
+    delivering = asyncio.create_task(some.kafka.deliver())
+    await some.sender.settle()
+    delivering.cancel()
+    records = some.kafka.logs[TopicPartition(RAW, 0)].records
+    assert [record.value for record in records] == [b"0", b"3"]
+    assert [len(record.headers) for record in records] == [0, 1]
+
+
+async def test_a_refusal_that_ends_the_run_lets_the_other_partitions_finish() -> None:
+    """What was put there is acknowledged; nothing follows the record in its own."""
+    some = Sending()
+    some.kafka.refuse_value = lambda value: MessageSizeTooLargeError() if value == b"3" else None
+
+    async def refuse(record: SentDocument, *_: object) -> None:
+        raise InputError(str(record.where))
+
+    some.sender.refuse = refuse
+    some.put(0, 3, 6)
+    await some.sender.send(0)
+    some.put(1, 4)
+    delivering = asyncio.create_task(some.kafka.deliver())
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"'a\.jsonl', 4"):
+            await some.sender.settle()
+    delivering.cancel()
+    assert [log.records[-1].value for log in (some.kafka.logs[TopicPartition(RAW, n)] for n in (0, 1))] == [b"0", b"4"]
 
 
 async def test_only_the_last_record_of_a_batch_has_the_mark() -> None:
@@ -118,15 +195,16 @@ async def test_only_the_last_record_of_a_batch_has_the_mark() -> None:
 async def test_a_batch_has_as_much_as_fits() -> None:
     """A document that is larger than a batch is one by itself; what does not fit waits for the next batch."""
     some = Sending(size=2 * (RECORD_BYTES + 5))
-    assert some.sender.put(0, None, b"x" * 1000, 0)
-    assert not some.sender.put(0, None, b"", 3)
+    assert some.sender.put(0, document(0, b"x" * 1000))
+    assert not some.sender.put(0, document(3, b""))
     await some.sender.send(0)
-    assert some.sender.put(0, b"key", b"12", 3)
-    assert some.sender.put(0, b"key", b"12", 6)
-    assert not some.sender.put(0, None, b"", 9)
-    assert some.sender.put(1, None, b"", 1)
+    assert some.sender.put(0, document(3, b"12", b"key"))
+    assert some.sender.put(0, document(6, b"12", b"key"))
+    assert not some.sender.put(0, document(9, b""))
+    assert some.sender.put(1, document(1, b""))
+    await some.arrive(0)
     await some.sender.send_open()
-    await some.arrive(0, 0, 1)
+    await some.arrive(0, 1)
     assert [len(some.kafka.logs[TopicPartition(RAW, number)].records) for number in range(3)] == [3, 1, 0]
     assert some.kafka.logs[TopicPartition(RAW, 0)].records[1].key == b"key"
 
