@@ -32,11 +32,11 @@ def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
     try:
         listed = _opened(_Version.of(path)).infolist()
     except (*DAMAGE, ValueError, NotImplementedError) as error:  # names in no encoding; parts on several disks
-        yield Unreadable(readable(path), reading, f"no zip archive, or damaged: {error}")
+        yield Unreadable(readable(path), f"no zip archive, or damaged: {error}")
         return
     data, tables = data_among([info.filename for info in listed])
     for name, table in tables.items():
-        yield Unreadable(f"{readable(path)}!{readable(name)}", reading, why_no_rows(table))
+        yield Unreadable(f"{readable(path)}!{readable(name)}", why_no_rows(table))
     members = [info for info in listed if info.filename in data and _is_file(info)]
     for info in sorted(members, key=lambda info: (info.filename, info.header_offset)):
         yield ZipMember(path, info, reading)

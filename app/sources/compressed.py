@@ -4,9 +4,8 @@ import io
 import lzma
 import sys
 import zlib
-from abc import abstractmethod
 from bz2 import BZ2Decompressor
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from gzip import GzipFile
 from importlib import import_module
@@ -31,20 +30,17 @@ _XZ_PADDING: Final = 4
 """Zero bytes may follow a stream, in fours (the .xz file format, 2.2)."""
 
 
-class ForwardStream(io.RawIOBase):
-    """A stream of what `_more` returns, made from its beginning on only: going back means making it again."""
+class Made(io.RawIOBase):
+    """A stream of the pieces that are made of another one, from its beginning on only: going back makes them again."""
 
-    def __init__(self) -> None:
-        self._made = memoryview(b"")
-        self._at = 0
-
-    @abstractmethod
-    def _more(self, size: int) -> bytes:
-        """Return the next bytes, about ``size``; none at the end."""
-
-    @abstractmethod
-    def _restart(self) -> None:
-        """Go back to the beginning."""
+    def __init__(self, source: Any, make: Callable[[Any], Iterator[bytes]], at: int = 0) -> None:
+        """Take what makes pieces of ``source``, None where that can be read once; it is at byte ``at`` now."""
+        self._source = source
+        self._make = make
+        self._pieces = make(source)
+        self._error: Exception | None = None
+        self._rest = memoryview(b"")
+        self._at = at
 
     def readable(self) -> bool:
         """Return that it is."""
@@ -55,11 +51,16 @@ class ForwardStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what one step makes, so that damage after it is met only when it has been read."""
-        if not self._made:
-            self._made = memoryview(self._more(len(buffer)))
-        size = min(len(self._made), len(buffer))
-        buffer[:size], self._made = self._made[:size], self._made[size:]
+        """Read from one piece, so that damage after it is met only when it has been read; and then each time."""
+        if self._error is not None:
+            raise self._error
+        try:
+            self._rest = self._rest or memoryview(next(self._pieces, b""))
+        except Exception as error:
+            self._error = error
+            raise
+        size = min(len(self._rest), len(buffer))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         self._at += size
         return size
 
@@ -69,8 +70,10 @@ class ForwardStream(io.RawIOBase):
             self._skip(None)
         target = offset + (0 if whence == io.SEEK_SET else self._at)
         if target < self._at:
-            self._restart()
-            self._made, self._at = memoryview(b""), 0
+            if self._source is None:
+                raise OSError("what is piped in can be read once, in order: name the file")
+            self._source.seek(0)
+            self._pieces, self._error, self._rest, self._at = self._make(self._source), None, memoryview(b""), 0
         self._skip(target)
         return self._at
 
@@ -85,6 +88,11 @@ class ForwardStream(io.RawIOBase):
                 return
 
 
+def pieces_of(stream: Any) -> Iterator[bytes]:
+    """Return what is read of a stream, step by step."""
+    return iter(partial(stream.read1, BUFFER_BYTES), b"")
+
+
 # The standard library has zstd from Python 3.14 on; before, its backport is the same module.
 ZSTD: Final[Any] = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
@@ -92,73 +100,41 @@ DAMAGE: Final = (OSError, EOFError, zlib.error, ZSTD.ZstdError, lzma.LZMAError, 
 """What reading raises when a file cannot be read, is cut off, or is damaged."""
 
 
-class _Steps(ForwardStream):
-    """What one step of a library's own file gives, so that damage is met only when all before it has been read."""
-
-    def __init__(self, raw: Any, new: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self._raw = raw
-        self._new = new
-        self._packed = new(raw)
-
-    def _more(self, size: int) -> bytes:
-        return bytes(self._packed.read1(size))
-
-    def _restart(self) -> None:
-        self._raw.seek(0)
-        self._packed = self._new(self._raw)
-
-
-class _Streams(ForwardStream):
-    """The content of compressed streams, one after the other.
+def _unpacked(new: Callable[[int], Any], padding: int, memory: int, raw: "io.BufferedReader[Any]") -> Iterator[bytes]:
+    """Yield the content of compressed streams, one after the other.
 
     The library's own files take anything after a stream that is no stream for the end, even padding between streams.
     """
+    packed = new(memory)
+    while True:
+        data = b""
+        if packed.eof:
+            if not (data := _next_stream(raw, packed.unused_data, padding)):
+                return
+            packed = new(memory)
+        elif packed.needs_input and not (data := raw.read1(BUFFER_BYTES)):
+            raise EOFError("a compressed stream is cut off")
+        try:
+            made = packed.decompress(data, BUFFER_BYTES)
+        except (ZSTD.ZstdError, lzma.LZMAError) as error:
+            if "memory" not in str(error).lower():
+                raise
+            raise OSError(f"unpacking takes over {memory:,} bytes of memory: {MORE_MEMORY}") from error
+        if made:
+            yield bytes(made)
 
-    def __init__(self, raw: "io.BufferedReader[Any]", new: Callable[[], Any], memory: int, padding: int = 0) -> None:
-        super().__init__()
-        self._raw = raw
-        self._new = new
-        self._memory = memory
-        self._padding = padding
-        self._decompressor = new()
 
-    def _more(self, size: int) -> bytes:
-        while True:
-            data = b""
-            if self._decompressor.eof:
-                data = self._next_stream()
-                if not data:
-                    return b""
-                self._decompressor = self._new()
-            elif self._decompressor.needs_input and not (data := self._raw.read1(BUFFER_BYTES)):
-                raise EOFError("a compressed stream is cut off")
-            try:
-                made = self._decompressor.decompress(data, size)
-            except (ZSTD.ZstdError, lzma.LZMAError) as error:
-                if "memory" not in str(error).lower():
-                    raise
-                raise OSError(f"unpacking takes over {self._memory:,} bytes of memory: {MORE_MEMORY}") from error
-            if made:
-                return bytes(made)
-
-    def _next_stream(self) -> bytes:
-        """Return the first bytes of the next stream, none if there is no other."""
-        data, zeros = self._decompressor.unused_data, 0
-        while True:
-            if not data and not (data := self._raw.read1(BUFFER_BYTES)):
-                break
-            rest = data.lstrip(b"\0") if self._padding else data
-            zeros += len(data) - len(rest)
-            if data := rest:
-                break
-        if self._padding and zeros % self._padding:
-            raise OSError(f"{zeros} zero bytes behind a compressed stream")
-        return bytes(data)
-
-    def _restart(self) -> None:
-        self._raw.seek(0)
-        self._decompressor = self._new()
+def _next_stream(raw: "io.BufferedReader[Any]", data: bytes, padding: int) -> bytes:
+    """Return the first bytes of the next stream, none if there is no other; ``data`` follows the one before."""
+    zeros = 0
+    while data or (data := raw.read1(BUFFER_BYTES)):
+        rest = data.lstrip(b"\0") if padding else data
+        zeros += len(data) - len(rest)
+        if data := rest:
+            break
+    if padding and zeros % padding:
+        raise OSError(f"{zeros} zero bytes behind a compressed stream")
+    return bytes(data)
 
 
 def _zstd(memory: int) -> Any:
@@ -167,7 +143,7 @@ def _zstd(memory: int) -> Any:
 
 
 def _streams(new: Callable[[int], Any], padding: int = 0) -> "Opener":
-    return lambda raw, memory: io.BufferedReader(_Streams(raw, partial(new, memory), memory, padding), BUFFER_BYTES)
+    return lambda raw, memory: io.BufferedReader(Made(raw, partial(_unpacked, new, padding, memory)), BUFFER_BYTES)
 
 
 def _lz4(raw: Any) -> Any:
@@ -197,7 +173,7 @@ def decompressed(raw: "io.BufferedReader[Any]", suffix: str, memory: int = MEMOR
 
 def in_steps(raw: Any, new: Callable[[Any], Any] = lambda raw: raw) -> "io.BufferedReader[Any]":
     """Return the stream of what a library makes of ``raw``; it raises nothing before all that is well has been read."""
-    return io.BufferedReader(_Steps(raw, new), BUFFER_BYTES)
+    return io.BufferedReader(Made(raw, lambda raw: pieces_of(new(raw))), BUFFER_BYTES)
 
 
 def suffixes_of(name: str) -> tuple[str, str]:

@@ -6,12 +6,13 @@ unpacked, a pointer of Git LFS. The first bytes decide alone, so a run that goes
 
 import re
 import tarfile
+from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from .compressed import BUFFER_BYTES, DAMAGE, ForwardStream, decompressed, suffixes_of
+from .compressed import BUFFER_BYTES, DAMAGE, Made, decompressed, pieces_of, suffixes_of
 from .encodings import UTF_8, marked_encoding, recoded
 from .formats import Choice, kind_of
 from .items import File
@@ -139,25 +140,13 @@ def _json_kind(text: bytes) -> str:
     return "jsonl" if is_object else "json" if found or isinstance(parsed, list) else ""
 
 
-class _Again(ForwardStream):
-    """A pipe of which the first bytes were read, from these bytes on."""
-
-    def __init__(self, begin: bytes, stream: "BufferedReader[Any]", error: BaseException | None) -> None:
-        super().__init__()
-        self._begin = begin
-        self._stream = stream
-        self._error = error
-
-    def _more(self, size: int) -> bytes:
-        if self._begin:
-            begin, self._begin = self._begin, b""
-            return begin
-        if self._error is not None:
-            raise self._error
-        return self._stream.read1(size)
-
-    def _restart(self) -> None:
-        raise OSError("what is piped in can be read once, in order: name the file")
+def _again(begin: bytes, error: BaseException | None, stream: "BufferedReader[Any]") -> Iterator[bytes]:
+    """Yield the first bytes of a pipe, which were read, and what follows them."""
+    if begin:
+        yield begin
+    if error is not None:
+        raise error
+    yield from pieces_of(stream)
 
 
 def open_file(file: File, choice: Choice, encoding: str | None, memory: int) -> Look:
@@ -189,7 +178,7 @@ def begin_of(file: File, *, piped: bool = False) -> bytes:
         except DAMAGE as damage:  # it is met again, behind what is well
             error = damage
         if piped:
-            file.stream = BufferedReader(_Again(begin, stream, error), BUFFER_BYTES)
+            file.stream = BufferedReader(Made(None, lambda _: _again(begin, error, stream)), BUFFER_BYTES)
         else:
             stream.seek(at)
     return begin[:BEGIN_BYTES]

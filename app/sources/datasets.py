@@ -16,8 +16,7 @@ from tokenmill.redaction import redacted
 from ..milling.hub import listening, reason
 from .addresses import HUB, HubAddress
 from .file_sources import Chunker, Reading
-from .formats import Bad, Entry
-from .items import ItemChunk, Place, library, readable
+from .items import Bad, Entry, ItemChunk, Place, library, readable
 
 MARKS: Final = ("dataset_dict.json", "state.json")
 """A folder that ``save_to_disk`` wrote has one of them: the first for several splits, the second for one."""
@@ -156,10 +155,7 @@ class DatasetSource:
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the rows' items."""
         chunker = Chunker(self._reading.shape, self.name, start)
-        entries, mapping = self._entries(start), self._reading.mapping
-        for items in chunker.chunks(entries if mapping is None else mapping.of(entries, name=self.name)):
-            yield chunker.chunk(items, 0)
-        yield chunker.chunk(chunker.rest, 0, last=True)
+        yield from chunker.all(self._reading.mapped(self._entries(start), self.name))
 
     def known(self) -> DatasetInfo:
         """Return what is known of the data set before it is read."""

@@ -3,14 +3,17 @@
 import codecs
 import io
 import re
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
+from itertools import chain
 from typing import Any, Final
 
 from tokenmill.errors import InputError
 
 from ..milling.decoding.protocol import INVALID_UTF8
-from .compressed import BUFFER_BYTES, ForwardStream
+from .compressed import BUFFER_BYTES, Made, pieces_of
 
 UTF_8: Final = "utf-8"
 _MARKS: Final = (
@@ -86,7 +89,7 @@ def seems(data: bytes) -> str:
 
 def recoded(stream: "io.BufferedReader[Any]", encoding: str) -> "io.BufferedReader[Any]":
     """Return the text in UTF-8; an invalid character becomes invalid UTF-8. UTF-8 stays as it is."""
-    return stream if encoding == UTF_8 else io.BufferedReader(_Recoded(stream, encoding), BUFFER_BYTES)
+    return stream if encoding == UTF_8 else io.BufferedReader(Made(stream, partial(_recoded, encoding)), BUFFER_BYTES)
 
 
 def why_not(encoding: str, data: bytes, error: UnicodeDecodeError) -> str:
@@ -96,27 +99,13 @@ def why_not(encoding: str, data: bytes, error: UnicodeDecodeError) -> str:
     return f"not {encoding}: character {len(data[: error.start].decode()) + 1} is none"
 
 
-class _Recoded(ForwardStream):
-    """Decodes and encodes again, block by block."""
-
-    def __init__(self, stream: "io.BufferedReader[Any]", encoding: str) -> None:
-        super().__init__()
-        self._stream = stream
-        self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
-        self._ended = False
-
-    def _more(self, size: int) -> bytes:
-        made = ""
-        while not made and not self._ended:
-            data = self._stream.read1(size)
-            self._ended = not data
-            try:
-                made = self._decoder.decode(data, final=self._ended)
-            except UnicodeError as error:  # where it is not about a character: there is no byte order mark
-                raise OSError(f"{error}: name the encoding that needs none, for example utf-16-le") from error
-        return made.encode("utf-8", "surrogatepass")
-
-    def _restart(self) -> None:
-        self._stream.seek(0)
-        self._decoder.reset()
-        self._ended = False
+def _recoded(encoding: str, stream: "io.BufferedReader[Any]") -> Iterator[bytes]:
+    """Yield the text decoded and encoded again, block by block."""
+    decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
+    for data in chain(pieces_of(stream), (b"",)):
+        try:
+            made = decoder.decode(data, final=not data)
+        except UnicodeError as error:  # where it is not about a character: there is no byte order mark
+            raise OSError(f"{error}: name the encoding that needs none, for example utf-16-le") from error
+        if made:
+            yield made.encode("utf-8", "surrogatepass")

@@ -5,10 +5,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from io import BufferedReader, BytesIO, FileIO, RawIOBase
+from dataclasses import dataclass, field, fields, replace
+from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from stat import S_ISREG
+from sys import maxsize
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -20,8 +21,23 @@ from ..milling.decoding.auto import check_no_scalar
 from .compressed import BUFFER_BYTES, DAMAGE, MEMORY_BYTES
 from .contents import Look, begin_of, look_at, open_file
 from .encodings import UNDECODED, seems
-from .formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text
-from .items import DocumentSource, Item, ItemChunk, Place, Refused, Unmet, readable
+from .formats import BY_CHOICE, Choice
+from .items import (
+    START,
+    Bad,
+    DocumentSource,
+    Entry,
+    File,
+    Item,
+    ItemChunk,
+    Needs,
+    Place,
+    Refused,
+    Text,
+    Unmet,
+    Ways,
+    readable,
+)
 from .mapping import Mapping
 from .shape import Shape
 
@@ -40,7 +56,6 @@ GROWING: Final = ("jsonl", "lines")
 """Kinds of files that may grow at their end: what was there before is read as it was."""
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _FOLDERS: Final = re.compile(r"(?<![^/!])[^/!=]+=[^/!]*(?=[/!])")
-START: Final = Place()
 TABLES: Final = frozenset({"csv", "tsv"})
 
 
@@ -95,6 +110,14 @@ class Chunker:
         finally:
             self.size, self.unmet = size, Unmet(unmet, without_field, unnamed)
 
+    def all(
+        self, entries: Iterable[Entry], read_so_far: Callable[[], int] = lambda: 0, size: int = 0
+    ) -> Iterator[ItemChunk]:
+        """Yield all chunks of a source of ``size`` bytes on disk."""
+        for items in self.chunks(entries):
+            yield self.chunk(items, read_so_far())
+        yield self.chunk(self.rest, size, last=True)
+
     def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> ItemChunk:
         """Return the chunk of these items: those that were yielded last, or the `rest`."""
         return ItemChunk(items, self.place, bytes_read, self.size, last, self.unmet, self._numbers)
@@ -139,24 +162,14 @@ class Chunker:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Ways):
     """How all sources are read."""
 
     shape: Shape
     choice: Choice = "auto"
     mapping: Mapping | None = None
-    delimiter: str | None = None
-    """Between the fields of csv and tsv; None: comma and tab."""
     encoding: str | None = None
     """Of all files of text, JSON and tables that begin with no byte order mark; None: UTF-8."""
-    extract: bool = False
-    """Whether the text of HTML pages in WARC files is extracted."""
-    quote: str = '"'
-    """Around fields of csv and tsv; empty: none is."""
-    escape: str | None = None
-    """Before a quote or a delimiter that is a part of a field of csv and tsv."""
-    separator: str | None = None
-    """Between the documents of a text; None: it is one."""
     unpack_memory: int = MEMORY_BYTES
     """Memory that a compressed file may demand."""
 
@@ -165,22 +178,24 @@ class Reading:
         """What formats need to know."""
         texts = tuple(name for name, _ in self.shape.texts)
         columns = None if self.mapping else self.shape.columns
-        limit = self.shape.max_record_bytes
-        return Needs(limit, texts, columns, self.delimiter, self.extract, self.quote, self.escape, self.separator)
+        return Needs(
+            self.shape.max_record_bytes, texts, columns, **{f.name: getattr(self, f.name) for f in fields(Ways)}
+        )
 
     def entries(self, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
-        """Return the entries of a file, packed or not, mapped if there is a mapping (`Mapping.of`)."""
+        """Return the entries of a file, packed or not, mapped if there is a mapping."""
         look = open_file(file, self.choice, self.encoding, self.unpack_memory)
         if look.why_not:
             return iter([(0, 0, Bad(look.why_not, broken=True))])
         entries = BY_CHOICE[look.kind](file, self.needs, start)
         if look.kind == "text" and self.choice == "auto" and self.separator is None:
             entries = map(_no_values, entries)
-        if self.mapping is None:
-            return entries
-        if columns := folder_columns(file.name):
-            entries = _with_columns(entries, columns)
-        return self.mapping.of(entries, name=file.name, piped=piped)
+        columns = folder_columns(file.name) if self.mapping else None
+        return self.mapped(_with_columns(entries, columns) if columns else entries, file.name, piped=piped)
+
+    def mapped(self, entries: Iterator[Entry], name: str, *, piped: bool = False) -> Iterator[Entry]:
+        """Return the entries of a source as the mapping makes them, if there is one."""
+        return entries if self.mapping is None else self.mapping.of(entries, name=name, piped=piped)
 
     def shape_of(self, name: str) -> Shape:
         """Return how the documents of a file of this name are made: its folders may name columns."""
@@ -235,9 +250,7 @@ def file_chunks(
     chunker = Chunker(reading.shape_of(source.name), source.name, start, one_by_one=piped)
     try:
         with opening as (file, read_so_far):
-            for items in chunker.chunks(reading.entries(file, start, piped=piped)):
-                yield chunker.chunk(items, read_so_far())
-            yield chunker.chunk(chunker.rest, source.size, last=True)
+            yield from chunker.all(reading.entries(file, start, piped=piped), read_so_far, source.size)
     except DAMAGE as error:
         yield broken_chunk(chunker, error)
 
@@ -260,7 +273,7 @@ class FileSource:
     """The folder that it was found in, out of which nothing leads that is there when it is opened; empty: none."""
     _look: Look | None = field(default=None, init=False, compare=False)
 
-    def open(self) -> FileIO:
+    def open(self) -> "BoundedFile":
         """Open the file; what was found in a folder may meanwhile be something else.
 
         Raises:
@@ -268,8 +281,8 @@ class FileSource:
 
         """
         if not self.root:
-            return FileIO(self.path)
-        file = FileIO(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            return BoundedFile(self.path)
+        file = BoundedFile(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         place = Path(f"/proc/self/fd/{file.fileno()}").readlink()
         if S_ISREG(os.fstat(file.fileno()).st_mode) and place.is_relative_to(self.root):
             return file
@@ -321,7 +334,8 @@ class FileSource:
     @contextmanager
     def _opened(self) -> Iterator[Opened]:
         opened = self.open()
-        with BufferedReader(BoundedFile(opened, self.size) if self.bounded else opened, BUFFER_BYTES) as raw:
+        opened.end = self.size if self.bounded else maxsize
+        with BufferedReader(opened, BUFFER_BYTES) as raw:
             path = f"/proc/self/fd/{raw.fileno()}" if self.root else self.path
             file = File(self.name, raw, path, begin=self.begin, groups=self.groups)
 
@@ -335,42 +349,21 @@ class FileSource:
             yield file, read_so_far
 
 
-class BoundedFile(RawIOBase):
+class BoundedFile(FileIO):
     """A file up to some byte."""
 
-    def __init__(self, file: FileIO, end: int) -> None:
-        self._file = file
-        self._end = end
-
-    def readable(self) -> bool:
-        """Return that it is."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return that it is."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the file's number."""
-        return self._file.fileno()
+    end = maxsize
 
     def readinto(self, buffer: Any) -> int:
-        """Read what is before the end."""
-        left = max(0, self._end - self._file.tell())
-        return self._file.readinto(memoryview(buffer)[:left]) or 0
+        """Read what is before the end; a pipe has none."""
+        return super().readinto(memoryview(buffer)[: self._left()] if self.end < maxsize else buffer)
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place."""
-        return self._file.seek(offset, whence)
+    def readall(self) -> bytes:
+        """Read all that is before the end."""
+        return (self.read(self._left()) if self.end < maxsize else super().readall()) or b""
 
-    def tell(self) -> int:
-        """Return the place."""
-        return self._file.tell()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-        super().close()
+    def _left(self) -> int:
+        return max(0, self.end - self.tell())
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,10 +389,9 @@ class StandardInput:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What was found and is no source: an archive whose members cannot be listed, the folder of a table format."""
+    """What is no source: an archive whose members cannot be listed, the folder of a table, what is gone."""
 
     name: str
-    reading: Reading
     why: str
     size: int = 0
 
@@ -409,8 +401,7 @@ class Unreadable:
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield a refusal that says why."""
-        refused = Refused(self.name, self.why, broken=True)
-        yield Chunker(self.reading.shape, self.name, start).chunk([refused], 0, last=True)
+        yield ItemChunk([Refused(self.name, self.why, broken=True)], start, 0, 0, last=True)
 
 
 def broken_chunk(chunker: Chunker, error: BaseException) -> ItemChunk:

@@ -181,8 +181,24 @@ class File:
     """The row groups of a parquet file that are read; None: all."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What somebody said of how formats are read."""
+
+    delimiter: str | None = None
+    """Between the fields of csv and tsv; None: comma and tab."""
+    quote: str = '"'
+    """Around fields of csv and tsv; empty: none is."""
+    escape: str | None = None
+    """Before a quote or a delimiter that is a part of a field of csv and tsv."""
+    separator: str | None = None
+    """Between the documents of a text; None: it is one."""
+    extract: bool = False
+    """Whether the text of HTML pages in WARC files is extracted."""
+
+
 @dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Ways):
     """What a format has to know of the use of its entries."""
 
     limit: int
@@ -191,16 +207,6 @@ class Needs:
     """Fields of which one holds the text."""
     columns: frozenset[str] | None = None
     """The only columns that matter; None: all do."""
-    delimiter: str | None = None
-    """Between the fields of csv and tsv; None: comma and tab."""
-    extract: bool = False
-    """Whether the text of HTML pages in WARC files is extracted."""
-    quote: str = '"'
-    """Around fields of csv and tsv; empty: none is."""
-    escape: str | None = None
-    """Before a quote or a delimiter that is a part of a field of csv and tsv."""
-    separator: str | None = None
-    """Between the documents of a text; None: it is one."""
 
     @property
     def too_long(self) -> Bad:

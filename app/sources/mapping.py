@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from tokenmill.errors import InputError
 
 from ..processes import guarded
-from .formats import Bad, Content, Entry, Text
+from .items import Bad, Content, Entry, Text
 from .own_function import COUNT_BYTES, Made, Wrong, find_function
 from .reading_order import AHEAD_BYTES, ITEM_BYTES, ReadAhead
 

@@ -59,17 +59,6 @@ def find_function(name: str) -> Function:
     return found  # type: ignore[no-any-return]
 
 
-def made_of(function: Function, row: Row) -> Made:
-    """Return what the function makes of a row; a panic of native code is about this row as well."""
-    try:
-        with _CALLED:
-            return _answer(function(_fields(row)))
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - somebody's own code: whatever it raises is about this row
-        return _raised(error)
-
-
 def made_of_list(function: Function, packed: Sequence[bytes]) -> list[Made]:
     """Return what a function that takes lists makes of pickled rows; where it raises, each is tried alone."""
     made: list[Made] = [None] * len(packed)
@@ -123,7 +112,7 @@ def serve(pipe: int, counter: int, name: str, *, listed: bool) -> None:
         else:
             for number, one in enumerate(packed):
                 count[:] = number.to_bytes(COUNT_BYTES, sys.byteorder)
-                made += made_of_list(function, [one]) if listed else [made_of(function, _unpacked(one))]
+                made += made_of_list(function if listed else lambda rows: [function(rows[0])], [one])
         connection.send_bytes(_packed(made))
 
 

@@ -227,7 +227,7 @@ def _files(files: Iterable[str], reading: Reading, root: str) -> Iterator[Docume
         found = table_above(Path(file).absolute().parent)
         if found is not None:
             if found[0] not in told:
-                yield Unreadable(readable(str(found[0])), reading, why_no_rows(found[1]))
+                yield Unreadable(readable(str(found[0])), why_no_rows(found[1]))
             told.add(found[0])
         elif Path(file).suffix.lower() == ZIP:
             yield from zip_sources(file, reading)

@@ -64,7 +64,7 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
         raise InputError(f"{address}: {_first_line(error)}; check the address, and how you log in there") from error
     if not found and not tables:
         raise InputError(f"{address}: matches nothing; check the address")
-    refused = [Unreadable(f"{origin}/{name}", reading, why_no_rows(table)) for name, table in tables.items()]
+    refused = [Unreadable(f"{origin}/{name}", why_no_rows(table)) for name, table in tables.items()]
     return [
         *refused,
         *(RemoteFile(f"{origin}/{path}", store, path, version, reading) for path, version in sorted(found)),

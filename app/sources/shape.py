@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -17,6 +17,7 @@ from ..milling.decoding.json_objects import check_integer
 from ..milling.decoding.protocol import INTEGER_OUT_OF_RANGE, WRONG_TYPE
 from ..milling.decoding.refusals import refusal
 from ..milling.field_paths import quoted_path
+from ..settings import TopicSettings
 from .conditions import Condition, Finder, Row, columns_of, finder, word
 from .encodings import NULS, UTF_8, why_not
 from .items import Item, Refused, Unmet
@@ -389,39 +390,7 @@ class ShapeOptions:
     """Numbers that are not finite count as null."""
 
 
-class TopicRules(Protocol):
-    """What a raw topic's settings say of its records (`app.settings.TopicSettings`)."""
-
-    @property
-    def text_fields(self) -> tuple[str, ...]:
-        """Names or dotted paths of the text; the first that holds a string."""
-
-    @property
-    def id_field(self) -> str:
-        """Where the id is."""
-
-    @property
-    def metadata_fields(self) -> tuple[str, ...]:
-        """Fields that go with the text."""
-
-    @property
-    def decode(self) -> str:
-        """How records are decoded; ``text`` is no JSON."""
-
-    @property
-    def max_id_bytes(self) -> int:
-        """A longer id is shortened."""
-
-    @property
-    def max_text_bytes(self) -> int | None:
-        """The limit of a text, where one is set."""
-
-    @property
-    def limits(self) -> Limits:
-        """Beyond these, a document is refused."""
-
-
-def shape_for(topic: TopicRules, max_record_bytes: int, options: ShapeOptions | None = None) -> Shape:
+def shape_for(topic: TopicSettings, max_record_bytes: int, options: ShapeOptions | None = None) -> Shape:
     """Return how documents for a raw topic are made, by the settings of that topic and the options.
 
     A topic that is decoded as ``text`` gets plain text whatever the options: JSON would be tokenized as it is.

@@ -6,7 +6,7 @@ Only `look_at_sources` reads files.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple
 
 import xxhash
 
-from .file_sources import FileSource
-from .items import DocumentSource, ItemChunk, Place, Refused
+from .file_sources import FileSource, Unreadable
+from .items import DocumentSource
 from .reading_order import READERS
 
 PIECE_BYTES: Final = 1 << 20
@@ -51,23 +51,6 @@ class KnownSource(NamedTuple):
     """Where these lines end."""
     sent_now: bool = True
     """Whether this part of the run sends what is between `byte` and `size`."""
-
-
-class GoneSource:
-    """A source that is gone, and of which everything was sent: it keeps its place in the order."""
-
-    size = 0
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def signature(self) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def chunks(self, start: Place) -> Iterator[ItemChunk]:
-        """Yield a refusal: there is nothing to read."""
-        yield ItemChunk([Refused(self.name, "cannot be read: it is gone", broken=True)], start, 0, 0, last=True)
 
 
 class FilePrefix(NamedTuple):
@@ -274,6 +257,6 @@ def sources_to_send(seen: Sequence[KnownSource], sources: Sequence[DocumentSourc
     for name, one in zip(numbered_names(one.name for one in seen), seen, strict=True):
         if not one.sent_now:
             continue
-        source = there.get(name) or GoneSource(one.name)
+        source = there.get(name) or Unreadable(one.name, "cannot be read: it is gone")
         found.append(source.part(one.entry, one.byte, one.size) if isinstance(source, FileSource) else source)
     return found

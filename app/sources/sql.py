@@ -102,10 +102,7 @@ class SqlSource:
 
         """
         chunker = Chunker(self._reading.shape, self.name, start)
-        entries, mapping = self._entries(start), self._reading.mapping
-        for items in chunker.chunks(entries if mapping is None else mapping.of(entries, name=self.name)):
-            yield chunker.chunk(items, 0)
-        yield chunker.chunk(chunker.rest, 0, last=True)
+        yield from chunker.all(self._reading.mapped(self._entries(start), self.name))
 
     def _entries(self, start: Place) -> Iterator[Entry]:
         rows = _Hashed(self._rows())

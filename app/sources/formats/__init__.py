@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
-from ..items import Bad, Content, Entry, File, Format, Needs, Text, library
+from ..items import Format, library
 from .columnar import read_arrow, read_parquet
 from .json_values import read_json
 from .tables import read_csv, read_tsv
@@ -67,20 +67,3 @@ def require(kinds: Iterable[str]) -> None:
     """
     for kind in sorted(set(kinds) & set(LIBRARIES)):
         library(*LIBRARIES[kind])
-
-
-__all__ = [
-    "BY_CHOICE",
-    "BY_SUFFIX",
-    "CHOICES",
-    "Bad",
-    "Choice",
-    "Content",
-    "Entry",
-    "File",
-    "Format",
-    "Needs",
-    "Text",
-    "kind_of",
-    "require",
-]

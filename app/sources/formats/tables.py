@@ -8,10 +8,10 @@ import csv
 import re
 from collections.abc import Iterator
 from functools import partial
-from io import SEEK_CUR, BufferedReader, BytesIO, RawIOBase
+from io import SEEK_CUR, BufferedReader, BytesIO
 from typing import Any, Final
 
-from ..compressed import BUFFER_BYTES
+from ..compressed import BUFFER_BYTES, Made, pieces_of
 from ..encodings import why_not
 from ..items import Bad, Entry, File, Format, Needs, Place
 
@@ -79,8 +79,8 @@ class _Table:
         self.delimiter = needs.delimiter or (said[1].decode("latin-1") if said else "\t" if tabs else ",")
         self._skipped = bool(said)
         if b"\r" in first.rstrip(b"\r\n"):
+            self._stream = BufferedReader(Made(file.stream, _with_line_feeds, len(first)), BUFFER_BYTES)
             first = first.replace(b"\r", b"\n")
-            self._stream = BufferedReader(_ReturnsAsLineEnds(file.stream), BUFFER_BYTES)
         self._again = BytesIO(first)
         self._is_past = False  # whether something behind what is read again was read
         self._row = bytearray()
@@ -184,28 +184,9 @@ class _Table:
         return f"{what}; where quotes are a part of the text: --quote none{backslash}"
 
 
-class _ReturnsAsLineEnds(RawIOBase):
-    """The bytes of a file whose lines end with a carriage return, each such byte as a line feed."""
-
-    def __init__(self, stream: "BufferedReader[Any]") -> None:
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._stream.read1(len(buffer)).replace(b"\r", b"\n")
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
+def _with_line_feeds(stream: "BufferedReader[Any]") -> Iterator[bytes]:
+    """Yield the bytes of a file whose lines end with a carriage return, each such byte as a line feed."""
+    return (piece.replace(b"\r", b"\n") for piece in pieces_of(stream))
 
 
 read_csv: Final[Format] = partial(_read, tabs=False)

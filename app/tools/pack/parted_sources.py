@@ -122,9 +122,10 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
     entries: list[tuple[int, int, int, int]] = []
     others: list[Outcome] = []
     keys: list[bytes | None] = []
-    with FileIO(part.path) as file:
+    with BoundedFile(part.path) as file:
         start, stop = (_line_start(file.fileno(), at) for at in (part.begin, part.end))
-        stream = BufferedReader(BoundedFile(file, stop), BUFFER_BYTES)
+        file.end = stop
+        stream = BufferedReader(file, BUFFER_BYTES)
         quick, keyed = shape.quick, shape.key is not None
         for number, begin, end, line in read_lines(stream, needs.limit, Place(0, start)):
             outcome = shape.too_long("") if line is None else quick(line) or shape.of_json("", line)
@@ -209,9 +210,7 @@ class PartedSource:
         """Yield the file's items, as `FileSource.chunks` does; values that are in the file are `FileSlice`."""
         chunker = Chunker(self.source.reading.shape, self.name, start)
         try:
-            for items in chunker.chunks(self._entries(start)):
-                yield chunker.chunk(items, self._read(chunker.place))
-            yield chunker.chunk(chunker.rest, self.size, last=True)
+            yield from chunker.all(self._entries(start), lambda: self._read(chunker.place), self.size)
         except DAMAGE as error:
             yield broken_chunk(chunker, error)
 

@@ -28,7 +28,7 @@ def reading_of(
     """Return how sources are read."""
     own = settings or Settings(max_id_bytes=1000)
     shape = shape_for(own.for_topic("raw"), own.max_record_bytes, ShapeOptions(**options))
-    return Reading(shape, choice, mapping, delimiter, encoding)
+    return Reading(shape, choice, mapping, encoding, delimiter=delimiter)
 
 
 def found_in(reading: Reading, *paths: Path | str) -> list[Item | Refused]:

@@ -28,9 +28,8 @@ from tokenmill.app.sources import Item, Refused, ShapeOptions, shape_for
 from tokenmill.app.sources.compressed import MEMORY_BYTES
 from tokenmill.app.sources.contents import look_at, open_file
 from tokenmill.app.sources.file_sources import FileSource
-from tokenmill.app.sources.formats import Bad, Entry, Text
 from tokenmill.app.sources.formats.text import read_text
-from tokenmill.app.sources.items import File, Needs, Place
+from tokenmill.app.sources.items import Bad, Entry, File, Needs, Place, Text
 from tokenmill.errors import RecordError
 
 ROWS = [{"id": f"n{number}", "text": f"text {number}"} for number in range(9)]

@@ -21,8 +21,8 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Refused, find_sources
 from tokenmill.app.sources.conditions import Condition
 from tokenmill.app.sources.file_sources import CHUNK_BYTES, Chunker, FileSource, read_items
-from tokenmill.app.sources.formats import Bad, Choice, Entry, Text
-from tokenmill.app.sources.items import Place
+from tokenmill.app.sources.formats import Choice
+from tokenmill.app.sources.items import Bad, Entry, Place, Text
 from tokenmill.app.sources.mapping import Mapping
 from tokenmill.app.sources.shape import fit_id
 from tokenmill.app.tools.produce import Summary, dry_run

@@ -15,8 +15,7 @@ import pytest
 from tests.app.sources.files import as_lines, write_csv, write_gzip, write_jsonl
 from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tokenmill.app.sources import Item, Refused, find_sources, read_items
-from tokenmill.app.sources.formats import Entry, Text
-from tokenmill.app.sources.items import Place
+from tokenmill.app.sources.items import Entry, Place, Text
 from tokenmill.app.sources.mapping import BATCH, BATCH_BYTES, Mapping, physical_cores
 from tokenmill.app.sources.reading_order import AHEAD_BYTES
 from tokenmill.errors import InputError

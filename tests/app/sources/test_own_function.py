@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.sources.maps import shout, shout_all
-from tokenmill.app.sources.own_function import Wrong, find_function, made_of, made_of_list
+from tokenmill.app.sources.own_function import Wrong, find_function, made_of_list
 from tokenmill.errors import InputError
+
+
+def made_of(function: Callable[[Any], Any], row: dict[str, Any]) -> Any:
+    """Return what a function that takes rows makes of one, as it is called."""
+    (made,) = made_of_list(lambda rows: [function(rows[0])], [pickle.dumps(row)])
+    return made
 
 
 def packed(texts: Sequence[str]) -> list[bytes]:
