@@ -435,7 +435,7 @@ class DataRank(NamedTuple):
         if rank is None and world_size is None:
             return cls._found() or cls(0, 1, is_assumed=True)
         if rank is None and cls._found() is None:
-            log.warning("world_size is %s without a rank, so this process reads as rank 0: give both", world_size)
+            log.warning("world_size is %s without a rank, so this reads as rank 0: give both", shown(world_size))
             return cls(0, world_size)
         given, other = (("rank", rank), "world_size") if world_size is None else (("world_size", world_size), "rank")
         raise InputError(f"{given[0]} is {shown(given[1])}, without {other}: {_BOTH}")

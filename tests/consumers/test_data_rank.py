@@ -192,7 +192,7 @@ def test_half_a_rank_is_refused(there: Path, reader: str) -> None:
 def test_the_number_of_ranks_alone_is_taken_with_a_warning(there: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where nobody knows of several, this is the first."""
     assert by_batches(there, world_size=2) == by_batches(there, rank=0, world_size=2)
-    assert "world_size is 2 without a rank, so this process reads as rank 0" in caplog.text
+    assert "world_size is 2 without a rank, so this reads as rank 0" in caplog.text
 
 
 def test_who_opened_too_early_is_told(there: Path) -> None:

@@ -12,17 +12,16 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 from unicodedata import combining, is_normalized, normalize, unidata_version
 
 from tokenmill.documents import MAX_TOKENIZED_BYTES, Document
 from tokenmill.errors import RecordError
-from tokenmill.parameters import describe_step
 
 from ..document_columns import DocumentColumns
 from ..native_calls import shown_error
 from ..tokenizers.protocol import TOKENIZER_FAILED
-from .protocol import Answer, Rejected, each_alone
+from .protocol import Answer, EachAlone, Rejected, each_alone
 
 EMPTY: Final = "empty"
 """Filter reason: no text, or nothing but white space."""
@@ -32,10 +31,7 @@ EMPTY: Final = "empty"
 class NotEmpty:
     """Filters out text that is empty or nothing but white space (`str.isspace`)."""
 
-    @property
-    def name(self) -> str:
-        """``not_empty``."""
-        return "not_empty"
+    name: ClassVar[str] = "not_empty"
 
     def describe(self) -> dict[str, Any]:
         """Return the name; there is no parameter."""
@@ -60,12 +56,9 @@ TOO_SHORT: Final = "min_chars"
 class MinChars:
     """Filters out text of fewer than ``characters`` characters (Unicode code points, white space included)."""
 
-    characters: int
+    name: ClassVar[str] = "min_chars"
 
-    @property
-    def name(self) -> str:
-        """``min_chars``."""
-        return "min_chars"
+    characters: int
 
     def describe(self) -> dict[str, Any]:
         """Return the name and the number."""
@@ -95,12 +88,9 @@ LONG_RUN: Final = 512
 class Normalize:
     """Brings the text into one normalisation form."""
 
-    form: Form
+    name: ClassVar[str] = "normalize"
 
-    @property
-    def name(self) -> str:
-        """``normalize``."""
-        return "normalize"
+    form: Form
 
     def describe(self) -> dict[str, Any]:
         """Return the form, and the Unicode version that this Python knows.
@@ -172,15 +162,12 @@ normalized in slices of this length: the library takes 17 bytes of memory for ea
 class NormalizedLength:
     """Refuses texts that normalizing makes longer than a limit."""
 
+    name: ClassVar[str] = "normalized_length"
+
     max_bytes: int
     """Of the normalized text in UTF-8."""
     normalize: Callable[[str], str] | None = None
     """What the tokenizer does to a text first (`milling.tokenizers.vocabulary`); None: nothing."""
-
-    @property
-    def name(self) -> str:
-        """``normalized_length``."""
-        return "normalized_length"
 
     def describe(self) -> dict[str, Any]:
         """Return the limit."""
@@ -234,8 +221,10 @@ def normalized_limit(max_text_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class LengthStep:
+class LengthStep(EachAlone):
     """Keeps texts whose numbers of characters, words and lines are within bounds."""
+
+    name: ClassVar[str] = "length"
 
     min_chars: int = 0
     """Fewest characters (Unicode code points)."""
@@ -257,15 +246,6 @@ class LengthStep:
             if low < 0 or (high is not None and high < low):
                 raise ValueError(f"no text has between {low} and {high} {unit}: correct min_{unit} or max_{unit}")
 
-    @property
-    def name(self) -> str:
-        """``length``."""
-        return "length"
-
-    def describe(self) -> dict[str, Any]:
-        """Return name, version and all bounds."""
-        return describe_step(self, version=1)
-
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document; or the reason ``min_chars``, ``max_chars``, … of the first bound that it is not within.
 
@@ -281,10 +261,6 @@ class LengthStep:
             if high is not None and found > high:
                 return Rejected(f"max_{unit}", f"{found:,} {unit}, more than {high:,}")
         return document
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)
 
     def _bounds(self, unit: str) -> tuple[int, int | None]:
         return getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")

@@ -4,32 +4,22 @@ A rule of mC4 (Xue et al. 2021, https://arxiv.org/abs/2010.11934) as datatrove 0
 with its fixed numbers. Its reason, "< 3 paragraphs", is ``too_few_paragraphs`` here.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from tokenmill.documents import Document
-from tokenmill.parameters import describe_step
 
-from ..document_columns import DocumentColumns
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 MIN_PARAGRAPHS: Final = 3
 MIN_PARAGRAPH_CHARACTERS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class C4Paragraph:
+class C4Paragraph(EachAlone):
     """Keeps texts with at least three lines of 200 characters or more; a line feed ends a line."""
 
-    @property
-    def name(self) -> str:
-        """``c4_paragraph``."""
-        return "c4_paragraph"
-
-    def describe(self) -> dict[str, Any]:
-        """Return name and version; there are no parameters."""
-        return describe_step(self, version=1)
+    name: ClassVar[str] = "c4_paragraph"
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document, or the reason ``too_few_paragraphs``."""
@@ -38,7 +28,3 @@ class C4Paragraph:
             detail = f"{found} lines of {MIN_PARAGRAPH_CHARACTERS} characters, fewer than {MIN_PARAGRAPHS}"
             return Rejected("too_few_paragraphs", detail)
         return document
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)

@@ -5,16 +5,14 @@ Rules of C4 (Raffel et al. 2020, https://jmlr.org/papers/v21/20-074.html, sectio
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tokenmill.documents import Document
 from tokenmill.parameters import describe_step
 
 from ..curation.words import english
-from ..document_columns import DocumentColumns
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 _CITATION: Final = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 _END_PUNCTUATION: Final = (".", "?", "!", '"', "'")
@@ -29,8 +27,10 @@ _POLICIES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class C4Quality:
+class C4Quality(EachAlone):
     """Removes lines, and filters out documents that break a rule as a whole or have too few sentences left."""
+
+    name: ClassVar[str] = "c4_quality"
 
     split_paragraph: bool = True
     """Whether lines are looked at (`str.splitlines`), or else sentences."""
@@ -52,11 +52,6 @@ class C4Quality:
     """Whether a document is filtered out that has an opening curly bracket in a line that would be left."""
     filter_policy: bool = True
     """Whether lines are removed that speak of cookies, privacy policy or terms of use."""
-
-    @property
-    def name(self) -> str:
-        """``c4_quality``."""
-        return "c4_quality"
 
     def describe(self) -> dict[str, Any]:
         """Return name, version, all parameters, and whose sentences these are."""
@@ -90,10 +85,6 @@ class C4Quality:
                 return Rejected("too_few_sentences", detail)
         left = ("\n" if self.split_paragraph else " ").join(kept).strip()
         return document if left == text else document._replace(text=left)
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that change or are filtered out."""
-        return each_alone(self, documents)
 
     def _long_enough(self, line: str) -> str | None:
         """Return the line without citations; None if its words or its end say that it is no sentence."""

@@ -4,27 +4,23 @@ The function takes a `Document` and returns one, or a reason or None to filter i
 has the rules for it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tokenmill.documents import Document, Limits
 
-from ..document_columns import DocumentColumns
 from ..user_function import UserFunction, open_user_function
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class CustomStep:
+class CustomStep(EachAlone):
     """Calls a user's function and lets only documents and known reasons out of it."""
 
-    function: UserFunction
+    name: ClassVar[str] = "function"
 
-    @property
-    def name(self) -> str:
-        """``function``."""
-        return "function"
+    function: UserFunction
 
     def describe(self) -> dict[str, Any]:
         """Return the import path and the version that the function's author states."""
@@ -40,10 +36,6 @@ class CustomStep:
         """
         answer = self.function(document)
         return Rejected(answer) if isinstance(answer, str) else answer
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Call the function for each document."""
-        return each_alone(self, documents)
 
 
 def open_function(path: str, *, metadata_fields: Sequence[str], limits: Limits) -> CustomStep:

@@ -7,7 +7,7 @@ of these runs, so the evaluation texts themselves are not on the control topic.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,9 @@ import orjson
 import xxhash
 
 from tokenmill.documents import Document
-from tokenmill.parameters import ListFile, describe_step
+from tokenmill.parameters import ListFile
 
-from ..document_columns import DocumentColumns
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 CONTAMINATED: Final = "contaminated"
 """Filter reason: the text has runs of words of an evaluation text."""
@@ -30,12 +29,14 @@ _HASH: Final = np.dtype("<u8")
 
 
 @dataclass(frozen=True, slots=True)
-class Decontaminate:
+class Decontaminate(EachAlone):
     """Filters out texts with more than a few runs of words that stand in texts of evaluation sets.
 
     Words are runs of letters, digits and ``_`` in small letters; white space and punctuation do not count. A run is
     known by a hash of 64 bits: with a million runs in the list, one run of words in 2 x 10^13 is mistaken for another.
     """
+
+    name: ClassVar[str] = "decontaminate"
 
     texts: ListFile
     """A file with the evaluation sets: a text a line, or a JSON object a line, each of whose texts counts by itself.
@@ -58,15 +59,6 @@ class Decontaminate:
             raise ValueError("texts: the list is damaged")
         object.__setattr__(self, "_runs", np.frombuffer(self.texts.content, _HASH))
 
-    @property
-    def name(self) -> str:
-        """``decontaminate``."""
-        return "decontaminate"
-
-    def describe(self) -> dict[str, Any]:
-        """Return name, version and parameters, with the hash of the list."""
-        return describe_step(self, version=1)
-
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document, or the reason `CONTAMINATED`."""
         words = _split(document.text)
@@ -80,10 +72,6 @@ class Decontaminate:
         first = int(known.argmax())
         said = " ".join(words[first : first + self.n_grams])
         return Rejected(CONTAMINATED, f"{matches:,} runs of {self.n_grams} words, the first is {said!r}")
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)
 
 
 def run_hashes(words: list[str], size: int) -> npt.NDArray[np.uint64]:

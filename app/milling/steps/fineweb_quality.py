@@ -4,26 +4,26 @@ Rules of FineWeb (Penedo et al. 2024, https://arxiv.org/abs/2406.17557, section 
 ``FineWebQualityFilter``: the same parameters, defaults, reasons and order.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tokenmill.documents import Document
 from tokenmill.parameters import describe_step
 
 from ..curation.words import TERMINAL, english
-from ..document_columns import DocumentColumns
 from .gopher_quality import share
 from .gopher_repetition import repetitions
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class FinewebQuality:
+class FinewebQuality(EachAlone):
     """Filters by lines: how they end, how long they are, how many repeat, how many there are for the words.
 
     A line feed ends a line. Lines of white space alone do not count, except in ``new_line_ratio``.
     """
+
+    name: ClassVar[str] = "fineweb_quality"
 
     line_punct_thr: float = 0.12
     """Smallest share of lines that end with one of ``stop_chars``; white space behind it hides it."""
@@ -40,11 +40,6 @@ class FinewebQuality:
     new_line_ratio: float = 0.3
     """Most line feeds for each word."""
 
-    @property
-    def name(self) -> str:
-        """``fineweb_quality``."""
-        return "fineweb_quality"
-
     def describe(self) -> dict[str, Any]:
         """Return name, version, all parameters, and whose words these are."""
         return describe_step(self, version=1, words=english().describe())
@@ -59,10 +54,6 @@ class FinewebQuality:
         if not lines:
             return Rejected("empty", "no line has text")
         return self._by_lines(lines, len(text) - text.count("\n")) or self._by_words(text) or document
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)
 
     def _by_lines(self, lines: list[str], characters: int) -> Rejected | None:
         stops = tuple(TERMINAL) if self.stop_chars is None else self.stop_chars

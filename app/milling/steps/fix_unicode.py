@@ -1,20 +1,18 @@
 """The step ``fix_unicode``: ftfy repairs text that was decoded in the wrong way, as "â€œ" for a quotation mark."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 from unicodedata import unidata_version
 
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 from tokenmill.parameters import describe_step
 
-from ..document_columns import DocumentColumns
 from ..native_calls import shown_error
 from .basic import with_sorted_marks
-from .protocol import Answer, each_alone
+from .protocol import EachAlone
 
 FIX_FAILED: Final = "fix_unicode_failed"
 """Dead-letter reason: ftfy raised over the text."""
@@ -26,8 +24,10 @@ _MAY_CHANGE: Final = re.compile(r"[^\t\n\x20-\x25\x27-\x7e]")
 
 
 @dataclass(frozen=True, slots=True)
-class FixUnicode:
+class FixUnicode(EachAlone):
     """Repairs text with ftfy, whose parameters have these names; the defaults are those of datatrove 0.10."""
+
+    name: ClassVar[str] = "fix_unicode"
 
     fix_encoding: bool = True
     """Undo decoding in a wrong character set."""
@@ -68,11 +68,6 @@ class FixUnicode:
         )
         object.__setattr__(self, "_config", config)
 
-    @property
-    def name(self) -> str:
-        """``fix_unicode``."""
-        return "fix_unicode"
-
     def describe(self) -> dict[str, Any]:
         """Return name, version, parameters, and the versions of ftfy and of Unicode that decide the answers."""
         return describe_step(self, version=1, ftfy=version("ftfy"), unicode=unidata_version)
@@ -98,7 +93,3 @@ class FixUnicode:
         except Exception as error:
             raise RecordError(FIX_FAILED, shown_error(error)) from error
         return document if text == document.text else document._replace(text=text)
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that change, or over which ftfy raises."""
-        return each_alone(self, documents)

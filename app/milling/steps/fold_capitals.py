@@ -5,15 +5,12 @@ capitals takes English ones for Japanese.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from tokenmill.documents import Document
-from tokenmill.parameters import describe_step
 
-from ..document_columns import DocumentColumns
-from .protocol import Answer, each_alone
+from .protocol import EachAlone
 
 _CASED: Final = (*range(0x590), *range(0x1E00, 0x2000))
 """Latin, Greek, Cyrillic and Armenian: no release of Unicode adds letters there, so the rule stays what it is."""
@@ -33,23 +30,12 @@ def folded(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FoldCapitals:
+class FoldCapitals(EachAlone):
     """Writes a text in small letters where more than half of its letters are capitals."""
 
-    @property
-    def name(self) -> str:
-        """``fold_capitals``."""
-        return "fold_capitals"
-
-    def describe(self) -> dict[str, Any]:
-        """Return name and version."""
-        return describe_step(self, version=1)
+    name: ClassVar[str] = "fold_capitals"
 
     def __call__(self, document: Document) -> Document:
         """Return the document with its text folded."""
         text = folded(document.text)
         return document if text is document.text else document._replace(text=text)
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that change."""
-        return each_alone(self, documents)

@@ -5,22 +5,22 @@ Rules of Gopher (Rae et al. 2021, https://arxiv.org/abs/2112.11446, appendix A1)
 without words and ``min_doc_words = 0``), shares here are 0.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import nan
-from typing import Any
+from typing import Any, ClassVar
 
 from tokenmill.documents import Document
 from tokenmill.parameters import describe_step
 
 from ..curation.words import SYMBOLS, english
-from ..document_columns import DocumentColumns
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class GopherQuality:
+class GopherQuality(EachAlone):
     """Filters by counts of words, symbols and lines; a bound that is 0 or null is not looked at."""
+
+    name: ClassVar[str] = "gopher_quality"
 
     min_doc_words: int | None = 50
     """Fewest words, those of symbols alone left aside."""
@@ -43,11 +43,6 @@ class GopherQuality:
     stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
     """The stop words."""
 
-    @property
-    def name(self) -> str:
-        """``gopher_quality``."""
-        return "gopher_quality"
-
     def describe(self) -> dict[str, Any]:
         """Return name, version, all parameters, and whose words these are."""
         return describe_step(self, version=1, words=english().describe())
@@ -62,10 +57,6 @@ class GopherQuality:
             or self._by_content(words)
             or document
         )
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)
 
     def _by_length(self, words: tuple[str, ...]) -> Rejected | None:
         lengths = [len(word) for word in words if not SYMBOLS.issuperset(word)]

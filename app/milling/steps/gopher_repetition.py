@@ -9,14 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tokenmill.documents import Document
 from tokenmill.parameters import describe_step
 
 from ..curation.words import english
-from ..document_columns import DocumentColumns
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 MAX_N: Final = 32
 """Most words of a sequence: each is put together again at every word, so a larger one costs more of time and memory."""
@@ -25,8 +24,10 @@ _LINE_ENDS: Final = re.compile(r"\n+")
 
 
 @dataclass(frozen=True, slots=True)
-class GopherRepetition:
+class GopherRepetition(EachAlone):
     """Filters by the share of what occurs again; a bound of lines or paragraphs that is 0 or null is not looked at."""
+
+    name: ClassVar[str] = "gopher_repetition"
 
     dup_line_frac: float | None = 0.3
     """Largest share of lines that occurred before."""
@@ -48,11 +49,6 @@ class GopherRepetition:
                 if not 1 <= n <= MAX_N:
                     raise ValueError(f"{parameter} has sequences of {n} words: set n to 1 to {MAX_N}")
 
-    @property
-    def name(self) -> str:
-        """``gopher_repetition``."""
-        return "gopher_repetition"
-
     def describe(self) -> dict[str, Any]:
         """Return name, version, all parameters, and whose words these are."""
         return describe_step(self, version=1, words=english().describe())
@@ -73,10 +69,6 @@ class GopherRepetition:
             or self._by_sequences(english().words(text), len(text))
             or document
         )
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)
 
     def _by_sequences(self, words: tuple[str, ...], characters: int) -> Rejected | None:
         for n, bound in self.top_n_grams:

@@ -5,21 +5,20 @@ brings: the small form of the model that FineWeb's pipeline uses. Nothing is dow
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from tokenmill.documents import Document, Limits, Scalar
 from tokenmill.parameters import describe_step
 
-from ..document_columns import DocumentColumns
 from .fold_capitals import folded
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 LANGUAGE_FIELD: Final = "language"
 SCORE_FIELD: Final = "language_score"
@@ -57,8 +56,10 @@ _LIBRARY: Final = "fasttext-predict-v2" if sys.version_info >= (3, 14) else "fas
 
 
 @dataclass(frozen=True, slots=True)
-class LanguageStep:
+class LanguageStep(EachAlone):
     """Keeps texts in some languages; the beginning of a text decides, in small letters where most are capitals."""
+
+    name: ClassVar[str] = "language"
 
     languages: tuple[str, ...] = ()
     """Codes of the languages that are kept, as ``en`` (ISO 639-1, or 639-3 where there is none); none: all of them."""
@@ -83,11 +84,6 @@ class LanguageStep:
             if code not in CODES:
                 known = ", ".join(sorted(CODES))
                 raise ValueError(f'languages: the model knows no "{code}"; it knows {known}')
-
-    @property
-    def name(self) -> str:
-        """``language``."""
-        return "language"
 
     def describe(self) -> dict[str, Any]:
         """Return name, version, parameters, the model's hash and the version of the library that runs it."""
@@ -145,10 +141,6 @@ class LanguageStep:
     def asked(self, text: str) -> str:
         """Return the text as the model is asked about it, which has hardly seen capitals."""
         return text if self._rules == 1 else folded(text)
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that change or are filtered out."""
-        return each_alone(self, documents)
 
 
 MAX_BEGINNING: Final = 100_000

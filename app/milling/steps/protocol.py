@@ -1,12 +1,14 @@
 """What every step promises, and how a step that decides document by document answers for many."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
+from tokenmill.parameters import describe_step
 
 from ..document_columns import DocumentColumns
 
@@ -58,6 +60,29 @@ class Step(Protocol):
         later, so what was computed of them may be kept for the next step.
         """
         ...
+
+
+class EachAlone(ABC):
+    """What steps have alike that look at one document at a time, and that their parameters decide entirely."""
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    """What the step is called in settings and logs."""
+    version: ClassVar[int] = 1
+    """Raised with every change of an answer."""
+
+    @abstractmethod
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return what becomes of the document, as `Step` says."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, version and all parameters."""
+        return describe_step(self, version=self.version)
+
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Return the index and the answer of each document that does not stay as it is, ascending."""
+        return each_alone(self, documents)
 
 
 def each_alone(

@@ -1,15 +1,13 @@
 """The step ``regex``: documents in which a pattern is found are filtered out, or the others are."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tokenmill.documents import Document
 from tokenmill.parameters import describe_step
 
-from ..document_columns import DocumentColumns
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 MATCHED: Final = "matched"
 """Filter reason: the pattern was found."""
@@ -20,11 +18,13 @@ PATTERN_MEMORY: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class RegexStep:
+class RegexStep(EachAlone):
     """Filters by a regular expression in RE2's syntax, which is matched in time linear in the text.
 
     RE2 never backtracks, so no pattern explodes. It has no back references and no look-around.
     """
+
+    name: ClassVar[str] = "regex"
 
     regex_exp: str
     """The pattern, found anywhere in the text; ``(?i)`` at its beginning ignores case, ``(?m)`` lets ^ and $ mean
@@ -36,11 +36,6 @@ class RegexStep:
     def __post_init__(self) -> None:
         """Compile the pattern."""
         object.__setattr__(self, "_pattern", _compiled(self.regex_exp))
-
-    @property
-    def name(self) -> str:
-        """``regex``."""
-        return "regex"
 
     def describe(self) -> dict[str, Any]:
         """Return name, version, parameters and the version of RE2."""
@@ -54,10 +49,6 @@ class RegexStep:
         if found is None:
             return Rejected(NOT_MATCHED)
         return Rejected(MATCHED, f"at byte {found.start():,}: {found.group()[:100].decode(errors='replace')!r}")
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)
 
 
 def _compiled(pattern: str) -> Any:

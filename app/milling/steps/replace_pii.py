@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from tokenmill.documents import Document
 from tokenmill.parameters import describe_step
 
-from ..document_columns import DocumentColumns
-from .protocol import Answer, each_alone
+from .protocol import EachAlone
 
 RULES: Final = 2
 """Version of the rules; since 2, an address is a whole number of four parts (`ReplacePii.by_rules`)."""
@@ -50,8 +49,10 @@ _PUBLIC_AFTER_ALL: Final = frozenset(map(IPv4Address, ("192.0.0.9", "192.0.0.10"
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacePii:
+class ReplacePii(EachAlone):
     """Replaces e-mail addresses and IPv4 addresses; a function of the document alone."""
+
+    name: ClassVar[str] = "replace_pii"
 
     remove_emails: bool = True
     """Replace e-mail addresses."""
@@ -64,11 +65,6 @@ class ReplacePii:
     ip_replacement: str = "22.214.171.124"
     """What stands in place of each IP address; the default answered nobody when datatrove chose it."""
     _rules: int = field(default=RULES, repr=False, compare=False)
-
-    @property
-    def name(self) -> str:
-        """``replace_pii``."""
-        return "replace_pii"
 
     def describe(self) -> dict[str, Any]:
         """Return name, version and all parameters."""
@@ -88,10 +84,6 @@ class ReplacePii:
             found = _addresses(text, address, public=self.only_remove_public_ips)
             text = _replaced(text, found, self.ip_replacement)
         return document if text == document.text else document._replace(text=text)
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that change."""
-        return each_alone(self, documents)
 
 
 def _emails(text: str) -> Iterator[tuple[int, int]]:

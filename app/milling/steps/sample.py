@@ -1,16 +1,13 @@
 """The step ``sample``: a share of the documents is kept, chosen by a hash of each document's id."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import ClassVar, Final, Literal
 
 import xxhash
 
 from tokenmill.documents import Document
-from tokenmill.parameters import describe_step
 
-from ..document_columns import DocumentColumns
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 NOT_CHOSEN: Final = "not_chosen"
 """Filter reason: the document is outside the share."""
@@ -19,8 +16,10 @@ _HASHES: Final = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
-class SampleStep:
+class SampleStep(EachAlone):
     """Keeps a share of the documents: the same ones in every run, whatever their order."""
+
+    name: ClassVar[str] = "sample"
 
     rate: float = 0.5
     """Share that is kept, from 0 to 1."""
@@ -36,15 +35,6 @@ class SampleStep:
         if not 0 <= self.seed < _HASHES:
             raise ValueError(f"seed = {self.seed}: it must be from 0 to 2^64 - 1")
 
-    @property
-    def name(self) -> str:
-        """``sample``."""
-        return "sample"
-
-    def describe(self) -> dict[str, Any]:
-        """Return name, version and all parameters."""
-        return describe_step(self, version=1)
-
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document, or the reason `NOT_CHOSEN`.
 
@@ -54,7 +44,3 @@ class SampleStep:
         content = str(document.id) if named else document.text
         chosen = xxhash.xxh3_64_intdigest(content.encode(), self.seed) < int(self.rate * _HASHES)
         return document if chosen else Rejected(NOT_CHOSEN)
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)

@@ -5,24 +5,25 @@ by the public suffix list; here an entry stands for itself and all that ends wit
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from tokenmill.documents import Document, Limits
-from tokenmill.parameters import ListFile, describe_step, list_entries
+from tokenmill.parameters import ListFile, list_entries
 
-from ..document_columns import DocumentColumns
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 _BETWEEN: Final = re.compile(r"[^a-z0-9]+")
 _List = tuple[str, ...] | ListFile
 
 
 @dataclass(frozen=True, slots=True)
-class UrlStep:
+class UrlStep(EachAlone):
     """Filters by a field that holds the document's address; each list stands in the settings, or in a file."""
+
+    name: ClassVar[str] = "url"
 
     extra_domains: tuple[str, ...] | ListFile = ()
     """Domains: ``example.com`` stands for ``www.example.com``, too. Reason ``domain``."""
@@ -67,15 +68,6 @@ class UrlStep:
         )
         object.__setattr__(self, "_part_sizes", tuple(sorted({len(part) for part in self._parts})))
 
-    @property
-    def name(self) -> str:
-        """``url``."""
-        return "url"
-
-    def describe(self) -> dict[str, Any]:
-        """Return name, version and parameters; of files, the hashes of their content."""
-        return describe_step(self, version=1)
-
     def within(self, metadata_fields: Sequence[str], limits: Limits) -> Self:  # noqa: ARG002 - the protocol
         """Return the step itself.
 
@@ -104,10 +96,6 @@ class UrlStep:
             return Rejected("soft_blacklisted", ", ".join(sorted(soft)))
         part = self._part_of(_BETWEEN.sub("", lowered))
         return document if part is None else Rejected("blacklisted_subword", part)
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)
 
     def _domain_of(self, url: str) -> str | None:
         labels = _host(url).split(".")

@@ -7,13 +7,12 @@ own, and the answer depends on the document alone.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tokenmill.documents import Document
-from tokenmill.parameters import ListFile, canonical_lines, describe_step, list_entries
+from tokenmill.parameters import ListFile, canonical_lines, list_entries
 
-from ..document_columns import DocumentColumns
-from .protocol import Answer, Rejected, each_alone
+from .protocol import EachAlone, Rejected
 
 REMOVED: Final = "document_removed_with_badwords"
 """Filter reason: the text has words of the list."""
@@ -23,8 +22,10 @@ MAX_PHRASE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class WordsStep:
+class WordsStep(EachAlone):
     """Filters out texts in which words or phrases of a list stand, capitals or not."""
+
+    name: ClassVar[str] = "words"
 
     words: tuple[str, ...] | ListFile
     """The words and phrases, or a file with one a line. Words are runs of letters, digits and ``_``; for scripts that
@@ -50,15 +51,6 @@ class WordsStep:
         object.__setattr__(self, "_phrases", phrases)
         object.__setattr__(self, "_lengths", ordered)
 
-    @property
-    def name(self) -> str:
-        """``words``."""
-        return "words"
-
-    def describe(self) -> dict[str, Any]:
-        """Return name, version and parameters; of a file, the hash of its content."""
-        return describe_step(self, version=1)
-
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document, or the reason `REMOVED`.
 
@@ -76,10 +68,6 @@ class WordsStep:
         if listed <= self.max_share * len(words):
             return document
         return Rejected(REMOVED, f"{listed:,} of {len(words):,} words are listed, the first is {first!r}")
-
-    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return those that are filtered out."""
-        return each_alone(self, documents)
 
     def _size_at(self, words: list[str], at: int) -> int:
         """Return the number of words of the longest phrase that stands there; 0 for none."""
