@@ -22,6 +22,7 @@
     │   └── PanicError         13   native code panicked; not over a text, which would be a dead letter
     ├── ClockError             14   the brokers refuse the time by this machine's clock
     ├── RegistryError          15   a schema registry does not answer, or lacks a schema that records name
+    ├── DeadlyRecordError       -   workers died of a record; its partition halts before it, never an exit
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
 
 A message says what is wrong, where (file, offset, setting), and what to do next.
@@ -36,7 +37,7 @@ class TokenMillError(Exception):
     """The root: catch this to catch everything that TokenMill raises on purpose."""
 
     exit_code: ClassVar[int] = 1
-    brief: ClassVar[str] = "its log says why"
+    brief: str = "its log says why"
     """Why a partition halted, without a word of any record: for the answer of a health probe, for example."""
 
     def __init__(self, *message: object) -> None:
@@ -184,6 +185,15 @@ class RegistryError(TokenMillError):
     def __init__(self, message: str, *, definite: bool = False) -> None:
         super().__init__(message)
         self.definite = definite
+
+
+class DeadlyRecordError(TokenMillError):
+    """Workers died while they worked on a record, again and again; its partition halts before it."""
+
+    def __init__(self, message: str) -> None:
+        """Say all of it in brief, too: it names a place and a command, and quotes nothing."""
+        super().__init__(message)
+        self.brief = message
 
 
 class RecordError(TokenMillError):

@@ -29,7 +29,7 @@ from ..broker_contact import CONTACT, is_unreached, no_answer
 from ..settings import ConnectionSettings, Settings
 from .cluster import ends_of
 from .connections import prepare
-from .fetched_batches import whole_batches
+from .fetched_batches import packed_batches, unpacked
 from .security import client_security, refused_time, why_not
 
 METADATA_MAX_AGE_MS: Final = 3000
@@ -161,7 +161,7 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
         "enable_auto_commit": False,
         "fetch_max_wait_ms": FETCH_WAIT_MS,
         "request_timeout_ms": REQUEST_MS,
-        "value_deserializer": whole_batches,
+        "value_deserializer": packed_batches,
     }
     with broker_errors(settings):
         client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
@@ -271,15 +271,10 @@ async def read_batches(
             batches = await client.getmany(partition, timeout_ms=POLL_MS)
         except (OffsetOutOfRangeError, NoOffsetForPartitionError):
             batches = {}
-        records = batches.get(partition, ())
-        if not records:
+        fetched = batches.get(partition, ())
+        if not fetched:
             await _require_range(client, partition, await client.position(partition), end)
-        if records and records[-1].offset >= end:
-            records = [record for record in records if record.offset < end]
-            if records:
-                yield records
-            return
-        if records:
+        if records := unpacked(fetched, end):
             yield records
 
 

@@ -13,8 +13,8 @@ byte that is fetched, takes eight times as long as it must. With the fast path, 
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -167,38 +167,61 @@ class TolerantBatch:
         return iter(records)
 
 
-def whole_batches(value: Any) -> Any:
+def packed_batches(value: Any) -> Any:
     """Return ``value``; as a consumer's ``value_deserializer`` it asks for `FetchedRecords`.
 
-    Only for consumers whose readers take all that a fetch brought, or one record at a time. All others of the process
+    Only for consumers whose readers take all that a fetch brought, by `unpacked` for example. All others of the process
     get aiokafka's own records. Without the fast path it changes nothing.
     """
     return value
 
 
-class FetchedRecords(PartitionRecords):  # type: ignore[misc]  # untyped there
-    """The records of one partition in a fetch, as they are in their batches: without topic and partition.
+class PackedBatch(NamedTuple):
+    """A batch as it was fetched: how much it holds is known once it is unpacked, by whoever is ready for it."""
 
-    For consumers that ask for it (`whole_batches`), which take all of them, or one at a time. Who takes some of them at
-    once (``max_records``) continues with the next one, but its position is the end of a batch.
-    """
+    first: int
+    """The offset of its first record, or a lower one."""
+    end: int
+    """The offset after its last one, or a higher one."""
+    position: int
+    """Records below it are not wanted: a fetch begins with the batch that holds its position."""
+    batch: Any
 
-    def __iter__(self) -> Iterator[Any]:
-        """Return what gives out the records; when it is done, the position is behind the last batch."""
-        records: Iterator[Any] = self._records_iterator
+    def unpack(self) -> list[Any]:
+        """Return the records that are wanted; to be called once.
+
+        Raises:
+            CorruptRecordException: no broker can have taken the batch as it is.
+
+        """
+        records = list(self.batch)
+        if records and records[0].offset < self.position:
+            records = [record for record in records if record.offset >= self.position]
         return records
 
-    def __next__(self) -> Any:
-        """Return the next record; the position is behind it."""
-        record = next(self._records_iterator)
-        self.next_fetch_offset = record.offset + 1
-        return record
 
-    def _unpack_records(self) -> Iterator[Any]:
-        return chain.from_iterable(self._unpack_batches())
+def unpacked(fetched: Iterable[Any], end: int) -> list[Any]:
+    """Return the records below offset ``end`` that a fetch brought, packed or not; what is behind stays packed."""
+    records: list[Any] = []
+    for one in fetched:
+        if not isinstance(one, PackedBatch):
+            records.append(one)
+        elif one.first < end:
+            records += one.unpack()
+    return records if not records or records[-1].offset < end else [one for one in records if one.offset < end]
 
-    def _unpack_batches(self) -> Iterator[list[Any]]:
-        """Yield the records of each batch that are wanted.
+
+class FetchedRecords(PartitionRecords):  # type: ignore[misc]  # untyped there
+    """What a fetch brought of one partition, in its batches; when all is taken, the position is behind the last one.
+
+    For consumers that ask for it (`packed_batches`). To unpack takes as long as the sender of a batch likes, so that it
+    is not done in the event loop of its consumer, which must tell its group that it lives.
+    """
+
+    next_fetch_offset: int
+
+    def _unpack_records(self) -> Iterator[PackedBatch]:
+        """Yield each batch.
 
         Raises:
             CorruptRecordException: a batch is not what the producer sent.
@@ -208,11 +231,8 @@ class FetchedRecords(PartitionRecords):  # type: ignore[misc]  # untyped there
         while batches.has_next():
             batch = batches.next_batch(self._tp, check=self._check_crcs)
             if not self._is_skipped(batch):
-                wanted = self.next_fetch_offset
-                records = list(batch)
-                if records and records[0].offset < wanted:  # a fetch begins with the batch that holds the position
-                    records = [record for record in records if record.offset >= wanted]
-                yield records
+                position = self.next_fetch_offset
+                yield PackedBatch(getattr(batch, "base_offset", position), batch.next_offset, position, batch)
             self.next_fetch_offset = batch.next_offset
 
     def _is_skipped(self, batch: Any) -> bool:
@@ -235,16 +255,16 @@ def read_as_brokers_do() -> None:
 def partition_records(tp: TopicPartition, records: FetchedBatches, *options: Any) -> PartitionRecords:
     """Return the records of a fetch as their consumer wants them; used in place of aiokafka's ``PartitionRecords``.
 
-    The parameters are those of aiokafka's class. Only who asked for whole batches sees our records; all other consumers
+    The parameters are those of aiokafka's class. Only who asked for packed batches gets them; all other consumers
     of the process get aiokafka's, with all that these promise.
     """
-    if whole_batches in options:
+    if packed_batches in options:
         return FetchedRecords(tp, records, *options)
     return PartitionRecords(tp, records, *options)
 
 
-def unpack_whole_batches() -> None:
-    """Let the consumers of this process that ask for it (`whole_batches`) unpack so what they fetch from now on."""
+def hand_out_packed_batches() -> None:
+    """Let the consumers of this process that ask for it (`packed_batches`) unpack so what they fetch from now on."""
     read_as_brokers_do()
     fetcher.PartitionRecords = partition_records
 

@@ -249,9 +249,7 @@ class _Demo:
     def _show_event(self, event: Event) -> None:
         if event.kind == "moved" and self._doing == STARTING:
             return  # the first worker had all partitions until the second one came
-        self._view.say(
-            event.text, {"ended": "red", "deadly record": "red", "took over": "green"}.get(event.kind, "dim")
-        )
+        self._view.say(event.text, {"ended": "red", "took over": "green"}.get(event.kind, "dim"))
 
     def _look(self) -> LiveScene:
         share = f" {self._feeding.share:.0%}" if self._doing == "feeding" else ""

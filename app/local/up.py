@@ -23,13 +23,7 @@ from .live_scene import LiveScene
 from .live_view import LiveView, log_to_file, saying_when_cancelled
 from .local_state import LocalState, program
 
-STYLES: Final = {
-    "ended": "red",
-    "not started": "red",
-    "deadly record": "red",
-    "not served": "red",
-    "took over": "green",
-}
+STYLES: Final = {"ended": "red", "not started": "red", "not served": "red", "took over": "green"}
 LOOK_SECONDS: Final = 1.0
 """Between two looks at whether the broker's process exists; a look reads a file and a line of the kernel's."""
 PAUSE_SECONDS: Final = 10.0

@@ -22,11 +22,11 @@ from ..kafka.security import refused_time
 from ..kafka.topic_needs import LETTERS, Existing, letter_bytes, needed_topics
 from ..kafka.topics import described
 from ..settings import Settings, dead_letter_topic, load_settings, rejected_topic
-from ..supervisor.in_flight import Board
 from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry.worker_metrics import ENGINE, mill_at_zero, steps_at_zero
 from ..worker.ending import end_process
 from ..worker.faust_setup import faust_options
+from ..worker.in_flight import Board
 from ..worker.ownership import FetchedBatch
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp, DurableProducer
@@ -51,7 +51,6 @@ class Mill(StreamWorker[RawPartition]):
     def __init__(self, settings: Settings, app: BatchApp) -> None:
         super().__init__("mill", settings, app)
         self._contexts: dict[str, MillContext] = {}
-        self._board = Board.inherited()
         self._refused: set[str] = set()
         self._eras: EraKeeper | None = None
         self._compaction = CompactionWatch(settings, _topics(settings), self._heed_compaction)
@@ -108,7 +107,7 @@ class Mill(StreamWorker[RawPartition]):
                 for name in (dead_letter_topic(plan.raw_topic), rejected_topic(plan.raw_topic))
                 if name in topics
             },
-            board=self._board,
+            board=Board.inherited(),
             require_partition=PartitionGrowth(self._settings, tokens, self._app.know).require,
             send=self._send,
             partitions=self._partitions,

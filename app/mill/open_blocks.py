@@ -6,7 +6,6 @@ one of them, carries hold the blocks by value, and a resume begins with the last
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import structlog
@@ -44,11 +43,11 @@ class OpenBlockReader:
         raw: TopicPartition,
         stages: Stages,
         skips: frozenset[int],
-        mill: Callable[[Sequence[SourceRecord], Callable[[], None]], Awaitable[None]],
+        mill: Callable[[Sequence[SourceRecord], Callable[[Sequence[SourceRecord]], None]], Awaitable[None]],
     ) -> None:
         """Read with ``client``, which nobody else uses meanwhile.
 
-        ``mill`` is given records and what mills them, which it calls in a thread.
+        ``mill`` is given records and what mills them, which it calls in a thread, with some of them at a time.
         """
         self._client, self._raw, self._stages, self._skips, self._mill = client, raw, stages, skips, mill
 
@@ -66,7 +65,7 @@ class OpenBlockReader:
             async for fetched in read_batches(self._client, self._raw, start, end):
                 records = reopening.wanted(fetched)
                 if records:
-                    await self._mill(records, partial(reopening.take, records))
+                    await self._mill(records, reopening.take)
         return reopening.point()
 
 

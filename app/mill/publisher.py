@@ -217,21 +217,26 @@ def _size(message: Message) -> int:
     return len(message.tokens) + len(message.open_tokens) + len(message.references)
 
 
-async def send_dead_letters(
-    send: Send, topic: LetterTopic, source: TopicPartition, outcomes: Sequence[Outcome]
-) -> None:
-    """Send records of ``source`` with their reasons to ``topic``; return when all in-sync replicas have all of them.
+async def send_letters(send: Send, topic: str, letters: Sequence[tuple[int, WrittenLetter]]) -> None:
+    """Send letters to their partitions of ``topic``; return when all in-sync replicas have all of them.
 
-    They are dead letters, or documents that were filtered out. Each comes at least once: a worker that resumes may send
-    it again, to the same partition of the topic.
+    Each comes at least once: a worker that resumes may send it again, to the same partition.
     """
-    await asyncio.gather(*(_send_dead_letter(send, topic, source, outcome) for outcome in outcomes))
+    await asyncio.gather(*(send(topic, number, one.value, one.key, one.headers) for number, one in letters))
 
 
-async def _send_dead_letter(send: Send, topic: LetterTopic, source: TopicPartition, outcome: Outcome) -> None:
-    place = RecordPlace(source.topic, source.partition, outcome.record.offset)
-    letter = letter_of(outcome, place, topic.most_bytes)
-    await send(topic.name, letter_partition(place, topic.partitions), letter.value, letter.key, letter.headers)
+def written_letters(
+    topic: LetterTopic, source: TopicPartition, outcomes: Sequence[Outcome]
+) -> list[tuple[int, WrittenLetter]]:
+    """Return the letters for records of ``source``, with their reasons, and the partition of ``topic`` for each.
+
+    They are dead letters, or documents that were filtered out.
+    """
+    letters = []
+    for outcome in outcomes:
+        place = RecordPlace(source.topic, source.partition, outcome.record.offset)
+        letters.append((letter_partition(place, topic.partitions), letter_of(outcome, place, topic.most_bytes)))
+    return letters
 
 
 def letter_of(outcome: Outcome, place: RecordPlace, most_bytes: int) -> WrittenLetter:

@@ -12,14 +12,8 @@ from aiokafka import TopicPartition
 from faust.types import TP
 
 from tokenmill.errors import (
-    DamagedError,
-    DifferenceError,
-    EngineError,
-    FingerprintError,
-    GapError,
+    DeadlyRecordError,
     MovedError,
-    PanicError,
-    SourceError,
     TokenMillError,
     TopicError,
 )
@@ -35,15 +29,16 @@ from ..milling.chain_mill import ChainMill
 from ..milling.outcomes import Outcome
 from ..milling.partition_mill import Milled, PartitionMill
 from ..settings import dead_letter_topic, rejected_topic
-from ..supervisor.in_flight import Note, RecordsInFlight
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import PartitionProgress, State, waiting_status
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process
+from ..worker.in_flight import RecordsInFlight
 from ..worker.ownership import FetchedBatch
+from .containment import HALTING, Containment
 from .log_end import LogEnd
 from .open_blocks import OpenBlockReader, ValueCarries
-from .publisher import CarryTime, Publisher, send_dead_letters
+from .publisher import CarryTime, Publisher, send_letters, written_letters
 from .recipes import MillContext, SchemaWait
 
 HANG_SECONDS = 15.0
@@ -51,8 +46,6 @@ HANG_SECONDS = 15.0
 it: what becomes of a record depends on no clock."""
 HANGS: Final = "a record takes long"
 """The same in short, as `TokenMillError.brief` says it of errors."""
-HALTING = (SourceError, GapError, DifferenceError, DamagedError, FingerprintError, EngineError)
-"""What a new start does not get over for this partition, while the others can go on: it waits until a person acts."""
 WAIT_SECONDS: Final = 5.0
 """How soon a partition that lacks its token partition looks for it again."""
 
@@ -80,9 +73,12 @@ class RawPartition:
         self._mill: PartitionMill | None = None
         self._publishers: dict[str, Publisher] = {}
         self._skips: frozenset[int] = frozenset()
-        self._schemas = SchemaWait(context.stages, f"{tp.topic}[{tp.partition}]", self._wait_for)
+        self._containment = Containment(tp, context.board, context.deaths)
+        self._note = self._containment.note
+        self._schemas = SchemaWait(
+            context.stages, f"{tp.topic}[{tp.partition}]", self._wait_for, self._containment.work
+        )
         self._lock = asyncio.Lock()
-        self._note = Note(tp.topic, tp.partition, context.board)
         self._hanging: RecordsInFlight | None = None
         self._dead_letter: Mapping[str, Any] | None = None
         self._meter = MillMeter(tp.topic)
@@ -158,11 +154,18 @@ class RawPartition:
                 for recipe, tail in found
             ]
 
-    async def _mill_again(self, records: Sequence[SourceRecord], mill: Callable[[], None]) -> None:
+    async def _mill_again(
+        self, records: Sequence[SourceRecord], mill: Callable[[Sequence[SourceRecord]], None]
+    ) -> None:
         """Mill records of open blocks in a thread, as `feed` does."""
-        await self._schemas.learn(records, records[0].offset, self._skips)
-        self._note(records[0].offset, records[-1].offset)
-        await asyncio.to_thread(self._noted, mill)
+        self._containment.look(self._skips)
+        for run in self._containment.runs(records):
+            await self._schemas.learn(run, run[0].offset, self._skips)
+            await self._in_hand(run[0].offset, run[-1].offset, partial(mill, run))
+
+    async def _in_hand(self, first: int, last: int, action: Callable[[], T]) -> T:
+        """Do something with records from ``first`` to ``last`` in a thread."""
+        return await asyncio.to_thread(self._containment.work, first, last, action)
 
     async def _start(self, chains: Sequence[ChainMill]) -> None:
         """Mill from the lowest place on that a chain wants."""
@@ -211,13 +214,21 @@ class RawPartition:
         mill = self._mill
         if mill is None or batch.generation != self._generation:
             return
+        self._containment.look(self._skips)
+        try:
+            async for share in self._containment.shares(batch):
+                await self._feed(mill, share)
+        except HALTING as error:
+            self._halt(error)
+
+    async def _feed(self, mill: PartitionMill, batch: FetchedBatch) -> None:
         await self._schemas.learn(batch.records, mill.next_offset, self._skips)  # carries are written meanwhile
         if batch.generation != self._generation:
             return
         async with self._lock:
             with self._meter.feeding(batch.records) as measured:
-                milled = await self._mill_fetch(mill, batch)  # 1
-                if milled is None:
+                milled = await self._mill_share(mill, batch)  # 1
+                if batch.generation != self._generation:
                     return
                 measured.milled = milled
                 await self._send_dead_letters(milled.dead_letters)  # 2
@@ -228,31 +239,15 @@ class RawPartition:
                     publisher.carry_time.took(milled.value_bytes)
                 await self._queue_carries(mill)  # 6; here, too: under load, `tick` always finds it at work
 
-    async def _mill_fetch(self, mill: PartitionMill, batch: FetchedBatch) -> Milled | None:
-        """Mill in a thread; None where the partition halts over it, or was given up meanwhile."""
-        try:
-            milled = await asyncio.to_thread(self._noted, partial(mill.feed, batch.records))
-        except HALTING as error:
-            self._halt(error)
-            return None
+    async def _mill_share(self, mill: PartitionMill, batch: FetchedBatch) -> Milled:
+        """Take step 1, in a thread."""
+        records = batch.records
+        first, last = (records[0].offset, records[-1].offset) if records else (batch.position, batch.position)
+        milled = await self._in_hand(first, last, partial(mill.feed, records))
         self._meter.divide(milled.seconds)
         if self._hanging is not None:  # it took very long, and is done
             self._hanging = self.halted = None
             log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
-        return milled if batch.generation == self._generation else None
-
-    def _noted(self, mill: Callable[[], T]) -> T:
-        """Mill in a thread. What ends the process leaves the note of the records; what halts the partition does not."""
-        try:
-            milled = mill()
-        except PanicError as error:
-            in_flight = self._note.hanging(0)
-            self._note.done()
-            raise PanicError(f"{error}; to go on without it: {in_flight}" if in_flight else str(error)) from error
-        except HALTING:
-            self._note.done()
-            raise
-        self._note.done()
         return milled
 
     async def _send_dead_letters(self, outcomes: Sequence[Outcome]) -> None:
@@ -271,7 +266,9 @@ class RawPartition:
         if outcomes:
             context = self._context
             where = LetterTopic(topic, await context.partitions(topic), context.letter_bytes[topic])
-            await send_dead_letters(context.send, where, self.tp, outcomes)
+            first, last = outcomes[0].record.offset, outcomes[-1].record.offset
+            letters = await self._in_hand(first, last, partial(written_letters, where, self.tp, outcomes))
+            await send_letters(context.send, topic, letters)
 
     async def _queue_messages(self, messages: Mapping[str, Sequence[Message]]) -> None:
         """Take step 3."""
@@ -327,7 +324,9 @@ class RawPartition:
             self._halt(TopicError(reason))
 
     def _halt(self, error: TokenMillError) -> None:
-        self._cease()
+        self._generation = None
+        if not isinstance(error, DeadlyRecordError):  # before which all is as it should be, and is sent
+            self._cease()
         self.halted = str(error)
         self._halted_by = error.brief
         self._meter.clock.enter("halted")

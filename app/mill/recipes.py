@@ -5,7 +5,8 @@ Schemas are fetched before a fetch is milled: waiting for a registry is no part 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -26,11 +27,11 @@ from ..milling.steps.pipeline import read_pipeline
 from ..milling.tokenizers import TokenizerFile, load_tokenizer
 from ..milling.tokenizers.vocabulary import Description, end_of
 from ..settings import Settings, Stream
+from ..worker.in_flight import Board, Deaths
 
 if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without
     from faust.types import TP
 
-    from ..supervisor.in_flight import Board
     from .publisher import Send
     from .skip_list import SkipList
 
@@ -112,8 +113,10 @@ class MillContext:
     """How many partitions a topic has that is sent to."""
     leader: "Callable[[TP], object]"
     """Something that differs once a partition that is sent to has another leader (`app.mill.log_end`)."""
-    board: "Board | None" = None
+    board: Board = field(default_factory=Board)
     """Where a supervisor reads what is being milled."""
+    deaths: Deaths = field(default_factory=Deaths.inherited)
+    """What was being milled when workers of the supervisor died."""
     start_partition: "Callable[[TP, int], Awaitable[int | None]]"
     set_durable: "Callable[[TP, int], None]"
 
@@ -121,9 +124,20 @@ class MillContext:
 class SchemaWait:
     """Fetches the schemas that one raw partition's records name, before its decoder gets the records."""
 
-    def __init__(self, stages: Stages, where: str, show: Callable[[RegistryError | None], None]) -> None:
-        """``where`` names the partition; ``show`` is called with what is waited for, and with None after that."""
+    def __init__(
+        self,
+        stages: Stages,
+        where: str,
+        show: Callable[[RegistryError | None], None],
+        work: Callable[[int, int, Callable[[], None]], None],
+    ) -> None:
+        """``where`` names the partition; ``show`` is called with what is waited for, and with None after that.
+
+        ``work`` is called in a thread, with the offset of the record over which a schema is learned, twice, and with
+        what learns it.
+        """
         decoder = stages.decoder
+        self._work = work
         self._decoder = decoder if isinstance(decoder, FramedDecoder) else None
         self._where = where
         self._show = show
@@ -145,7 +159,9 @@ class SchemaWait:
         try:
             while decoder is not None:
                 try:
-                    await asyncio.to_thread(decoder.learn, number)
+                    await asyncio.to_thread(decoder.fetch, number)
+                    offset = self._first(number, records)
+                    await asyncio.to_thread(self._work, offset, offset, partial(decoder.learn, number))
                 except RegistryError as error:
                     reason = f"offset {self._first(number, records)} of {self._where} waits: {error}"
                     if reason != said:

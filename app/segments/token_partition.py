@@ -21,6 +21,7 @@ from tokenmill.store import Store
 from tokenmill.store.layout import partition_directory
 
 from ..kafka.clients import consumer, offsets
+from ..kafka.fetched_batches import unpacked
 from ..kafka.ignoring import IgnoreList
 from ..settings import Settings
 from ..tasks import in_thread
@@ -197,9 +198,10 @@ class TokenPartition:
             if appender is None or appender.closed or not self._may_append(batch.generation):
                 return
             self._clock.enter("other")
-            self._lag_age.passed(batch.records)
+            records = unpacked(batch.records, batch.position)
+            self._lag_age.passed(records)
             started = time.perf_counter()
-            gap = await self._guarded(in_thread(partial(appender.append, batch.records, self._gaps)))
+            gap = await self._guarded(in_thread(partial(appender.append, records, self._gaps)))
             if not self._may_append(batch.generation):
                 return
             self._clock.divide({"append": time.perf_counter() - started})

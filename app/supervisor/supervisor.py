@@ -14,12 +14,13 @@ from tokenmill.errors import StoreError
 from tokenmill.store import Store
 
 from ..broker_contact import CONTACT, OutageLog
+from ..kafka.control_topic import NAMED_VARIABLE
 from ..settings import Settings
 from ..tasks import beside
 from ..telemetry.server import serving
+from ..worker.in_flight import DEATHS_VARIABLE, Deaths, nameless_file
 from .cluster import Cluster
 from .export import Export, worker_status
-from .in_flight import DeadlyRecords
 from .status import KnownPartitions, Status, WorkerLedger, partition_statuses
 from .watchdog import PartitionsSeen, Watchdog, WatchLimits
 from .worker_slot import Child, WorkerSlot
@@ -36,7 +37,7 @@ LOOK_SECONDS: Final = 1.0
 class Event:
     """Something that happened to a worker, for people who watch."""
 
-    kind: Literal["started", "not started", "ended", "took over", "moved", "deadly record", "not served"]
+    kind: Literal["started", "not started", "ended", "took over", "moved", "not served"]
     worker: str
     pid: int
     """0 where there is none."""
@@ -69,6 +70,8 @@ class Supervisor:
         self._topics = {"mill": set(settings.raw_topics), "segment": set(tokens)}
         self._cluster = Cluster(settings, [*settings.raw_topics, *tokens])
         self._watchdogs = {"mill": Watchdog(self._limits), "segment": Watchdog(self._limits)}
+        shared = {variable: nameless_file() for variable in (NAMED_VARIABLE, DEATHS_VARIABLE)}
+        self._deaths = Deaths(shared[DEATHS_VARIABLE])
         names: dict[str, Role] = {f"mill-{number + 1}": "mill" for number in range(settings.workers)}
         names["segment"] = "segment"
         self._slots = {
@@ -78,12 +81,12 @@ class Supervisor:
                 self,
                 settings=settings,
                 limits=self._limits,
+                shared=shared,
                 log=log_directory / f"{name}.log" if log_directory else None,
             )
             for name, role in names.items()
             if only in {role, None}
         }
-        self._deadly_records = DeadlyRecords()
         self._export = Export(settings, self._slots, self._cluster, self._ledger)
 
     async def run(self) -> None:
@@ -118,6 +121,8 @@ class Supervisor:
         """Kill a worker's process with SIGKILL and return its id; None where none runs. It is started again."""
         slot = self._slots[worker]
         pid = slot.child.pid if slot.child else None
+        if slot.child is not None:
+            slot.child.board.pardon()
         slot.kill(reason)
         return pid
 
@@ -175,7 +180,8 @@ class Supervisor:
     def ended(self, slot: WorkerSlot, child: Child, reason: str, pause: float | None) -> None:
         """Take note that a process ended."""
         self._export.ended(slot.name, child)
-        self._name_deadly(slot, child)
+        self._deaths.add(child.board.records_in_flight())  # none of a worker that ended over something else
+        child.board.close()
         self._ledger.ended(slot.name)
         say = log.info if slot.stopping else log.warning
         say("worker ended", worker=slot.name, pid=child.pid, reason=reason, restart_in=pause)
@@ -189,14 +195,6 @@ class Supervisor:
         log.error("worker cannot be started", worker=slot.name, reason=reason, retry_in=pause)
         text = f"{slot.name} cannot be started ({reason}); the next attempt is in {pause:.0f} s"
         self._on_event(Event("not started", slot.name, 0, text))
-
-    def _name_deadly(self, slot: WorkerSlot, child: Child) -> None:
-        """Name the records that workers died of twice; one that ended in order was milling none."""
-        for in_flight in self._deadly_records.died(child.board.records_in_flight()):
-            text = f"workers die again and again while they mill {in_flight}"
-            log.error("deadly record", worker=slot.name, reason=text)
-            self._on_event(Event("deadly record", slot.name, child.pid, text))
-        child.board.close()
 
 
 def _topic(name: str) -> str:

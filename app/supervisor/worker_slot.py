@@ -6,26 +6,24 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import IO, Any, Final, Literal, Protocol, Self
+from types import MappingProxyType
+from typing import Any, Final, Literal, Protocol, Self
 
 from tokenmill.errors import BrokerError, TokenMillError
 
 from ..backoff import Backoff
 from ..broker_contact import CONTACT
-from ..kafka.control_topic import NAMED_VARIABLE
 from ..processes import guarded
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from ..telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE
 from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
-from .in_flight import BOARD_VARIABLE, Board
+from ..worker.in_flight import BOARD_VARIABLE, Board
 from .status import State
 from .watchdog import WatchLimits
 
@@ -50,8 +48,16 @@ class Child:
         self._listener: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, command: Sequence[str], environment: Mapping[str, str], log: Path | None) -> Self:
+    async def start(
+        cls,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path | None,
+        shared: Mapping[str, int] = MappingProxyType({}),
+    ) -> Self:
         """Start a worker with ``environment``, both outputs appended to ``log``, or ours where there is none.
+
+        It inherits the descriptors that are ``shared`` with others, and learns each from a variable.
 
         The kernel kills it when this process's main thread ends. It has a session of its own: Ctrl-C at a terminal
         reaches us alone, and we end it in order.
@@ -70,7 +76,7 @@ class Child:
             )
             with Board.file() as file:
                 notes, board = file.fileno(), Board(file.fileno())
-                inherited = {HEARTBEAT_VARIABLE: its, BOARD_VARIABLE: notes, NAMED_VARIABLE: _named_junk().fileno()}
+                inherited = {HEARTBEAT_VARIABLE: its, BOARD_VARIABLE: notes, **shared}
                 variables = {**environment, **{name: str(number) for name, number in inherited.items()}}
                 child = cls(await _spawn(guarded(command), variables, (*inherited.values(),), log), board)
         except BaseException:
@@ -118,12 +124,6 @@ class Child:
         except TimeoutError:
             self.signal(signal.SIGKILL)
             return await self.wait()
-
-
-@cache
-def _named_junk() -> IO[bytes]:
-    """Return a nameless file, the same one for all workers, in which they note what junk they have named."""
-    return tempfile.TemporaryFile()
 
 
 async def _spawn(
@@ -195,6 +195,7 @@ class WorkerSlot:
         settings: Settings,
         limits: WatchLimits,
         log: Path | None,
+        shared: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.role = role
         self.name = name
@@ -208,6 +209,7 @@ class WorkerSlot:
         """Whether we end the process ourselves, for good."""
         self._environment = dict(worker_environment(settings))
         self._limits = limits
+        self._shared = shared
         self._log = log
         self._listener = listener
         self._backoff = Backoff(limits.first_backoff, limits.longest_backoff, limits.healthy)
@@ -302,7 +304,7 @@ class WorkerSlot:
         """
         self._verdict, self._silent_looks = None, 0
         command = [sys.executable, "-P", "-m", "tokenmill.app.cli", self.role]
-        child = self.child = await Child.start(command, self._environment, self._log)
+        child = self.child = await Child.start(command, self._environment, self._log, self._shared)
         self.starts += 1
         return child
 

@@ -14,7 +14,7 @@ from faust.types import TP
 
 from ..kafka.cluster import NO_LEADER, is_connected, leader
 from ..kafka.connections import prepare
-from ..kafka.fetched_batches import whole_batches
+from ..kafka.fetched_batches import packed_batches
 from . import faust_setup as faust_settings
 
 FETCH_WAIT_MS: Final = 500
@@ -63,7 +63,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._gathers = transport.app.gathers
         consumer._fetch_max_wait_ms = GATHER_WAIT_MS if self._gathers else FETCH_WAIT_MS  # noqa: SLF001
         consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
-        consumer._value_deserializer = whole_batches  # noqa: SLF001 - nor for this
+        consumer._value_deserializer = packed_batches  # noqa: SLF001 - nor for this
         prepare(consumer)
         return consumer
 

@@ -13,6 +13,7 @@ from tokenmill.errors import BrokerError, FingerprintError, SettingsError, Store
 
 from ..broker_contact import CONTACT, is_unreached
 from ..telemetry.reporting import last_words
+from .in_flight import Board
 
 RESUME_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: a new start checks everything and continues."""
@@ -30,6 +31,8 @@ def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | 
     The log says why, with the traceback of an ``error`` that is neither ours nor that a broker was not reached.
     """
     trace = None if is_unreached(error) or isinstance(error, TokenMillError) else error
+    if not isinstance(error, MemoryError):  # of which a record in hand may have taken most
+        Board.inherited().pardon()
     say = log.critical if code else log.info
     say("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=trace)
     last_words(reason if error is None else f"{reason}: {error!r}")

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import structlog
 from aiokafka import TopicPartition
-
-from tokenmill.records import SourceRecord
 
 from ..telemetry import worker_metrics as metrics
 from .ending import end_process, or_end
@@ -25,8 +23,9 @@ class FetchedBatch:
     """The records that one fetch brought of one partition, whoever fetched them."""
 
     tp: TopicPartition
-    records: Sequence[SourceRecord]
-    """In the order of their offsets; empty where the fetch only passed offsets without records."""
+    records: Sequence[Any]
+    """In the order of their offsets, `SourceRecord` each, or a `PackedBatch` of them (`app.kafka`); empty
+    where the fetch only passed offsets without records."""
     position: int
     """The offset after all that was passed, transaction markers and other gaps included."""
     generation: int

@@ -23,6 +23,7 @@ from ..telemetry.measuring import Measured, measure
 from ..telemetry.reporting import WorkerReporter
 from .ending import RESUME_CODE, end_process, or_end
 from .faust_setup import warn_of_versions
+from .in_flight import Board
 from .ownership import OwnedPartition, Partitions
 from .transport import BatchApp
 
@@ -138,6 +139,7 @@ class Worker(faust.Worker):
         Where no broker answers there is nobody to say goodbye to: the group finds out by itself.
         """
         code = RESUME_CODE if self.crashed else 0
+        Board.inherited().pardon()
         threading.Thread(target=_end_in_time, args=[code], name="end", daemon=True).start()
         await super().stop()
 

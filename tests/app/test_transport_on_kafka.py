@@ -15,6 +15,7 @@ from faust.types import TP
 from tests.conftest import TopicFactory
 from tests.service import WAIT_SECONDS, Raw, send
 from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.fetched_batches import unpacked
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker import faust_setup as faust_settings
@@ -58,7 +59,12 @@ class Recorder:
 
     def offsets(self, partition: int) -> list[int]:
         """Return the offsets that came, in the order in which they came."""
-        return [record.offset for batch in self.batches if batch.tp.partition == partition for record in batch.records]
+        return [
+            record.offset
+            for batch in self.batches
+            if batch.tp.partition == partition
+            for record in unpacked(batch.records, batch.position)
+        ]
 
 
 class Running(Recorder):

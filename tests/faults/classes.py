@@ -57,6 +57,7 @@ CLASSES: Final = {
     # work and settings
     "bad-inputs": "every row of the table of bad inputs at once, among good documents",
     "poison-record": "a record that is poison for one stage: fetch, decode, learn, steps, tokenizer or letter",
+    "record-kills": "a record that kills workers, at any stage that it passes; at the third death its partition halts",
     "step-fails": "a transform that raises, hangs, or kills its process",
     "engine-differs": "a tokenizer engine gives other ids than the reference",
     "engine-panics": "native code panics over a text, or holds the interpreter until the supervisor kills the worker",

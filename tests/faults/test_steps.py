@@ -1,12 +1,7 @@
 """A user's step that raises, hangs or kills its process; and the skip list, by which a person gets past it."""
 
-import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +15,7 @@ from tests.faults.harmful_step import HANGS, KILLS, RAISES
 from tests.faults.oracle import PREFIX, eras_of, judge, read_control, read_letters
 from tests.faults.trial import Trial
 from tests.forked import run
-from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, send, service_settings
+from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_log import skip_request_record
 from tokenmill.app.kafka.control_topic import write_control
@@ -102,51 +97,6 @@ def assert_exception_is_told(settings: Settings) -> None:
     letters = [dict(record.headers) for record in read_letters(settings, settings.raw_topics[0])]
     (failed,) = {h[f"{PREFIX}detail"] for h in letters if h[f"{PREFIX}reason"] == b"function_failed"}
     assert failed == b"ValueError: the step's own words"
-
-
-@pytest.mark.needs("minutes")
-def test_record_that_kills_workers_is_named_and_skipped(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
-    """A supervisor says of which record its workers die, and with the command that it names all goes on."""
-    settings = service_settings(
-        broker, topic(2), tmp_path, function=FUNCTION, session_timeout=2.0, workers=2, log_format="json"
-    )
-    (raw_topic,) = settings.raw_topics
-    send(settings, [*(Raw(text) for text in texts(KILLS)), *(Raw(TEXT, 1) for _ in range(20))])
-    flush_all(settings)
-    log = tmp_path / "serve.log"
-    with log.open("wb") as output:
-        command = [sys.executable, "-m", "tokenmill.app.cli", "serve"]
-        serve = subprocess.Popen(
-            command, env={**os.environ, **settings.environment()}, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        said = wait_for_line(log, "deadly record", serve)
-        assert f"offset 20 of {raw_topic}[0]" in said["reason"]
-        trial.fired("step killed its process", log.read_text().count("killed by SIGKILL"))
-        obey(settings, said["reason"])
-        with Service(settings, tmp_path) as service:
-            service.segment()  # waits for the directories; so that somebody of ours is alive while we wait
-            service.wait_until(lambda: in_force(settings, 0) == [{20}] * len(settings.streams()))
-            _, chains = judge(service, trial)
-        assert chains[0].dead == {20: "skipped"}
-        trial.held("loud")
-    finally:
-        serve.send_signal(signal.SIGTERM)
-        serve.wait(60)
-
-
-def wait_for_line(log: Path, event: str, process: "subprocess.Popen[bytes]") -> dict[str, str]:
-    """Wait for an event in a log of JSON lines."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        for line in log.read_text().splitlines():
-            if event in line:
-                found: dict[str, str] = json.loads(line)
-                return found
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018 - one condition
-        time.sleep(0.1)
 
 
 @pytest.mark.needs("minutes")

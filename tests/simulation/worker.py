@@ -10,8 +10,8 @@ from tests.mills import PARTITION
 from tests.simulation.broker import Broker, Flight, SimulatedLogs, stored
 from tests.simulation.logs import step
 from tests.simulation.scene import Scene
+from tokenmill.app.mill.containment import HALTING
 from tokenmill.app.mill.log_end import LogEnd
-from tokenmill.app.mill.raw_partition import HALTING
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.packing import reopening
 from tokenmill.app.milling.partition_mill import Milled, PartitionMill

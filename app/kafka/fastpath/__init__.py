@@ -12,7 +12,7 @@ import structlog
 
 from .. import fetched_batches
 from ..cluster import differences
-from ..fetched_batches import unpack_whole_batches
+from ..fetched_batches import hand_out_packed_batches
 
 VERSION: Final = "0.14.0"
 """The aiokafka that the replacements were written for."""
@@ -31,7 +31,7 @@ def install() -> bool:
     from .send_buffers import send_in_place  # noqa: PLC0415
 
     receive_in_place()
-    unpack_whole_batches()
+    hand_out_packed_batches()
     send_in_place()
     return True
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer import fetcher
-from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
+from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
@@ -17,12 +17,21 @@ from hypothesis import strategies as st
 from tests.conftest import TopicFactory
 from tests.odd_batches import GOOD, GZIP, LZ4, NOW, ODD, SNAPPY, batch, record, send_batch, send_through
 from tokenmill.app.kafka.clients import consumer, offsets, producer, read_range
-from tokenmill.app.kafka.fetched_batches import HEAD, FetchedBatches, FetchedRecords, partition_records, unpack
+from tokenmill.app.kafka.fetched_batches import (
+    HEAD,
+    FetchedBatches,
+    FetchedRecords,
+    PackedBatch,
+    partition_records,
+    unpack,
+    unpacked,
+)
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.records import SourceRecord
 
 PARTITION = TopicPartition("raw", 3)
+END = 1 << 62
 (THEIRS,) = FetchedRecords.__bases__
 """aiokafka's class, which ours stands for."""
 
@@ -45,9 +54,9 @@ def fetch_of(found: list[tuple[list[Any], int, int]], first: int = 7) -> bytes:
     return data
 
 
-def taken(unpacked: Any) -> list[tuple[Any, ...]]:
+def taken(records: Any) -> list[tuple[Any, ...]]:
     """Return what there is to know of each record."""
-    return [(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in unpacked]
+    return [(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in records]
 
 
 def ours(data: bytes | memoryview, position: int = 0, *, check: bool = True) -> FetchedRecords:
@@ -63,23 +72,23 @@ def test_records_are_those_that_aiokafka_unpacks(found: list[Any], position: int
     data = data[: max(0, len(data) - cut)]
     expected = THEIRS(PARTITION, MemoryRecords(data), None, position, None, None, True, READ_COMMITTED)
     mine = ours(memoryview(data), position)
-    assert taken(list(mine)) == taken(list(expected))
+    assert taken(unpacked(mine, END)) == taken(list(expected))
     assert mine.next_fetch_offset == expected.next_fetch_offset
     assert FetchedBatches(data).has_next() == MemoryRecords(data).has_next()
 
 
-@given(st.lists(batches, max_size=4))
+@given(st.lists(batches, max_size=4), st.integers(0, 30))
 @pytest.mark.slow
-def test_records_that_are_taken_one_by_one_leave_the_position_behind_them(found: list[Any]) -> None:
-    """As whoever commits positions wants it."""
+def test_batches_are_unpacked_as_far_as_they_are_wanted(found: list[Any], end: int) -> None:
+    """Each one says which offsets it has, and none beyond the end is unpacked."""
     data = fetch_of(found)
-    expected = THEIRS(PARTITION, MemoryRecords(data), None, 0, None, None, True, READ_UNCOMMITTED)
-    mine = ours(data)
-    while (one := next(mine, None)) is not None:
-        assert taken([one]) == taken([next(expected)])
-        assert mine.next_fetch_offset == expected.next_fetch_offset
-    assert next(expected, None) is None
-    assert mine.next_fetch_offset == expected.next_fetch_offset
+    packed: list[PackedBatch] = list(ours(data))
+    expected = list(THEIRS(PARTITION, MemoryRecords(data), None, 0, None, None, True, READ_COMMITTED))
+    assert taken(unpacked(packed, end)) == taken(one for one in expected if one.offset < end)
+    assert taken(unpacked(expected, end)) == taken(one for one in expected if one.offset < end)
+    for one in packed:
+        if one.first >= end:
+            assert taken(one.unpack()) == taken(record for record in expected if one.first <= record.offset < one.end)
 
 
 @given(batches, st.data())
@@ -102,7 +111,9 @@ def test_logs_of_old_brokers_are_read(version: int) -> None:
     builder.append(0, timestamp=1000, key=b"key", value=b"value")
     right = bytes(builder.build())
     expected = THEIRS(PARTITION, MemoryRecords(right), None, 0, None, None, True, READ_COMMITTED)
-    assert [record.value for record in ours(right)] == [record.value for record in expected] == [b"value"]
+    assert (
+        [record.value for record in unpacked(ours(right), END)] == [record.value for record in expected] == [b"value"]
+    )
     with pytest.raises(CorruptRecordException, match=r"offset 0 of raw\[3\]"):
         list(ours(right[:-1] + b"x"))
 
@@ -115,7 +126,7 @@ def test_what_is_too_short_to_be_a_batch_is_refused() -> None:
 
 @pytest.mark.usefixtures("fast")
 async def test_aiokafka_unpacks_through_it(broker: Broker, topic: TopicFactory) -> None:
-    """All at once, some at once and one by one: each record once, in order. Fails where a new aiokafka differs."""
+    """Each record once, in order. Fails where a new aiokafka differs."""
     settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
     values = [b"%d" % number for number in range(300)]
     async with producer(settings, linger_ms=20) as client:
@@ -125,11 +136,10 @@ async def test_aiokafka_unpacks_through_it(broker: Broker, topic: TopicFactory) 
         assert (fetcher.MemoryRecords, fetcher.PartitionRecords) == (FetchedBatches, partition_records)
         client.assign([partition])
         client.seek(partition, 5)
-        found = [(await client.getone()).value for _ in range(3)]
-        assert await client.position(partition) == 8
-        found += [record.value for record in (await client.getmany(timeout_ms=5000, max_records=10))[partition]]
+        found: list[bytes] = []
         while len(found) < len(values) - 5:
-            found += [record.value for record in (await client.getmany(timeout_ms=5000))[partition]]
+            fetched = (await client.getmany(timeout_ms=5000)).get(partition, ())
+            found += [record.value for record in unpacked(fetched, await client.position(partition))]
         assert found == list(islice(values, 5, None))
         assert await client.position(partition) == len(values)
 

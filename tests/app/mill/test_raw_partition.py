@@ -18,11 +18,12 @@ from tokenmill.app.kafka.clients import consumer, producer, read_range
 from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill import raw_partition
+from tokenmill.app.mill.containment import Containment
 from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import MillContext, plan_topic
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor.in_flight import Board, Note, RecordsInFlight
+from tokenmill.app.worker.in_flight import Board, Deaths, RecordsInFlight
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import EngineError, PanicError, TopicError
 
@@ -170,7 +171,8 @@ async def test_what_ends_the_worker_leaves_the_note(
     with Board.file() as file:
         board = Board(file.fileno())
     async with resumed(settings) as partition:
-        partition._note = note = Note(raw_topic, 0, board)
+        partition._containment = Containment(partition.tp, board, Deaths.inherited())
+        note = partition._containment.note
 
         def fail(_records: Sequence[object]) -> None:
             note(1, 1)
@@ -180,6 +182,7 @@ async def test_what_ends_the_worker_leaves_the_note(
         raised = pytest.raises(type(error)) if noted else nullcontext()
         with patch.object(partition._mill, "feed", fail), raised:
             await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
+        board.pardon()  # as whatever ends a process does
         assert list(board.records_in_flight()) == ([RecordsInFlight(raw_topic, 0, 1, 1)] if noted else [])
         assert (partition.halted is None) == noted
         if isinstance(error, PanicError):

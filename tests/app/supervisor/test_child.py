@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from tests.marked import until
-from tokenmill.app.supervisor.in_flight import BOARD_VARIABLE, RecordsInFlight
 from tokenmill.app.supervisor.worker_slot import Child
 from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
+from tokenmill.app.worker.in_flight import BOARD_VARIABLE, RecordsInFlight
 
 SECONDS: Final = 60.0
 """How long a wait may take: far longer than it should."""
@@ -89,7 +89,7 @@ async def test_a_process_that_does_not_end_is_killed_after_the_grace() -> None:
 async def test_what_a_dead_process_was_milling_is_known() -> None:
     """Its notes lie in memory that is ours as well."""
     child = await start(f"""
-from tokenmill.app.supervisor.in_flight import Board, Note
+from tokenmill.app.worker.in_flight import Board, Note
 note = Note("raw", 3, Board(int(os.environ["{BOARD_VARIABLE}"])))
 note(10, 12)
 os.kill(os.getpid(), signal.SIGKILL)

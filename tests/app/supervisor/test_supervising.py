@@ -15,8 +15,8 @@ from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
 from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor import supervisor as supervisor_module
-from tokenmill.app.supervisor.in_flight import RecordsInFlight
 from tokenmill.app.supervisor.worker_slot import Child
+from tokenmill.app.worker.in_flight import RecordsInFlight
 from tokenmill.store import Store
 
 LIMITS = WatchLimits(unowned=30, still=60, resume=600)
@@ -29,7 +29,9 @@ class ScriptedChild:
         self.pid = pid
         self.status: Mapping[str, Any] = {}
         self.board = SimpleNamespace(
-            records_in_flight=lambda: in_flight, close=lambda: self.done.append("board closed")
+            records_in_flight=lambda: in_flight,
+            pardon=in_flight.clear,
+            close=lambda: self.done.append("board closed"),
         )
         self.done: list[Any] = []
 
@@ -242,17 +244,16 @@ def test_partitions_of_two_workers_are_told_apart(seen: PartitionsSeen) -> None:
     ]
 
 
-def test_a_record_that_workers_die_of_is_named(seen: PartitionsSeen) -> None:
-    """At the second death, whichever worker dies."""
-    deadly = RecordsInFlight("raw-text", 0, 7, 9)
-    seen.start("mill-1", [deadly])
-    seen.start("mill-2", [RecordsInFlight("raw-text", 0, 9, 9)])
+def test_what_a_worker_died_over_is_told_to_all(seen: PartitionsSeen) -> None:
+    """What was in flight when the supervisor itself killed it is not."""
+    innocent, guilty = RecordsInFlight("raw-text", 0, 7, 9), RecordsInFlight("raw-text", 0, 9, 9)
+    seen.start("mill-1", [innocent])
+    seen.supervisor.kill("mill-1", "nobody has owned another partition")
     seen.end("mill-1")
-    assert [kind for kind, _ in seen.told()] == ["ended"]
-    seen.end("mill-2")
-    (suspected, ended) = seen.told()
-    assert (suspected[0], ended[0]) == ("deadly record", "ended")
-    assert suspected[1] == f"workers die again and again while they mill {RecordsInFlight('raw-text', 0, 9, 9)}"
+    for worker in ("mill-1", "mill-2"):
+        seen.start(worker, [guilty])
+        seen.end(worker)
+    assert list(seen.supervisor._deaths.of("raw-text", 0)) == [guilty, guilty]
 
 
 def test_a_status_tells_of_every_worker(seen: PartitionsSeen, hands: Hands) -> None:

@@ -113,7 +113,9 @@ class Script:
     def __post_init__(self) -> None:
         self.slot = WorkerSlot("mill", "mill-1", self, settings=SETTINGS, limits=self.limits, log=None)
 
-    async def start(self, _command: Sequence[str], environment: Mapping[str, str], _log: Path | None) -> Child:
+    async def start(
+        self, _command: Sequence[str], environment: Mapping[str, str], _log: Path | None, _shared: Mapping[str, int]
+    ) -> Child:
         """Begin the next life; the last one is followed by one that never ends."""
         self.environments.append(dict(environment))
         if not self.lives:

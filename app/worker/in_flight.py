@@ -1,0 +1,223 @@
+"""Which records are being worked on at this moment, and which were when workers died: who may be to blame.
+
+Each partition notes what a thread has in hand: the records of a fetch, and where it can, one of them. The notes are in
+memory that the supervisor shares, where there is one, because a process that dies cannot report. What was noted at a
+death the supervisor writes into a file that all its workers read.
+"""
+
+import mmap
+import os
+import tempfile
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from struct import Struct
+from typing import IO, Final, NamedTuple
+
+BOARD_VARIABLE: Final = "_TOKENMILL_IN_FLIGHT_FD"
+"""Like the heartbeat's: with an underscore, because it is no setting."""
+DEATHS_VARIABLE: Final = "_TOKENMILL_DEATHS_FD"
+"""Names the file of deaths, the same one for all workers of a supervisor."""
+_SLOT: Final = Struct("<250pxxiqq")
+"""A topic (Kafka allows 249 bytes), a partition, the first and the last offset; an empty topic where there are none."""
+_SLOTS: Final = 256
+"""Partitions of one worker that are noted; of more, the others are not."""
+MOST_DEATHS: Final = 3
+"""A record that was in flight at so many is not tried again. One proves nothing, for most are somebody's SIGKILL; after
+the second, which record it is is known."""
+KEPT_DEATHS: Final = 64
+"""Of a partition, the last ones: records that were passed since come no more."""
+ALONE_SECONDS: Final = 15.0
+"""What takes longer to end hangs, and kills nobody."""
+
+
+class RecordsInFlight(NamedTuple):
+    """Records of which one may be to blame."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        """Name them, and the command that leaves one out."""
+        where = f"{self.topic}[{self.partition}]"
+        if self.first == self.last:
+            return f"offset {self.first} of {where} (`tokenmill skip {self.topic} {self.partition} {self.first}`)"
+        return (
+            f"one of the offsets {self.first} to {self.last} of {where} "
+            f"(`tokenmill skip {self.topic} {self.partition} OFFSET`)"
+        )
+
+    def meets(self, first: int, last: int) -> bool:
+        """Return whether one of the records from ``first`` to ``last`` is among them."""
+        return self.first <= last and first <= self.last
+
+
+class Board:
+    """The notes of one worker process, in memory that it shares with the process that made the board, if one did."""
+
+    def __init__(self, descriptor: int = -1) -> None:
+        """Map what a file descriptor stands for, which may be closed afterwards; memory of our own without one."""
+        self._memory = mmap.mmap(descriptor, _SLOT.size * _SLOTS)
+        self._free = list(range(_SLOTS))[::-1]
+        self._convicted = self._pardoned = False
+        self._alone = threading.Lock()
+
+    @staticmethod
+    def file() -> IO[bytes]:
+        """Return a nameless file, all zeros, that a worker can inherit."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller's
+        file.truncate(_SLOT.size * _SLOTS)
+        return file
+
+    @staticmethod
+    @cache
+    def inherited() -> "Board":
+        """Return the one board of this process: what a supervisor gave it, or one that nobody reads."""
+        return Board(int(os.environ.get(BOARD_VARIABLE) or -1))
+
+    def take(self) -> int | None:
+        """Return a slot for a partition; None when there are no more."""
+        return self._free.pop() if self._free else None
+
+    def write(self, slot: int, topic: bytes, partition: int, first: int, last: int) -> None:
+        """Note the records that are being worked on."""
+        if not self._pardoned:
+            _SLOT.pack_into(self._memory, slot * _SLOT.size, topic, partition, first, last)
+
+    def clear(self, slot: int) -> None:
+        """Note that none are."""
+        self._memory[slot * _SLOT.size] = 0
+
+    def give_back(self, slot: int) -> None:
+        """Take back a slot whose records are done."""
+        self.clear(slot)
+        self._free.append(slot)
+
+    def convict(self) -> None:
+        """Keep what is noted when this process ends: something that is being worked on is the reason."""
+        self._convicted = True
+
+    def pardon(self) -> None:
+        """Forget what is noted, unless it is why the process ends: whatever it has in hand is not to blame."""
+        if not self._convicted:
+            self._pardoned = True
+            self._memory[:] = bytes(len(self._memory))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have one suspect in hand at a time: else a record would be blamed for what its neighbour does."""
+        lock = self._alone
+        taken = lock.acquire(timeout=ALONE_SECONDS)
+        if not taken:
+            self._alone = threading.Lock()  # nobody else waits for what hangs
+        try:
+            yield
+        finally:
+            if taken:
+                lock.release()
+
+    def records_in_flight(self) -> list[RecordsInFlight]:
+        """Return what was being worked on when the process wrote its last."""
+        return _notes(self._memory[:])
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()
+
+
+def _notes(data: bytes) -> list[RecordsInFlight]:
+    return [RecordsInFlight(one[0].decode(errors="replace"), *one[1:]) for one in _SLOT.iter_unpack(data) if one[0]]
+
+
+class Note:
+    """What one partition has in hand; written in the thread that works, read in the event loop."""
+
+    def __init__(self, topic: str, partition: int, board: Board) -> None:
+        self._topic = topic
+        self._encoded = topic.encode()
+        self._partition = partition
+        self._board = board
+        self._slot = board.take()
+        self._now: tuple[int, int, float] | None = None
+        self._closed = False
+
+    def __call__(self, first: int, last: int) -> None:
+        """Note that the records from ``first`` to ``last`` are being worked on, or one of them."""
+        self._now = (first, last, time.monotonic())
+        if self._slot is not None:
+            self._board.write(self._slot, self._encoded, self._partition, first, last)
+
+    def done(self) -> None:
+        """Note that nothing is. Not for who ends the process: the note is to be read afterwards."""
+        self._now = None
+        if self._slot is not None:
+            self._board.clear(self._slot)
+        if self._closed:
+            self.close()
+
+    def hanging(self, seconds: float) -> RecordsInFlight | None:
+        """Return what has been worked on for so long, without a step forward; None if nothing has."""
+        now = self._now
+        if now is None or time.monotonic() - now[2] < seconds:
+            return None
+        return RecordsInFlight(self._topic, self._partition, now[0], now[1])
+
+    def close(self) -> None:
+        """Give the slot back: now, or when the records are done that are still being worked on."""
+        self._closed = True
+        if self._now is None and self._slot is not None:
+            self._board.give_back(self._slot)
+            self._slot = None
+
+
+def nameless_file() -> int:
+    """Return the descriptor of an empty file, which nobody closes, for a supervisor and all its workers."""
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Deaths:
+    """What was in flight at the deaths of workers: a file that a supervisor appends to, and that its workers read."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Read, or write, the file that a descriptor stands for; it must stay open."""
+        self._file = descriptor
+        self._read = 0
+        self._known: dict[tuple[str, int], deque[RecordsInFlight]] = defaultdict(lambda: deque(maxlen=KEPT_DEATHS))
+
+    @staticmethod
+    @cache
+    def inherited() -> "Deaths":
+        """Return what a supervisor gave this process; without one, no death is known."""
+        return Deaths(int(os.environ.get(DEATHS_VARIABLE) or nameless_file()))
+
+    def add(self, in_flight: Iterable[RecordsInFlight]) -> None:
+        """Write down what a worker had in hand when it died."""
+        os.write(self._file, b"".join(_SLOT.pack(one.topic.encode(), *one[1:]) for one in in_flight))
+
+    def of(self, topic: str, partition: int) -> Collection[RecordsInFlight]:
+        """Return what was in flight at the last deaths of a partition's owners, as of this moment."""
+        while whole := len(data := os.pread(self._file, _SLOT.size * _SLOTS, self._read)) // _SLOT.size * _SLOT.size:
+            self._read += whole
+            for one in _notes(data[:whole]):
+                self._known[one.topic, one.partition].append(one)
+        return self._known.get((topic, partition), ())
+
+
+def deadly(deaths: Collection[RecordsInFlight], skips: Collection[int] = ()) -> RecordsInFlight | None:
+    """Return the records, mostly one, that were in flight at `MOST_DEATHS` of a partition; None where none were.
+
+    They were noted as such at two of them at least, so that they are not merely among the neighbours of others. What a
+    person has skipped since is tried as often again.
+    """
+    for one in sorted(set(deaths), key=lambda noted: noted.last - noted.first):
+        around = [death for death in deaths if death.first <= one.first and one.last <= death.last]
+        allowed = MOST_DEATHS * (1 + sum(one.first <= offset <= one.last for offset in skips))
+        if len(around) >= allowed and around.count(one) > 1:
+            return one
+    return None
