@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final, TypeVar
 
 from faust.types import TP
@@ -94,23 +95,13 @@ class Containment:
         return records
 
     def runs(self, records: Sequence[SourceRecord]) -> Iterator[Sequence[SourceRecord]]:
-        """Divide consecutive records: each one that was in flight at a death is alone.
-
-        Raises:
-            DeadlyRecordError: the next one has killed workers.
-
-        """
-        begin = 0
-        if records and self._is_suspect(records[0].offset, records[-1].offset):
-            for at, record in enumerate(records):
-                if self._is_suspect(record.offset, record.offset):
-                    if begin < at:
-                        yield records[begin:at]
-                    self._require_harmless(record.offset, record.offset)
-                    yield records[at : at + 1]
-                    begin = at + 1
-        if begin < len(records):
-            yield records[begin:] if begin else records
+        """Divide consecutive records: each one that was in flight at a death is alone."""
+        if records and not self._is_suspect(records[0].offset, records[-1].offset):
+            yield records
+            return
+        for is_suspect, run in groupby(records, lambda record: self._is_suspect(record.offset, record.offset)):
+            together = [*run]
+            yield from ([record] for record in together) if is_suspect else [together]
 
     def work(self, first: int, last: int, action: Callable[[], T]) -> T:
         """Do something with records from ``first`` to ``last``, in a thread, and note it.

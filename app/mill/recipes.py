@@ -5,6 +5,7 @@ Schemas are fetched before a fetch is milled: waiting for a registry is no part 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -159,7 +160,8 @@ class SchemaWait:
         try:
             while decoder is not None:
                 try:
-                    await asyncio.to_thread(decoder.fetch, number)
+                    with suppress(ValueError):  # which `learn` makes something of
+                        await asyncio.to_thread(decoder.source.schema, number)  # nobody dies of what is waited for
                     offset = self._first(number, records)
                     await asyncio.to_thread(self._work, offset, offset, partial(decoder.learn, number))
                 except RegistryError as error:

@@ -62,9 +62,10 @@ class Board:
 
     def __init__(self, descriptor: int = -1) -> None:
         """Map what a file descriptor stands for, which may be closed afterwards; memory of our own without one."""
-        self._memory = mmap.mmap(descriptor, _SLOT.size * _SLOTS)
-        self._free = list(range(_SLOTS))[::-1]
-        self._convicted = self._pardoned = False
+        self.memory = mmap.mmap(descriptor, _SLOT.size * _SLOTS)
+        self.free = [slot * _SLOT.size for slot in reversed(range(_SLOTS))]
+        """Where in the memory a partition may note what it has in hand."""
+        self.pardoned = self._convicted = False
         self._alone = threading.Lock()
 
     @staticmethod
@@ -80,24 +81,6 @@ class Board:
         """Return the one board of this process: what a supervisor gave it, or one that nobody reads."""
         return Board(int(os.environ.get(BOARD_VARIABLE) or -1))
 
-    def take(self) -> int | None:
-        """Return a slot for a partition; None when there are no more."""
-        return self._free.pop() if self._free else None
-
-    def write(self, slot: int, topic: bytes, partition: int, first: int, last: int) -> None:
-        """Note the records that are being worked on."""
-        if not self._pardoned:
-            _SLOT.pack_into(self._memory, slot * _SLOT.size, topic, partition, first, last)
-
-    def clear(self, slot: int) -> None:
-        """Note that none are."""
-        self._memory[slot * _SLOT.size] = 0
-
-    def give_back(self, slot: int) -> None:
-        """Take back a slot whose records are done."""
-        self.clear(slot)
-        self._free.append(slot)
-
     def convict(self) -> None:
         """Keep what is noted when this process ends: something that is being worked on is the reason."""
         self._convicted = True
@@ -105,8 +88,8 @@ class Board:
     def pardon(self) -> None:
         """Forget what is noted, unless it is why the process ends: whatever it has in hand is not to blame."""
         if not self._convicted:
-            self._pardoned = True
-            self._memory[:] = bytes(len(self._memory))
+            self.pardoned = True
+            self.memory[:] = bytes(len(self.memory))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -123,11 +106,11 @@ class Board:
 
     def records_in_flight(self) -> list[RecordsInFlight]:
         """Return what was being worked on when the process wrote its last."""
-        return _notes(self._memory[:])
+        return _notes(self.memory[:])
 
     def close(self) -> None:
         """Give the memory back."""
-        self._memory.close()
+        self.memory.close()
 
 
 def _notes(data: bytes) -> list[RecordsInFlight]:
@@ -139,24 +122,23 @@ class Note:
 
     def __init__(self, topic: str, partition: int, board: Board) -> None:
         self._topic = topic
-        self._encoded = topic.encode()
         self._partition = partition
         self._board = board
-        self._slot = board.take()
+        self._slot = board.free.pop() if board.free else None
         self._now: tuple[int, int, float] | None = None
         self._closed = False
 
     def __call__(self, first: int, last: int) -> None:
         """Note that the records from ``first`` to ``last`` are being worked on, or one of them."""
         self._now = (first, last, time.monotonic())
-        if self._slot is not None:
-            self._board.write(self._slot, self._encoded, self._partition, first, last)
+        if self._slot is not None and not self._board.pardoned:
+            _SLOT.pack_into(self._board.memory, self._slot, self._topic.encode(), self._partition, first, last)
 
     def done(self) -> None:
         """Note that nothing is. Not for who ends the process: the note is to be read afterwards."""
         self._now = None
         if self._slot is not None:
-            self._board.clear(self._slot)
+            self._board.memory[self._slot] = 0
         if self._closed:
             self.close()
 
@@ -171,7 +153,7 @@ class Note:
         """Give the slot back: now, or when the records are done that are still being worked on."""
         self._closed = True
         if self._now is None and self._slot is not None:
-            self._board.give_back(self._slot)
+            self._board.free.append(self._slot)
             self._slot = None
 
 

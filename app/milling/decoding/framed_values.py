@@ -7,7 +7,6 @@ become a mapping of plain values, of which `ObjectFields` takes the text, the id
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import Struct
 from subprocess import SubprocessError
@@ -149,16 +148,6 @@ class FramedDecoder:
         heads = {value[: _FRAME.size] for value in values}
         found = {number for head in heads if (number := schema_number(head)) is not None}
         return sorted(number for number in found if number not in self._readers)
-
-    def fetch(self, number: int) -> None:
-        """Let the source have a schema at hand, so that learning it needs no answer of others.
-
-        Raises:
-            RegistryError: it cannot be fetched now.
-
-        """
-        with suppress(ValueError):  # which `learn` makes something of
-            self.source.schema(number)
 
     def learn(self, number: int) -> None:
         """Fetch a schema, so that its values can be decoded without a request.

@@ -187,4 +187,3 @@ async def test_what_ends_the_worker_leaves_the_note(
         assert (partition.halted is None) == noted
         if isinstance(error, PanicError):
             assert f"`tokenmill skip {raw_topic} 0 1`" in str(partition.halted)
-    board.close()
