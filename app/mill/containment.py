@@ -54,13 +54,13 @@ class Containment:
         self._tp = tp
         self._board = board
         self._deaths = deaths
-        self._suspects: Collection[RecordsInFlight] = ()
+        self._known: Collection[RecordsInFlight] = ()
         self._deadly: RecordsInFlight | None = None
 
     def look(self, skips: Collection[int]) -> None:
         """Learn what workers died of so far; what a person wants ``skips`` for is tried again."""
-        self._suspects = self._deaths.of(*self._tp)
-        self._deadly = deadly(self._suspects, skips)
+        self._known = self._deaths.of(*self._tp)
+        self._deadly = deadly(self._known, skips)
 
     async def shares(self, batch: FetchedBatch) -> AsyncIterator[FetchedBatch]:
         """Divide what a fetch brought into what is fed at once; the last share has the fetch's position.
@@ -84,7 +84,7 @@ class Containment:
         while fetched and size < ROOM:
             batch = fetched[0]
             if isinstance(batch, PackedBatch):
-                if records and self._is_suspect(batch.first, batch.end - 1):
+                if records and self._were_in_flight(batch.first, batch.end - 1):
                     break  # what is before it is milled first
                 found = self.work(batch.first, batch.end - 1, batch.unpack)
                 size += sum(len(r.value or b"") + len(r.key or b"") + HEADER_BYTES * len(r.headers) for r in found)
@@ -96,12 +96,12 @@ class Containment:
 
     def runs(self, records: Sequence[SourceRecord]) -> Iterator[Sequence[SourceRecord]]:
         """Divide consecutive records: each one that was in flight at a death is alone."""
-        if records and not self._is_suspect(records[0].offset, records[-1].offset):
+        if records and not self._were_in_flight(records[0].offset, records[-1].offset):
             yield records
             return
-        for is_suspect, run in groupby(records, lambda record: self._is_suspect(record.offset, record.offset)):
+        for alone, run in groupby(records, lambda record: self._were_in_flight(record.offset, record.offset)):
             together = [*run]
-            yield from ([record] for record in together) if is_suspect else [together]
+            yield from ([record] for record in together) if alone else [together]
 
     def work(self, first: int, last: int, action: Callable[[], T]) -> T:
         """Do something with records from ``first`` to ``last``, in a thread, and note it.
@@ -112,7 +112,7 @@ class Containment:
             DeadlyRecordError: these records have killed workers.
 
         """
-        with self._board.alone() if self._is_suspect(first, last) else nullcontext():
+        with self._board.alone() if self._were_in_flight(first, last) else nullcontext():
             self._require_harmless(first, last)
             self.note(first, last)
             try:
@@ -130,13 +130,13 @@ class Containment:
             self.note.done()
         return done
 
-    def _is_suspect(self, first: int, last: int) -> bool:
-        return any(one.meets(first, last) for one in self._suspects)
+    def _were_in_flight(self, first: int, last: int) -> bool:
+        return any(one.meets(first, last) for one in self._known)
 
     def _require_harmless(self, first: int, last: int) -> None:
         found = self._deadly
         if found is not None and found.first <= first and last <= found.last:
             raise DeadlyRecordError(
                 f"{MOST_DEATHS} workers have died while they worked on {found}: it is not tried again before it is "
-                "skipped or the service is started anew, with more memory, for example"
+                "skipped or the service is started again, with more memory, for example"
             )

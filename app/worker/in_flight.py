@@ -93,7 +93,7 @@ class Board:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Have one suspect in hand at a time: else a record would be blamed for what its neighbour does."""
+        """Have one record that was in flight at a death in hand: another beside it would be blamed for what it does."""
         lock = self._alone
         taken = lock.acquire(timeout=ALONE_SECONDS)
         if not taken:

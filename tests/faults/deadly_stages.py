@@ -18,7 +18,7 @@ from tokenmill.app.worker.in_flight import BOARD_VARIABLE
 from tokenmill.documents import Document
 
 HARMLESS: Final = "_TESTS_HARMLESS"
-"""Set for a service that is started anew on a machine that can do more."""
+"""Set for a service that is started again on a machine that can do more."""
 
 
 class Stage(NamedTuple):

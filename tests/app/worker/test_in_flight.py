@@ -154,7 +154,7 @@ def test_whoever_ends_for_another_reason_blames_nothing_that_it_has_in_hand(*, c
     assert board.records_in_flight() == (found if convicted else [])
 
 
-def test_suspects_are_in_hand_one_after_the_other_and_none_waits_for_one_that_hangs(
+def test_what_was_in_flight_at_a_death_is_in_hand_one_after_the_other_and_none_waits_for_one_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else one would be in flight at each death that another one causes."""
