@@ -12,8 +12,8 @@ from tokenmill.app.kafka.fetched_batches import PackedBatch
 from tokenmill.app.mill import publisher
 from tokenmill.app.milling.decoding import FramedDecoder
 from tokenmill.app.milling.decoding.auto import AutoDecoder
-from tokenmill.app.milling.steps.not_empty import NotEmpty
-from tokenmill.app.milling.tokenizers.raw_bytes import RawBytes
+from tokenmill.app.milling.steps.basic import NotEmpty
+from tokenmill.app.milling.tokenizers.protocol import RawBytes
 from tokenmill.app.worker.in_flight import BOARD_VARIABLE
 from tokenmill.documents import Document
 
