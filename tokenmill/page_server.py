@@ -14,7 +14,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -48,15 +47,6 @@ OPTIONS: Final[Mapping[str, Any]] = {"access_log": None, "logger": log, "lingeri
 """aiohttp's options for each connection. Requests are not logged: there is one every few seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The parts of a request that a page can use."""
-
-    query: Mapping[str, list[str]]
-    accept: str
-    """The header ``Accept``; empty where there is none."""
-
-
 class Page(NamedTuple):
     """An answer."""
 
@@ -65,16 +55,16 @@ class Page(NamedTuple):
     content_type: str = TEXT
 
 
-Pages = Mapping[str, Callable[[Asked], Page]]
+Pages = Mapping[str, Callable[[web.BaseRequest], Page]]
 """The function that makes each page, by the page's path. It runs in the server's thread and must not block."""
 
 
-def metrics_of(registry: CollectorRegistry) -> Callable[[Asked], Page]:
+def metrics_of(registry: CollectorRegistry) -> Callable[[web.BaseRequest], Page]:
     """Return the function that makes the page for Prometheus; ``name[]`` in the query chooses among the samples."""
 
-    def page(asked: Asked) -> Page:
-        names = asked.query.get("name[]")
-        encode, content_type = choose_encoder(asked.accept)
+    def page(request: web.BaseRequest) -> Page:
+        names = request.query.getall("name[]", [])
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return Page(encode(registry.restricted_registry(names) if names else registry), content_type=content_type)
 
     return page
@@ -159,8 +149,7 @@ class PageServer:
         elif request.method not in METHODS:
             page = Page(b"this can only be read\n", HTTPStatus.METHOD_NOT_ALLOWED)
         else:
-            query = {name: request.query.getall(name) for name in request.query}
-            page = make(Asked(query, request.headers.get("Accept", "")))
+            page = make(request)
         response = _response(page)
         if page.status == HTTPStatus.METHOD_NOT_ALLOWED:
             response.headers["Allow"] = ", ".join(METHODS)

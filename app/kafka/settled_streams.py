@@ -16,8 +16,7 @@ from ..settings import Settings, Stream, TopicSettings
 from .clients import consumer
 from .control_log import ControlLog
 from .control_topic import CONTROL_PREFIX, Settled, has_files, other_settings, read_control_topic, read_on
-from .topic_needs import Problem
-from .topics import require_topics
+from .topics import Problem, require_topics
 
 LISTED: Final = 8
 """Streams that an error message names; more help nobody to find a misspelling."""

@@ -19,10 +19,9 @@ from tokenmill.errors import BrokerError
 from ..kafka.control_topic import Settled, settle, settled_recipe
 from ..kafka.retry import ask_repeatedly
 from ..kafka.security import refused_time
-from ..kafka.topic_needs import LETTERS, Existing, letter_bytes, needed_topics
-from ..kafka.topics import described
+from ..kafka.topics import LETTERS, Existing, described, letter_bytes, needed_topics
 from ..settings import Settings, dead_letter_topic, load_settings, rejected_topic
-from ..supervisor.self_watchdog import SelfWatchdog
+from ..supervisor.watchdog import SelfWatchdog
 from ..telemetry.worker_metrics import ENGINE, mill_at_zero, steps_at_zero
 from ..worker.ending import end_process
 from ..worker.faust_setup import faust_options

@@ -19,8 +19,7 @@ from tokenmill.wire.message import HEADER_OVERHEAD, Message
 
 from ..kafka.clients import admin, offsets, read_batches
 from ..kafka.retry import ask_repeatedly
-from ..kafka.topic_needs import HEADERS_BYTES, UNLIMITED
-from ..kafka.topics import describe_topics
+from ..kafka.topics import HEADERS_BYTES, UNLIMITED, describe_topics
 from ..milling.chain_mill import ChainMill
 from ..milling.outcomes import Stages
 from ..milling.packing.reopening import Reopening

@@ -24,7 +24,7 @@ from tokenmill.wire.message import Message
 from ..kafka.clients import consumer
 from ..kafka.dead_letters import LetterTopic
 from ..kafka.token_topic import messages_between, read_tail
-from ..kafka.topic_needs import worst_message_bytes
+from ..kafka.topics import worst_message_bytes
 from ..milling.chain_mill import ChainMill
 from ..milling.outcomes import Outcome
 from ..milling.partition_mill import Milled, PartitionMill

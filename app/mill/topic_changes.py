@@ -15,8 +15,7 @@ from aiokafka.errors import KafkaError
 from tokenmill.errors import BrokerError, TopicError
 
 from ..kafka.clients import admin
-from ..kafka.topic_needs import is_compacted
-from ..kafka.topics import describe_topics, ensure_topics, partition_count
+from ..kafka.topics import describe_topics, ensure_topics, is_compacted, partition_count
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 20.0

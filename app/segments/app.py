@@ -18,7 +18,7 @@ from tokenmill.store import Store, StoreLock
 from ..kafka.control_topic import Settled, read_on, wait_for_genesis
 from ..kafka.retry import ask_repeatedly
 from ..settings import Settings, load_settings
-from ..supervisor.self_watchdog import SelfWatchdog
+from ..supervisor.watchdog import SelfWatchdog
 from ..telemetry.measuring import free_bytes
 from ..telemetry.reporting import STORE_VARIABLE
 from ..telemetry.worker_metrics import DISK_FREE_BYTES, store_at_zero

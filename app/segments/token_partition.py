@@ -1,36 +1,167 @@
 """One token partition on its way into a store, in a segment worker or a mirror: from lock and recovery to the end.
 
-What is appended and when it is committed is in `block_appender`, what is done about a missing block in
+What continues the chain is appended as it comes, and committed in time. What is done about a missing block is in
 `app.segments.following`, and where a partition begins, on disk and on its topic, in `store_opening`.
 """
 
 import asyncio
+import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import GapError, StoreError, TokenMillError
-from tokenmill.reading.acceptance import Gap
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError, TokenMillError
+from tokenmill.reading.acceptance import Acceptor, Gap, Taken
 from tokenmill.recipe import Recipe
-from tokenmill.store import Store
+from tokenmill.records import SourceRecord
+from tokenmill.store import PartitionWriter, Start, Store
 from tokenmill.store.layout import partition_directory
 
 from ..kafka.clients import consumer, offsets
 from ..kafka.fetched_batches import unpacked
 from ..kafka.ignoring import IgnoreList
+from ..kafka.token_topic import offered
 from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
 from ..worker.ownership import FetchedBatch
-from .block_appender import HALTING, BlockAppender, CommitTimer
 from .following import GapSearch
 from .store_opening import cut_off, holds_beginning, late_start, open_writer, reading_start
+
+HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
+"""What only a person can remedy: the topic or the store contradicts itself, or the stream."""
+COMMIT_SECONDS: Final = 0.25
+"""Shortest time between two commits of a partition: each syncs three times, so blocks that come faster share one."""
+
+
+class BlockAppender:
+    """The open directory of one partition, and its chain as far as it was taken.
+
+    Its methods work on files. They are called in threads, one at a time, and raise as `PartitionWriter` does.
+    """
+
+    def __init__(
+        self, tp: TopicPartition, stream: str, recipe: Recipe, ignored: IgnoreList, writer: PartitionWriter
+    ) -> None:
+        """Append what comes on the token topic ``tp``, but for what is ``ignored``, to ``writer``, and close that."""
+        self.writer = writer
+        self.closed = False
+        """Whether the directory is unlocked, and nothing can be appended any more."""
+        self.committed = writer.next_block
+        """Number of the block after the last one that is durable."""
+        self.newest_timestamp = 0
+        """When the newest source record with durable tokens was written, in milliseconds since 1970; 0: unknown."""
+        self._tp = tp
+        self._stream = stream
+        self._recipe = recipe
+        self._ignored = ignored
+        self._uncommitted: list[int] = []
+        """Timestamps of the last source records of messages whose blocks were appended and not committed."""
+        self._acceptor = self._new_acceptor()
+
+    def _new_acceptor(self) -> Acceptor:
+        writer, recipe = self.writer, self._recipe
+        return Acceptor(
+            recipe.fingerprint,
+            self._tp.partition,
+            recipe.block_bytes,
+            block=writer.next_block,
+            chain=writer.chain,
+            recall=writer.chain_before,
+        )
+
+    @property
+    def next_block(self) -> int:
+        """The number of the block that is wanted next."""
+        return self._acceptor.next_block
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether there is anything to commit."""
+        return self.writer.next_block > self.committed
+
+    def begin(self, start: Start) -> None:
+        """Let the partition, of which the store holds nothing, begin there."""
+        self.writer.begin(start)
+        self.committed = start.block
+        self._acceptor = self._new_acceptor()
+
+    def append(self, records: Sequence[SourceRecord], search: GapSearch) -> Gap | None:
+        """Append the records' new blocks; return a gap if there is one. ``search`` sees every message.
+
+        What is right before an error is committed, so that it is not lost with the halt.
+        """
+        gap: Gap | None = None
+        for record in records:
+            try:
+                found = offered(self._acceptor, record, self._tp, self._ignored)
+            except HALTING:
+                self.commit()
+                raise
+            if found is None:
+                metrics.IGNORED.inc()
+                continue
+            message, verdict = found
+            search.saw(message)
+            if isinstance(verdict, Gap):
+                metrics.GAPS.inc()
+                gap = verdict
+                continue
+            metrics.DUPLICATES.inc(verdict.dropped)
+            if isinstance(verdict, Taken) and verdict.blocks.entries:
+                self.writer.append(verdict.blocks, token_offset=record.offset)
+                self._uncommitted.append(message.cursor.last_timestamp)
+        return gap
+
+    def commit(self) -> None:
+        """Make durable what was appended, and count it: it can be trained on now."""
+        self.writer.commit()
+        metrics.BLOCKS.labels(self._stream, "segment").inc(self.writer.next_block - self.committed)
+        self.committed = self.writer.next_block
+        now, latency = time.time(), metrics.LATENCY_SECONDS.labels(self._stream)
+        for timestamp in self._uncommitted:
+            self.newest_timestamp = max(self.newest_timestamp, timestamp)
+            latency.observe(max(0.0, now - timestamp / 1000))
+        self._uncommitted.clear()
+
+    def close(self) -> None:
+        """Unlock the directory."""
+        self.writer.close()
+        self.closed = True
+
+
+class CommitTimer:
+    """Says when to commit: at once, or `COMMIT_SECONDS` after the last commit."""
+
+    def __init__(self, commit_later: Callable[[], Awaitable[None]], name: str) -> None:
+        """``commit_later`` is called in a task of this name, and raises nothing."""
+        self._commit_later = commit_later
+        self._name = name
+        self._last = -math.inf
+        self._waiting: asyncio.Task[None] | None = None
+
+    def is_due(self) -> bool:
+        """Return whether to commit now; if not, ``commit_later`` is called as soon as it is due."""
+        wait = self._last + COMMIT_SECONDS - time.monotonic()
+        if wait > 0 and self._waiting is None:
+            self._waiting = asyncio.create_task(self._wait(wait), name=self._name)
+        return wait <= 0
+
+    def committed(self) -> None:
+        """Begin again."""
+        self._last = time.monotonic()
+
+    async def _wait(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._waiting = None
+        await self._commit_later()
+
 
 T = TypeVar("T")
 

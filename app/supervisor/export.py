@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from ..broker_contact import CONTACT, no_answer
 from ..kafka.retry import FAILING
 from ..settings import Settings
-from ..telemetry.samples import Fleet, received, taken
+from ..telemetry.reporting import Fleet, received, taken
 from ..telemetry.server import Probes
 from ..telemetry.status_document import StatusSnapshot
 from ..telemetry.worker_metrics import BROKER, PROCESS

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from tokenmill.errors import BrokerError, TokenMillError
 
@@ -26,6 +26,9 @@ from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
 from ..worker.in_flight import BOARD_VARIABLE, Board
 from .status import State
 from .watchdog import WatchLimits
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
 
 LONGEST_BEAT: Final = 16 << 20
 """Bytes of one status line; a partition takes about 200."""
@@ -167,22 +170,6 @@ CAUSES: Final[Mapping[Cause, str]] = {
 """Why a worker had to be started again, or a start tried again."""
 
 
-class Listener(Protocol):
-    """Who hears what happens at a slot."""
-
-    def started(self, slot: "WorkerSlot", child: Child) -> None:
-        """Take note that a process runs."""
-
-    def heard(self, slot: "WorkerSlot", child: Child) -> None:
-        """Take note of a new status."""
-
-    def ended(self, slot: "WorkerSlot", child: Child, reason: str, pause: float | None) -> None:
-        """Take note that the process ended; the next is started after ``pause`` seconds, None: never."""
-
-    def not_started(self, slot: "WorkerSlot", reason: str, pause: float) -> None:
-        """Take note that no process could be started; it is tried again after ``pause`` seconds."""
-
-
 class WorkerSlot:
     """`keep` does the work; the fields say how it is going."""
 
@@ -190,7 +177,7 @@ class WorkerSlot:
         self,
         role: Literal["mill", "segment"],
         name: str,
-        listener: Listener,
+        listener: "Supervisor",
         *,
         settings: Settings,
         limits: WatchLimits,

@@ -11,19 +11,9 @@ from typing import Final, Literal, NamedTuple, Protocol
 from aiokafka import TopicPartition
 
 from tokenmill.errors import TokenMillError
+from tokenmill.records import SourceRecord
 
-from .worker_metrics import (
-    DURABLE_LAG_RECORDS,
-    DURABLE_LAG_SECONDS,
-    END_OFFSET,
-    LAG_RECORDS,
-    LAG_SECONDS,
-    NEWEST_TOKEN,
-    OPEN_TOKENS,
-    PARTITIONS,
-    QUEUED_BYTES,
-    STAGE_SECONDS,
-)
+from . import worker_metrics as metrics
 
 Stage = Literal[
     "resume",
@@ -110,7 +100,7 @@ class StageClock:
         passed = self._passed()
         if not self._stopped:
             for stage, part in seconds.items():
-                STAGE_SECONDS.labels(stage).inc(part)
+                metrics.STAGE_SECONDS.labels(stage).inc(part)
             self._count(max(0.0, passed - sum(seconds.values())))
 
     def stop(self) -> None:
@@ -126,27 +116,13 @@ class StageClock:
 
     def _count(self, seconds: float) -> None:
         if self._stage is not None:
-            STAGE_SECONDS.labels(self._stage).inc(seconds)
+            metrics.STAGE_SECONDS.labels(self._stage).inc(seconds)
 
 
 def waiting_status(waiting: TokenMillError | None, clock: StageClock) -> dict[str, str | None]:
     """Return what a partition's status says of why it makes no progress although nothing is halted."""
     by = None if waiting is None else waiting.brief
     return {"waiting": None if waiting is None else str(waiting), "waiting_by": by, "still": clock.standstill}
-
-
-class Stamped(Protocol):
-    """A Kafka record, as far as it matters here."""
-
-    @property
-    def offset(self) -> int:
-        """Its place in the partition."""
-        ...
-
-    @property
-    def timestamp(self) -> int:
-        """When it was written, in milliseconds since 1970."""
-        ...
 
 
 class _Span(NamedTuple):
@@ -174,7 +150,7 @@ class LagAge:
         self._spans.clear()
         self._last = timestamp
 
-    def passed(self, records: Sequence[Stamped]) -> None:
+    def passed(self, records: Sequence[SourceRecord]) -> None:
         """Take what a fetch brought."""
         if records:
             first, last = records[0], records[-1]
@@ -217,14 +193,14 @@ STATES: Final[Mapping[State, str]] = {
 
 
 OF_PARTITIONS: Final = (
-    PARTITIONS,
-    END_OFFSET,
-    LAG_RECORDS,
-    LAG_SECONDS,
-    DURABLE_LAG_RECORDS,
-    DURABLE_LAG_SECONDS,
-    NEWEST_TOKEN,
-    OPEN_TOKENS,
+    metrics.PARTITIONS,
+    metrics.END_OFFSET,
+    metrics.LAG_RECORDS,
+    metrics.LAG_SECONDS,
+    metrics.DURABLE_LAG_RECORDS,
+    metrics.DURABLE_LAG_SECONDS,
+    metrics.NEWEST_TOKEN,
+    metrics.OPEN_TOKENS,
 )
 """Gauges that show a partition only while the worker owns it."""
 
@@ -275,21 +251,21 @@ def measure(
     for tp, partition in partitions.items():
         progress = partition.progress()
         queued += progress.queued_bytes
-        PARTITIONS.labels(tp.topic, progress.state).inc()
+        metrics.PARTITIONS.labels(tp.topic, progress.state).inc()
         for split, tokens in progress.open_tokens.items():
-            OPEN_TOKENS.labels(tp.topic, str(tp.partition), split).set(tokens)
+            metrics.OPEN_TOKENS.labels(tp.topic, str(tp.partition), split).set(tokens)
         if progress.newest_timestamp:
-            NEWEST_TOKEN.labels(progress.stream, str(tp.partition)).set(progress.newest_timestamp / 1000)
+            metrics.NEWEST_TOKEN.labels(progress.stream, str(tp.partition)).set(progress.newest_timestamp / 1000)
         end, stable = ends.get(tp, (None, None))
         waits = stable is None or progress.position is None or progress.position < stable
         has_work = reached and progress.state in {"running", "resuming"} and (waits or progress.queued_bytes > 0)
         progress.clock.moved((progress.position, progress.durable), has_work=has_work)
         progress.clock.look(behind=end is None or progress.position is None or progress.position < end)
         if reached and end is not None:
-            END_OFFSET.labels(tp.topic, str(tp.partition)).set(end)
+            metrics.END_OFFSET.labels(tp.topic, str(tp.partition)).set(end)
         if reached and end is not None and progress.position is not None:
             _measure_lag(tp, progress, progress.position, end, now)
-    QUEUED_BYTES.set(queued)
+    metrics.QUEUED_BYTES.set(queued)
 
 
 def free_bytes(path: Path) -> int:
@@ -305,12 +281,12 @@ def _measure_lag(tp: TopicPartition, progress: PartitionProgress, position: int,
     if position >= end:
         lag_age.level(now)
     lag_age.forget(position if progress.durable is None else progress.durable)
-    LAG_RECORDS.labels(*labels).set(max(0, end - position))
+    metrics.LAG_RECORDS.labels(*labels).set(max(0, end - position))
     age = lag_age.age(position, now) if position < end else 0.0
     if age is not None:
-        LAG_SECONDS.labels(*labels).set(age)
+        metrics.LAG_SECONDS.labels(*labels).set(age)
     if progress.durable is not None:
-        DURABLE_LAG_RECORDS.labels(*labels).set(max(0, end - progress.durable))
+        metrics.DURABLE_LAG_RECORDS.labels(*labels).set(max(0, end - progress.durable))
         age = lag_age.age(progress.durable, now) if progress.durable < end else 0.0
         if age is not None:
-            DURABLE_LAG_SECONDS.labels(*labels).set(age)
+            metrics.DURABLE_LAG_SECONDS.labels(*labels).set(age)

@@ -3,44 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tokenmill.records import SourceRecord
-from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.totals import Totals
 
 from ..milling.chain_mill import ChainMill
 from ..milling.partition_mill import Milled, Seconds
+from . import worker_metrics as metrics
 from .measuring import LagAge, PartitionProgress, StageClock, State
-from .worker_metrics import (
-    CONSUMED_BYTES,
-    DOCUMENTS,
-    FILTERED,
-    OTHER_RECORDS,
-    PACKING_TOKENS,
-    PACKING_TOKENS_KINDS,
-    RECORDS,
-    STEP_DOCUMENTS,
-    STEP_RESULTS,
-    STEP_TEXT_BYTES,
-    TOKENS,
-)
 
-
-class Sending(Protocol):
-    """The way of one chain's messages to Kafka (`app.mill.publisher`)."""
-
-    durable: Cursor
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything is acknowledged."""
-        ...
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that are not."""
-        ...
+if TYPE_CHECKING:  # which counts by what is here
+    from ..mill.publisher import Publisher
 
 
 @dataclass(slots=True)
@@ -87,8 +61,8 @@ class MillMeter:
         self.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
 
     def _fed(self, records: int, value_bytes: int) -> None:
-        RECORDS.labels(self._topic).inc(records)
-        CONSUMED_BYTES.labels(self._topic).inc(value_bytes)
+        metrics.RECORDS.labels(self._topic).inc(records)
+        metrics.CONSUMED_BYTES.labels(self._topic).inc(value_bytes)
         before = self._totals
         self._look()
         for split, now in self._totals.items():
@@ -99,23 +73,23 @@ class MillMeter:
         self._open_tokens = {split: chain.open_tokens for split, chain in self._chains.items()}
 
     def _count(self, split: str, before: Totals, now: Totals) -> None:
-        DOCUMENTS.labels(self._topic, split).inc(now.kept - before.kept)
-        TOKENS.labels(self._topic, split).inc(now.tokens - before.tokens)
+        metrics.DOCUMENTS.labels(self._topic, split).inc(now.kept - before.kept)
+        metrics.TOKENS.labels(self._topic, split).inc(now.tokens - before.tokens)
         for reason, count in now.filtered.items():
-            FILTERED.labels(self._topic, split, reason).inc(count - before.filtered[reason])
-        for name in PACKING_TOKENS_KINDS:
-            PACKING_TOKENS.labels(self._topic, split, name).inc(now.packing[name] - before.packing[name])
+            metrics.FILTERED.labels(self._topic, split, reason).inc(count - before.filtered[reason])
+        for name in metrics.PACKING_TOKENS_KINDS:
+            metrics.PACKING_TOKENS.labels(self._topic, split, name).inc(now.packing[name] - before.packing[name])
         for step in now.figures.steps:
             earlier = before.figures.step(step.step)
             amounts = (step.passed, earlier.passed), (step.dropped, earlier.dropped), (step.refused, earlier.refused)
-            for result, (done, known) in zip(STEP_RESULTS, amounts, strict=True):
+            for result, (done, known) in zip(metrics.STEP_RESULTS, amounts, strict=True):
                 place = (self._topic, split, step.step, result)
-                STEP_DOCUMENTS.labels(*place).inc(done.documents - known.documents)
-                STEP_TEXT_BYTES.labels(*place).inc(done.size - known.size)
-        OTHER_RECORDS.labels(self._topic, split, "tombstone").inc(now.tombstones - before.tombstones)
-        OTHER_RECORDS.labels(self._topic, split, "flush").inc(now.flushes - before.flushes)
+                metrics.STEP_DOCUMENTS.labels(*place).inc(done.documents - known.documents)
+                metrics.STEP_TEXT_BYTES.labels(*place).inc(done.size - known.size)
+        metrics.OTHER_RECORDS.labels(self._topic, split, "tombstone").inc(now.tombstones - before.tombstones)
+        metrics.OTHER_RECORDS.labels(self._topic, split, "flush").inc(now.flushes - before.flushes)
 
-    def progress(self, state: State, position: int, sending: Mapping[str, Sending]) -> PartitionProgress:
+    def progress(self, state: State, position: int, sending: "Mapping[str, Publisher]") -> PartitionProgress:
         """Return how far the partition is; ``sending`` is by split, ``position`` means nothing unless it runs."""
         runs = state == "running"
         return PartitionProgress(
@@ -128,7 +102,7 @@ class MillMeter:
             clock=self.clock,
         )
 
-    def _durable(self, split: str, position: int, way: Sending) -> int:
+    def _durable(self, split: str, position: int, way: "Publisher") -> int:
         """Return the offset below which all of the chain's tokens are durable; where none wait, that is all."""
         nothing_waits = way.idle and not self._open_tokens[split]
         return position if nothing_waits else min(position, way.durable.next_offset)

@@ -98,7 +98,7 @@ def pages(collectors: Iterable[Collector], probes: Probes, status: Callable[[], 
     return {
         "/metrics": metrics_of(registry),
         "/healthz": lambda _: _probed(probes.unhealthy()),
-        "/readyz": lambda asked: _probed(probes.not_ready(strict="strict" in asked.query)),
+        "/readyz": lambda request: _probed(probes.not_ready(strict="strict" in request.query)),
         "/status": lambda _: _told(status()),
     }
 

@@ -1,7 +1,7 @@
 """What a worker counts and measures. Each name, its labels and its line here make `docs/metrics.md`.
 
 Counters count work done: what a crash made necessary again counts again. They begin at 0 with the process; whoever
-shows them adds up what earlier processes of the worker counted (`app.telemetry.samples`).
+shows them adds up what earlier processes of the worker counted (`app.telemetry.reporting`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,194 +48,154 @@ BROKER_LAST_ANSWER: Final = Gauge(
 )
 BROKER_LAST_ANSWER.set_function(lambda: CONTACT.last_answer)
 
-RECORDS: Final = Counter("tokenmill_records_consumed", "Raw records taken from Kafka.", ["topic"], registry=WORKER)
-CONSUMED_BYTES: Final = Counter("tokenmill_consumed_bytes", "Bytes of their values.", ["topic"], registry=WORKER)
-DOCUMENTS: Final = Counter(
-    "tokenmill_documents", "Documents that were kept and tokenized.", ["topic", "split"], registry=WORKER
+
+def _counter(name: str, text: str, labels: str = "") -> Counter:
+    return Counter(name, text, labels.split(), registry=WORKER)
+
+
+def _gauge(name: str, text: str, labels: str = "") -> Gauge:
+    return Gauge(name, text, labels.split(), registry=WORKER)
+
+
+def _histogram(name: str, text: str, buckets: Sequence[float], labels: str = "") -> Histogram:
+    return Histogram(name, text, labels.split(), buckets=buckets, registry=WORKER)
+
+
+RECORDS: Final = _counter("tokenmill_records_consumed", "Raw records taken from Kafka.", "topic")
+CONSUMED_BYTES: Final = _counter("tokenmill_consumed_bytes", "Bytes of their values.", "topic")
+DOCUMENTS: Final = _counter("tokenmill_documents", "Documents that were kept and tokenized.", "topic split")
+TOKENS: Final = _counter(
+    "tokenmill_tokens_produced", "Tokens of the kept documents, those around their texts included.", "topic split"
 )
-TOKENS: Final = Counter(
-    "tokenmill_tokens_produced",
-    "Tokens of the kept documents, those around their texts included.",
-    ["topic", "split"],
-    registry=WORKER,
-)
-PACKING_TOKENS: Final = Counter(
+PACKING_TOKENS: Final = _counter(
     "tokenmill_packing_tokens",
     "What a packing does to tokens: `padding` that it puts into blocks, and those of kept documents that it leaves out "
     "of all blocks (`left_out`).",
-    ["topic", "split", "kind"],
-    registry=WORKER,
+    "topic split kind",
 )
-FILTERED: Final = Counter(
-    "tokenmill_documents_filtered", "Documents that a step filtered out.", ["topic", "split", "reason"], registry=WORKER
-)
-STEP_DOCUMENTS: Final = Counter(
+FILTERED: Final = _counter("tokenmill_documents_filtered", "Documents that a step filtered out.", "topic split reason")
+STEP_DOCUMENTS: Final = _counter(
     "tokenmill_step_documents",
     "Documents that came to a step of the recipe's list of steps, by what became of them there (`passed`, `filtered`, "
     "`dead_lettered`).",
-    ["topic", "split", "step", "result"],
-    registry=WORKER,
+    "topic split step result",
 )
-STEP_TEXT_BYTES: Final = Counter(
+STEP_TEXT_BYTES: Final = _counter(
     "tokenmill_step_text_bytes",
     "Bytes of their texts in UTF-8; of those that passed, as the step left them.",
-    ["topic", "split", "step", "result"],
-    registry=WORKER,
+    "topic split step result",
 )
-OTHER_RECORDS: Final = Counter(
+OTHER_RECORDS: Final = _counter(
     "tokenmill_records_without_document",
     "Tombstones and flush records; each split counts all of them.",
-    ["topic", "split", "kind"],
-    registry=WORKER,
+    "topic split kind",
 )
-DEAD_LETTERS: Final = Counter(
-    "tokenmill_dead_letters",
-    "Records dead-lettered, repeats after a restart included.",
-    ["topic", "reason"],
-    registry=WORKER,
+DEAD_LETTERS: Final = _counter(
+    "tokenmill_dead_letters", "Records dead-lettered, repeats after a restart included.", "topic reason"
 )
-BLOCKS: Final = Counter(
+BLOCKS: Final = _counter(
     "tokenmill_blocks",
     "Blocks made durable: acknowledged on the token topic (sink `topic`), committed to the store (sink `segment`).",
-    ["stream", "sink"],
-    registry=WORKER,
+    "stream sink",
 )
-MESSAGE_BYTES: Final = Histogram(
+MESSAGE_BYTES: Final = _histogram(
     "tokenmill_message_bytes",
     "Bytes of tokens in each message published to a token topic; carries have none.",
-    ["topic"],
-    buckets=MESSAGE_BUCKETS,
-    registry=WORKER,
+    MESSAGE_BUCKETS,
+    "topic",
 )
-PUBLISH_SECONDS: Final = Histogram(
+PUBLISH_SECONDS: Final = _histogram(
     "tokenmill_produce_duration_seconds",
     "Seconds until a message is acknowledged by all in-sync replicas.",
-    ["topic"],
-    buckets=WIRE_BUCKETS,
-    registry=WORKER,
+    WIRE_BUCKETS,
+    "topic",
 )
-DUPLICATES: Final = Counter(
-    "tokenmill_duplicate_blocks", "Blocks that came again and were dropped by number.", registry=WORKER
-)
-IGNORED: Final = Counter(
+DUPLICATES: Final = _counter("tokenmill_duplicate_blocks", "Blocks that came again and were dropped by number.")
+IGNORED: Final = _counter(
     "tokenmill_ignored_messages",
     "Messages on token topics that were passed over, because they are on the ignore list (`tokenmill ignore`).",
-    registry=WORKER,
 )
-CONTROL_JUNK: Final = Counter(
+CONTROL_JUNK: Final = _counter(
     "tokenmill_control_junk",
     "Records on control topics that came as one of the known kinds and are none; the log names them.",
-    ["topic"],
-    registry=WORKER,
+    "topic",
 )
-GAPS: Final = Counter("tokenmill_gaps", "Messages that began after the wanted block.", registry=WORKER)
-COMMITS: Final = Counter("tokenmill_commits", "Commits to segments.", registry=WORKER)
-COMMIT_SECONDS: Final = Histogram(
-    "tokenmill_commit_duration_seconds",
-    "Seconds to write and sync what one fetch brought.",
-    buckets=DISK_BUCKETS,
-    registry=WORKER,
+GAPS: Final = _counter("tokenmill_gaps", "Messages that began after the wanted block.")
+COMMITS: Final = _counter("tokenmill_commits", "Commits to segments.")
+COMMIT_SECONDS: Final = _histogram(
+    "tokenmill_commit_duration_seconds", "Seconds to write and sync what one fetch brought.", DISK_BUCKETS
 )
-LATENCY_SECONDS: Final = Histogram(
+LATENCY_SECONDS: Final = _histogram(
     "tokenmill_end_to_end_latency_seconds",
     "Seconds from the timestamp of a message's last source record to the commit that made its blocks trainable; one "
     "for each message.",
-    ["stream"],
-    buckets=WAIT_BUCKETS,
-    registry=WORKER,
+    WAIT_BUCKETS,
+    "stream",
 )
-STAGE_SECONDS: Final = Counter(
+STAGE_SECONDS: Final = _counter(
     "tokenmill_stage_seconds",
-    "Seconds that the worker's partitions spent in each stage. A partition is in one stage at any moment: "
-    "together they grow by the number of partitions each second.",
-    ["stage"],
-    registry=WORKER,
+    "Seconds that the worker's partitions spent in each stage. A partition is in one stage at any moment: together "
+    "they grow by the number of partitions each second.",
+    "stage",
 )
-ERAS: Final = Counter("tokenmill_eras", "Eras that the mill wrote to a control topic.", ["stream"], registry=WORKER)
-BLOCKS_BEHIND: Final = Gauge(
+ERAS: Final = _counter("tokenmill_eras", "Eras that the mill wrote to a control topic.", "stream")
+BLOCKS_BEHIND: Final = _gauge(
     "tokenmill_mirror_blocks_behind",
     "Blocks of a stream that are on its token topic and not in a mirror's store yet.",
-    ["stream"],
-    registry=WORKER,
+    "stream",
 )
-BYTES_BEHIND: Final = Gauge("tokenmill_mirror_bytes_behind", "Bytes of their tokens.", ["stream"], registry=WORKER)
-ERAS_BEHIND: Final = Gauge(
+BYTES_BEHIND: Final = _gauge("tokenmill_mirror_bytes_behind", "Bytes of their tokens.", "stream")
+ERAS_BEHIND: Final = _gauge(
     "tokenmill_mirror_eras_behind",
     "Eras of a stream that a mirror's store cannot be trained on yet, because it lacks blocks of theirs.",
-    ["stream"],
-    registry=WORKER,
+    "stream",
 )
-STORE_ERAS: Final = Gauge(
+STORE_ERAS: Final = _gauge(
     "tokenmill_store_eras",
     "Eras of a stream in the store, as the worker or mirror says that brings them: the one that has partition 0.",
-    ["stream"],
-    registry=WORKER,
+    "stream",
 )
-REBALANCES: Final = Counter(
-    "tokenmill_rebalances", "Times that Kafka gave the worker its partitions again.", registry=WORKER
-)
-TRUNCATED_BYTES: Final = Counter(
+REBALANCES: Final = _counter("tokenmill_rebalances", "Times that Kafka gave the worker its partitions again.")
+TRUNCATED_BYTES: Final = _counter(
     "tokenmill_recovery_truncated_bytes",
     "Bytes that recoveries cut off segments because they had never been committed.",
-    registry=WORKER,
 )
 
-PARTITIONS: Final = Gauge(
-    "tokenmill_partitions", "Partitions that the worker owns, by what they do.", ["topic", "state"], registry=WORKER
-)
-END_OFFSET: Final = Gauge(
+PARTITIONS: Final = _gauge("tokenmill_partitions", "Partitions that the worker owns, by what they do.", "topic state")
+END_OFFSET: Final = _gauge(
     "tokenmill_end_offset",
     "Offset after the last record of a partition: it grows by what producers send, whether or not it is taken.",
-    ["topic", "partition"],
-    registry=WORKER,
+    "topic partition",
 )
-LAG_RECORDS: Final = Gauge(
+LAG_RECORDS: Final = _gauge(
     "tokenmill_consumer_lag_records",
     "Records of a raw topic that wait to be milled; messages of a token topic that wait to be stored.",
-    ["topic", "partition"],
-    registry=WORKER,
+    "topic partition",
 )
-LAG_SECONDS: Final = Gauge(
-    "tokenmill_consumer_lag_seconds",
-    "Age of the oldest of them, by its timestamp; 0 without any.",
-    ["topic", "partition"],
-    registry=WORKER,
+LAG_SECONDS: Final = _gauge(
+    "tokenmill_consumer_lag_seconds", "Age of the oldest of them, by its timestamp; 0 without any.", "topic partition"
 )
-DURABLE_LAG_RECORDS: Final = Gauge(
+DURABLE_LAG_RECORDS: Final = _gauge(
     "tokenmill_durable_lag_records",
     "Records of a raw topic whose tokens are not yet durable on all its token topics: those above, those on their way, "
     "and those that open blocks begin with, until these are full, flushed, or carried (after `carry_seconds`).",
-    ["topic", "partition"],
-    registry=WORKER,
+    "topic partition",
 )
-DURABLE_LAG_SECONDS: Final = Gauge(
-    "tokenmill_durable_lag_seconds",
-    "Age of the oldest of them, by its timestamp; 0 without any.",
-    ["topic", "partition"],
-    registry=WORKER,
+DURABLE_LAG_SECONDS: Final = _gauge(
+    "tokenmill_durable_lag_seconds", "Age of the oldest of them, by its timestamp; 0 without any.", "topic partition"
 )
-NEWEST_TOKEN: Final = Gauge(
+NEWEST_TOKEN: Final = _gauge(
     "tokenmill_newest_token_timestamp_seconds",
     "Timestamp (Unix) of the newest source record whose tokens are trainable in the store; `time()` less this is the "
     "age of the newest trainable token.",
-    ["stream", "partition"],
-    registry=WORKER,
+    "stream partition",
 )
-OPEN_TOKENS: Final = Gauge(
-    "tokenmill_open_block_tokens",
-    "Tokens that wait for their block to be full.",
-    ["topic", "partition", "split"],
-    registry=WORKER,
+OPEN_TOKENS: Final = _gauge(
+    "tokenmill_open_block_tokens", "Tokens that wait for their block to be full.", "topic partition split"
 )
-DISK_FREE_BYTES: Final = Gauge(
-    "tokenmill_disk_free_bytes", "Bytes that are free on the store's disk.", ["sink"], registry=WORKER
-)
-QUEUED_BYTES: Final = Gauge(
-    "tokenmill_queue_bytes", "Bytes of tokens that wait to be acknowledged by Kafka.", registry=WORKER
-)
-ENGINE: Final = Gauge(
-    "tokenmill_engine_info", "1 for the engine that makes the ids of a raw topic.", ["topic", "engine"], registry=WORKER
-)
+DISK_FREE_BYTES: Final = _gauge("tokenmill_disk_free_bytes", "Bytes that are free on the store's disk.", "sink")
+QUEUED_BYTES: Final = _gauge("tokenmill_queue_bytes", "Bytes of tokens that wait to be acknowledged by Kafka.")
+ENGINE: Final = _gauge("tokenmill_engine_info", "1 for the engine that makes the ids of a raw topic.", "topic engine")
 
 
 DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}

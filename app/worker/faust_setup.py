@@ -27,7 +27,7 @@ from mode.utils.queues import FlowControlQueue
 from ..kafka.clients import METADATA_MAX_AGE_MS, RECORD_OVERHEAD_BYTES
 from ..kafka.cluster import Attributes, Parts, differences
 from ..kafka.security import password, ssl_context
-from ..kafka.topic_needs import needed_topics
+from ..kafka.topics import needed_topics
 from ..settings import ConnectionSettings, Settings
 
 log = structlog.get_logger(__name__)

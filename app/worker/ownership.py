@@ -57,7 +57,7 @@ P = TypeVar("P", bound=OwnedPartition)
 
 
 class Partitions(Generic[P]):
-    """The handler (`app.worker.transport.Handler`) of both apps."""
+    """What both apps do with partitions (`app.worker.transport`); all in its event loop."""
 
     def __init__(self, open_partition: "Callable[[TP], P]") -> None:
         """Make partitions with ``open_partition``."""

@@ -6,19 +6,19 @@ Stock Faust spends about 60 µs on each record, commits what its acknowledgement
 Here one event carries all the records that a fetch brought for a partition (about 2.5 µs a record), and:
 
 1. At an assignment every partition is paused before anything is fetched.
-2. The app is told (`Handler.assigned`), finds out where each partition continues (its tail, its store), and calls
+2. The app is told (`Partitions.assigned`), finds out where each partition continues (its tail, its store), and calls
    `BatchConsumer.start_partition`: seek, new generation, go, in one step of the consumer's thread.
 3. Each list of records is stamped with its partition's generation in that same thread, between the fetch and the
    hand-over, so that nothing that was fetched before a seek is taken for what comes after it.
 4. Committed offsets are what the app says is durable (`BatchConsumer.durable`): for people and lag tools, never read.
-5. What a fetch cannot get over (out of range, a change of leader) ends the process (`Handler.failed`): the next worker
-   checks everything when it resumes. Nothing jumps.
+5. What a fetch cannot get over (out of range, a change of leader) ends the process (`Partitions.failed`): the next
+   worker checks everything when it resumes. Nothing jumps.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import aiokafka
 import faust
@@ -32,26 +32,10 @@ from ..kafka.cluster import leader_and_connection, learn_partition
 from ..kafka.connections import prepare
 from .consumer_thread import LOGGER, ConsumerThread, PausingListener, StampedRecords
 from .faust_setup import check_faust
-from .ownership import FetchedBatch
+from .ownership import FetchedBatch, Partitions
 
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
-
-
-class Handler(Protocol):
-    """What an app does with partitions; every call comes in the app's event loop."""
-
-    async def assigned(self, partitions: set[TP]) -> None:
-        """Take over exactly these partitions, all paused; return at once and start each one when it is ready."""
-        ...
-
-    def revoked(self) -> None:
-        """Give up all partitions: send, append and commit nothing more for them."""
-        ...
-
-    def failed(self, error: BaseException) -> None:
-        """Handle what the consumer cannot get over; does not return."""
-        ...
 
 
 class BatchConsumer(driver.Consumer):
@@ -69,7 +53,7 @@ class BatchConsumer(driver.Consumer):
         self._pressure: dict[TP, tuple[Callable[[], None], Callable[[], None]]] = {}
 
     @property
-    def handler(self) -> Handler:
+    def handler(self) -> Partitions[Any]:
         """The app's handler."""
         return cast("BatchApp", self.app).handler
 
@@ -233,7 +217,7 @@ class BatchApp(faust.App):
     """A Faust app on `BatchTransport`; both fields must be set before it starts."""
 
     logger = LOGGER
-    handler: Handler
+    handler: Partitions[Any]
     prepare: Callable[[], Awaitable[None]]
     """Awaited before anything else of the app starts."""
     gathers: bool = False

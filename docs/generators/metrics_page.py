@@ -9,7 +9,7 @@ from tokenmill.app.supervisor.export import WorkersCollector
 from tokenmill.app.supervisor.worker_slot import CAUSES
 from tokenmill.app.telemetry import worker_metrics as worker
 from tokenmill.app.telemetry.measuring import STAGES, STATES
-from tokenmill.app.telemetry.samples import SUFFIXES
+from tokenmill.app.telemetry.reporting import SUFFIXES
 from tokenmill.app.telemetry.server import BUILD, BUILD_HELP
 from tokenmill.app.telemetry.worker_metrics import PROCESS
 

@@ -11,7 +11,7 @@ from faust.types import TP
 
 from tokenmill.app.cli import main
 from tokenmill.app.segments.token_partition import TokenPartition
-from tokenmill.app.supervisor import self_watchdog as alone
+from tokenmill.app.supervisor import watchdog as alone
 from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
 from tokenmill.app.worker.ownership import FetchedBatch, Partitions

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -28,7 +28,7 @@ from tokenmill.app.worker.faust_setup import (
     faust_options,
     fetch_share,
 )
-from tokenmill.app.worker.ownership import FetchedBatch
+from tokenmill.app.worker.ownership import FetchedBatch, Partitions
 from tokenmill.app.worker.transport import BatchApp, BatchConsumer
 
 RECORDS = 60
@@ -89,7 +89,7 @@ async def running(settings: Settings, *, gathers: bool = False) -> AsyncIterator
     found = Running()
     app = BatchApp(settings.group, **faust_options(settings))
     app.gathers = gathers
-    app.handler, found.app = found, app
+    app.handler, found.app = cast("Partitions[Any]", found), app
     prepared = asyncio.Event()
 
     async def prepare() -> None:

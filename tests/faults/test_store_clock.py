@@ -13,7 +13,7 @@ from tests.faults.trial import Trial
 from tests.service import service_settings
 from tests.store.chains import SUFFIXES
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.segments import block_appender
+from tokenmill.app.segments import token_partition as block_appender
 
 DAY: Final = 86_400.0
 

@@ -8,8 +8,8 @@ from tests.mills import PARTITION
 from tests.simulation.broker import Stored
 from tests.simulation.logs import Log, step
 from tests.simulation.worker import ResumeError, Rules
-from tokenmill.app.segments.block_appender import HALTING
 from tokenmill.app.segments.following import GapSearch, find_start
+from tokenmill.app.segments.token_partition import HALTING
 from tokenmill.errors import GapError
 from tokenmill.reading.acceptance import Acceptor, Blocks, Gap, Taken
 from tokenmill.recipe import Recipe

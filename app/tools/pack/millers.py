@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from tokenmill.errors import TokenMillError
 from tokenmill.records import FLUSH_HEADER, Record
-from tokenmill.store import Store
 from tokenmill.wire.genesis import Genesis
 
 from ...milling.outcomes import Stages
@@ -35,7 +34,7 @@ from ...sources.items import Item
 from ..verify.reference_sample import ReferenceSample
 from .pack_state import PackFiles
 from .parted_sources import FileSlice, Part, ScannedPart, SliceReader, scan
-from .partition_packer import ChainEnd, PartitionPacker, PartitionWork
+from .partition_packer import ChainEnd, PartitionWork
 
 WAITING_BYTES: Final = 16 << 20
 """Bytes of documents that wait at a process."""
@@ -62,15 +61,9 @@ class MillTask:
     rejects: bool
     """Whether what is filtered out is listed."""
     open_partition: "Callable[[MillTask, Stages, int], PartitionWork]"
+    """Opens a partition: to pack it, or to verify it."""
     sample: ReferenceSample | None = None
     """What the reference computes as well, where the store is verified."""
-    """Opens a partition: to pack it, or to verify it."""
-
-
-def open_for_packing(task: MillTask, stages: Stages, partition: int) -> PartitionWork:
-    """Open a partition for writing."""
-    store = Store.open(task.store)
-    return PartitionPacker.open((store, task.files), task.geneses, stages, partition, rejects=task.rejects)
 
 
 class DocumentBatch(NamedTuple):

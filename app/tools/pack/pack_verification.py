@@ -27,16 +27,14 @@ from ...sources.items import DocumentSource
 from ...sources.reading_order import OrderState, ShuffleBuffer
 from ..produce.sender import Acknowledged
 from ..produce.summary import Summary
-from ..verify.comparison import ExpectedBlocks, difference
+from ..verify.comparison import BlockRun, difference
 from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
-from ..verify.store_side import StoreCopy, StoreSide
+from ..verify.store_side import StoreSide
 from ..verify.verify_marks import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import ChainResult, VerifyDifference
-from .dealing import Dealer
 from .millers import Ends, Millers, MillTask
-from .pack_beginning import geneses_of, require_unchanged
 from .pack_state import PackFiles, PackPosition, PackRun, pack_directory
-from .packing_run import PackPlan, Progress, mill_task, plan_pack, reports
+from .packing_run import Dealer, PackPlan, Progress, geneses_of, mill_task, plan_pack, reports, require_unchanged
 from .partition_packer import MESSAGE_BYTES, ChainEnd, genesis_start
 
 
@@ -120,7 +118,7 @@ async def verify_pack(
     geneses = geneses_of(topic_plan, plan.partitions, own.segment_blocks)
     geneses = [_held(settings, genesis, topic_plan.tokenizer, found) for genesis in geneses]
     task = mill_task(settings, topic_plan, geneses, reading, files)
-    task = replace(task, open_partition=open_for_verifying, sample=sample, rejects=False)
+    task = replace(task, open_partition=PartitionVerifier, sample=sample, rejects=False)
     with Millers(task, plan.partitions, plan.processes) as millers:
         ends = await _mill_again(millers, (run, files.read_position()), sources, plan, found, progress=progress)
     for number in sorted(ends):
@@ -246,18 +244,15 @@ class _VerifiedChain:
             genesis.stream, partition, genesis.recipe.raw_topic, (0, 0), (0, 0), store_blocks=(mark.first, mark.end)
         )
         info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
-        self._side = StoreSide(StoreCopy(task.store, info, partition, mark), self.recipe, self.result)
-        if mark.damage:
-            self.result.differences.append(difference(self.result, "store", "damaged", mark.damage))
-            self._side.broken = True
+        self._side = StoreSide(task.store, info, self.result, mark)
         carry = task.files.read_partition(partition).carries.get(genesis.recipe.split)
         self._packed = carry.cursor.block if carry is not None else 0
 
     def compare(self, messages: Sequence[Message]) -> None:
-        runs = [ExpectedBlocks.of(message) for message in messages]
+        runs = [BlockRun.of(message) for message in messages]
         if runs:
             self.result.reference_blocks = messages[-1].end
-            self._side.compare(ExpectedBlocks.joined(runs))
+            self._side.compare(BlockRun.joined(runs))
 
     def finish(self) -> ChainEnd:
         result, held = self.result, (self.result.store_blocks or (0, 0))[1]
@@ -286,7 +281,7 @@ class PartitionVerifier:
         low, high = self._sampler.choose(records, size)
         for start, stop in pairwise(sorted({0, low, high, len(records)})):
             sampled = low <= start < high
-            checks = [SampleCheck(chain, self._reference, ()) for chain in self._chains if sampled]
+            checks = [SampleCheck(chain.mill, chain.result, self._reference) for chain in self._chains if sampled]
             milled = self.mill.feed(records[start:stop])
             for chain in self._chains:
                 chain.compare(milled.messages[chain.recipe.split])
@@ -299,8 +294,3 @@ class PartitionVerifier:
     def ends(self) -> dict[str, ChainEnd]:
         """Return what was found so far, as if the files ended here."""
         return {chain.recipe.split: chain.finish() for chain in self._chains}
-
-
-def open_for_verifying(task: MillTask, stages: Stages, partition: int) -> PartitionVerifier:
-    """Open a partition for comparing."""
-    return PartitionVerifier(task, stages, partition)

@@ -1,40 +1,45 @@
 """A pack: documents of files into the streams of a store, without Kafka, as `produce`, mill and segment worker would.
 
-This process reads, numbers the documents and deals them out (`_Dealer`); others mill them (`millers`). Where a
+This process reads, numbers the documents and deals them out (`Dealer`); others mill them (`millers`). Where a
 document goes, and its offset there, are those that it has on an empty topic of as many partitions. Now and then
 all that was dealt out is made durable, and then noted (`pack_state`): there the same command goes on.
 """
 
 import asyncio
+import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, NoReturn
 
 import xxhash
 
-from tokenmill.errors import DamagedError, InputError, SettingsError
-from tokenmill.store import Store
+from tokenmill.errors import DamagedError, FingerprintError, InputError, SettingsError, StoreError
+from tokenmill.recipe import Recipe
+from tokenmill.store import Store, StreamInfo, read_stream, streams_in
 from tokenmill.store.layout import StoreLock
 from tokenmill.wire.genesis import MAX_PARTITIONS, Genesis
 from tokenmill.wire.totals import Totals
 
+from ...kafka.control_topic import library_versions
 from ...mill.recipes import RawTopicPlan, plan_topic
 from ...settings import Settings
-from ...sources.file_sources import Reading
-from ...sources.items import DocumentSource, Refused
-from ...sources.reading_order import OrderState, ShuffleBuffer
-from ..produce.producing import PROGRESS_SECONDS
-from ..produce.run_notes import RunIdentity
+from ...sources.file_sources import FileSource, Reading
+from ...sources.items import DocumentSource, Item, Refused, as_earlier
+from ...sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
+from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
+from ..produce.producing import PROGRESS_SECONDS, partition_of
+from ..produce.run_notes import IN_TURN, RunIdentity
 from ..produce.sender import Acknowledged
 from ..produce.summary import OnError, Summary
-from .dealing import Dealer
-from .millers import Ends, Millers, MillTask, open_for_packing
-from .pack_beginning import OTHER_STORE, SourceDigests, begin_run, bring_streams, held_recipe, new_run
+from .millers import Ends, Millers, MillTask, batch_of
 from .pack_state import PackFiles, PackPosition, PackRun, pack_directory
 from .packed_eras import PackedEras
-from .partition_packer import DEAD, LetterFile, source_letter
+from .parted_sources import parted
+from .partition_packer import DEAD, LetterFile, PartitionPacker, source_letter
 
 COMMIT_SECONDS: Final = 5.0
 """Between two commits: what is done again after a kill."""
@@ -172,7 +177,7 @@ def mill_task(
         files,
         settings.tokenizer_threads,
         settings.rejects == "topic",
-        open_for_packing,
+        PartitionPacker.open,
     )
 
 
@@ -349,3 +354,277 @@ async def reports(summary: Summary, progress: Progress) -> None:
         await asyncio.sleep(PROGRESS_SECONDS)
         summary.seconds = time.monotonic() - started
         progress(summary)
+
+
+BATCH_BYTES: Final = 2 << 20
+"""Bytes of a partition's documents that are milled at once ..."""
+OPEN_BYTES: Final = 64 << 20
+"""... and of all partitions' documents that wait to be so many."""
+AHEAD: Final = 2
+"""Parts of each file that are scanned ahead, beside one for each process."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Dealer:
+    """Reads sources and gives their documents to the processes that mill."""
+
+    millers: Millers
+    summary: Summary
+    """Counts what is dealt out, and what is passed over."""
+    refuse: Callable[[Refused], None]
+    """Called with what is no document; may raise."""
+    processes: int
+    number: int
+    """Of the next document."""
+    offsets: list[int]
+    """By partition: the offset of its next document."""
+    wanted: Mapping[int, int]
+    """By partition: documents below this offset are milled already."""
+    limit: int | None = None
+    """Number at which this ends."""
+    order: str
+    """Of the run (`PackRun.order`): it decides which partition a document goes to."""
+    shuffle: ShuffleBuffer[Item] | None = None
+    may_add: Callable[[], None] = lambda: None
+    """Called before documents are dealt out; may raise."""
+    _open: dict[int, list[Item]] = field(default_factory=dict)
+    _open_bytes: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit is reached."""
+        return self.limit is not None and self.number >= self.limit
+
+    async def read(
+        self, sources: Sequence[DocumentSource], start: OrderState, between: Callable[[OrderState], Awaitable[None]]
+    ) -> None:
+        """Deal out all documents behind a place, up to the limit; ``between`` is called after each chunk.
+
+        What waits for more is dealt out by `deal_open`.
+        """
+        self.summary.bytes_total = sum(source.size for source in sources)
+        reading = parted(sources, self.millers.scan, AHEAD + self.processes)
+        with ReadingOrder(reading, start) as order:
+            async for turn in order.turns():
+                if turn is None:  # the next chunk may take long
+                    await self.deal_open()
+                    continue
+                self.summary.count_unmet(turn.unmet)
+                await self._items(turn.items)
+                self.summary.bytes_read = turn.bytes_read
+                if self.is_full:
+                    break
+                await between(turn.after)
+        if self.shuffle is not None:
+            await self._items(list(self.shuffle.rest()), shuffled=True)
+
+    async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
+        count, limit, offsets, wanted = len(self.offsets), self.limit, self.offsets, self.wanted
+        open_, open_bytes, dealt = self._open, self._open_bytes, self.summary.partitions
+        room = self._room
+        for found in as_earlier(items) if self.order == IN_TURN else items:
+            if isinstance(found, Refused):
+                self.refuse(found)
+                continue
+            item = found if self.shuffle is None or shuffled else self.shuffle.exchange(found)
+            if item is None:
+                continue
+            if limit is not None and self.number >= limit:
+                return
+            partition = partition_of(self.number, item.key, count, self.order)
+            self.number += 1
+            offset = offsets[partition]
+            offsets[partition] = offset + 1
+            if offset < wanted[partition]:
+                self.summary.before += 1
+                continue
+            open_.setdefault(partition, []).append(item)
+            size = len(item.value)
+            waiting = open_bytes[partition] = open_bytes.get(partition, 0) + size + ITEM_BYTES
+            dealt[partition].documents += 1
+            dealt[partition].bytes += size
+            if waiting >= room:
+                await self._deal(partition)
+
+    @property
+    def _room(self) -> int:
+        return max(1, min(BATCH_BYTES, OPEN_BYTES // len(self.offsets)))
+
+    async def _deal(self, partition: int) -> None:
+        items = self._open.pop(partition, [])
+        size = self._open_bytes.pop(partition, 0)
+        if not items:
+            return
+        self.may_add()
+        await self.millers.mill(batch_of(partition, self.offsets[partition] - len(items), items), size)
+
+    async def deal_open(self) -> None:
+        """Deal out all that waits for more."""
+        for partition in list(self._open):
+            await self._deal(partition)
+
+    async def flush(self) -> None:
+        """Fill the open blocks of all partitions with padding, as `tokenmill flush` does."""
+        await self.deal_open()
+        for partition, offset in enumerate(self.offsets):
+            await self.millers.flush(partition, offset)
+
+
+FIRST_OFFSET: Final = 1
+"""Of a document in each partition to which a run of `produce` sends that can be continued: before it is its marker."""
+WITHOUT_DIGEST: Final = ""
+OTHER_STORE: Final = "pack into another store (--store), or remove this one"
+
+
+def geneses_of(plan: RawTopicPlan, partitions: int, segment_blocks: int) -> list[Genesis]:
+    """Return the geneses that a mill would write for an empty topic."""
+    starts, versions = (0,) * partitions, library_versions()
+    return [Genesis(stream.name, recipe, starts, segment_blocks, versions) for stream, recipe in plan.recipes.items()]
+
+
+def bring_streams(store: Store, plan: RawTopicPlan, partitions: int, segment_blocks: int) -> list[Genesis]:
+    """Let the store hold the streams; return their geneses as it has them.
+
+    Raises:
+        FingerprintError: it holds one of that name that was made with other settings.
+
+    """
+    found = []
+    for genesis in geneses_of(plan, partitions, segment_blocks):
+        info = StreamInfo.from_genesis(genesis, segment_blocks)
+        held = store.add_stream(info, plan.tokenizer.content)
+        found.append(Genesis.from_dict(held.values["genesis"]))
+    return found
+
+
+def held_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
+    """Return the recipe of the first of a raw topic's streams that the store holds; None where it holds none."""
+    held = streams_in(settings.store)
+    for stream in settings.streams():
+        if stream.raw_topic == raw_topic and stream.name in held:
+            return Genesis.from_dict(read_stream(settings.store, stream.name).values["genesis"]).recipe
+    return None
+
+
+def new_run(sources: Sequence[DocumentSource], identity: str, partitions: int) -> PackRun:
+    """Return a run that begins now; without an identity, no other call can continue it."""
+    seen = tuple(map(_seen, sources))
+    return PackRun(identity, partitions, FIRST_OFFSET if identity else 0, _newest(sources), seen)
+
+
+def begin_run(
+    store: Store, files: PackFiles, topic_plan: RawTopicPlan, sources: Sequence[DocumentSource], fresh: PackRun
+) -> PackRun:
+    """Return the run that this call continues, or one that it begins, which is noted on return.
+
+    Raises:
+        InputError: the store holds another run's documents, or the sources have changed.
+        StoreError: a stream of that name was filled from Kafka.
+
+    """
+    known = files.read_run()
+    if known is None:
+        for stream in topic_plan.recipes:
+            if stream.name in streams_in(store.path):
+                raise StoreError(
+                    f"{store.path} holds the stream {stream.name}, which was not packed: its blocks came from Kafka. "
+                    "Pack into another store (--store), or give the new stream a name of its own (stream_suffix)"
+                )
+        files.make()
+        files.write_run(fresh)
+        return fresh
+    _require_streams(store, topic_plan)
+    if known.partitions != fresh.partitions:
+        raise InputError(
+            f"{store.path} was packed into {known.partitions} partitions, and {fresh.partitions} are wanted: give "
+            f"--partitions {known.partitions}, or {OTHER_STORE}"
+        )
+    if not fresh.run or known.run != fresh.run:
+        why = "this one has other files or options" if fresh.run else "what is piped in cannot be continued"
+        raise InputError(
+            f"{store.path} holds what another command packed ({why}): give that one again, or {OTHER_STORE}"
+        )
+    require_unchanged(known, sources)
+    return known
+
+
+def _require_streams(store: Store, plan: RawTopicPlan) -> None:
+    """Check the recipes before the options, which they would be mistaken for."""
+    for stream, recipe in plan.recipes.items():
+        if stream.name in streams_in(store.path):
+            held = read_stream(store.path, stream.name)
+            if held.fingerprint != recipe.fingerprint:
+                genesis = Genesis(stream.name, recipe, (), held.segment_blocks)
+                told = held.differences(StreamInfo.from_genesis(genesis, held.segment_blocks))
+                raise FingerprintError(
+                    f"{store.path} holds {stream.name}, which was packed with other settings ({told}): set them back, "
+                    f"give the new streams names of their own (stream_suffix), or {OTHER_STORE}"
+                )
+
+
+def require_unchanged(run: PackRun, sources: Sequence[DocumentSource], *, read: bool = False) -> None:
+    """Check that the sources are what they were when a run began; those of another time are read, with ``read`` all.
+
+    Raises:
+        InputError: one has changed; names it.
+
+    """
+    known = run.sources
+    if read:
+        known = tuple(seen._replace(modified=-1) if seen.digest else seen for seen in known)
+    found = compare_sources(known, look_at_sources(sources, known))
+    if found.changes:
+        raise InputError(
+            f"since this pack began, its sources have changed: {changes_line(found.changes)}. Put back what they were, "
+            f"and the same command goes on; or {OTHER_STORE}"
+        )
+
+
+def _seen(source: DocumentSource) -> KnownSource:
+    """Return what is known of a source without reading it."""
+    if not isinstance(source, FileSource) or not os.path.isfile(source.path):  # noqa: PTH113 - raises nothing
+        return look_at_source(source).seen
+    status = Path(source.path).stat()
+    return KnownSource(source.name, status.st_size, status.st_mtime_ns, WITHOUT_DIGEST)
+
+
+def _newest(sources: Sequence[DocumentSource]) -> int:
+    """Return when the newest file was changed, in milliseconds; now, where there is none."""
+    times = [
+        Path(source.path).stat().st_mtime_ns // 1_000_000
+        for source in sources
+        if isinstance(source, FileSource) and os.path.isfile(source.path)  # noqa: PTH113
+    ]
+    return max(0, max(times, default=time.time_ns() // 1_000_000))
+
+
+class SourceDigests:
+    """Reads the sources of a new run beside it, so that changes can be distinguished from touches later."""
+
+    def __init__(self, files: PackFiles, run: PackRun, sources: Sequence[DocumentSource]) -> None:
+        self._files = files
+        self._run = run
+        self._sources = sources
+        self._seen: list[KnownSource] = []
+        self._error: BaseException | None = None
+        wanted = run.run and any(seen.digest == WITHOUT_DIGEST for seen in run.sources)
+        # A daemon: it must not keep a process alive that was interrupted.
+        self._thread = threading.Thread(target=self._read, daemon=True) if wanted else None
+        if self._thread is not None:
+            self._thread.start()
+
+    def _read(self) -> None:
+        for source, known in zip(self._sources, self._run.sources, strict=True):
+            seen = look_at_source(source).seen if known.digest == WITHOUT_DIGEST else known
+            if (seen.size, seen.modified) != (known.size, known.modified):
+                seen = known  # it has changed since it was first seen; the end of the run says so
+            self._seen.append(seen)
+
+    def settle(self) -> None:
+        """Note the digests. Raises `InputError` where a source has changed while it was packed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._run = replace(self._run, sources=tuple(self._seen))
+            self._files.write_run(self._run)
+        if self._run.run:
+            require_unchanged(self._run, self._sources)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -28,6 +28,9 @@ from ...milling.outcomes import Outcome, Stages
 from ...milling.partition_mill import PartitionMill
 from ..verify.verify_result import ChainResult
 from .pack_state import PackFiles, PartitionState
+
+if TYPE_CHECKING:
+    from .millers import MillTask
 
 MESSAGE_BYTES: Final = 4 << 20
 """Blocks that are hashed and appended at once: no message leaves the process, so this is for speed alone."""
@@ -123,67 +126,41 @@ class PartitionWork(Protocol):
         """Return how far each chain is, by split."""
 
 
-class StoreSink:
-    """Appends the blocks that the store does not have yet."""
+def append_new(writer: PartitionWriter, message: Message) -> None:
+    """Append the blocks that the store does not have yet.
 
-    def __init__(self, writer: PartitionWriter) -> None:
-        self.writer = writer
+    Raises:
+        DifferenceError: the blocks are not those that the store goes on from.
 
-    def take(self, message: Message) -> None:
-        """Append what is new.
-
-        Raises:
-            DifferenceError: the blocks are not those that the store goes on from.
-
-        """
-        writer = self.writer
-        known = min(writer.next_block - message.first, message.count)
-        block = message.first + known
-        if (message.chains[known - 1] if known else message.before) != writer.chain_before(block):
-            raise DifferenceError(
-                f"the documents now make other blocks before block {block} than those that were packed: a source has "
-                "changed, or a function of yours answers differently. Put back what it was, or pack into another "
-                "store; --verify finds the first block that differs"
-            )
-        if known == message.count:
-            return
-        block_bytes = len(message.tokens) // message.count
-        blocks = Blocks(
-            first=writer.next_block,
-            tokens=memoryview(message.tokens)[known * block_bytes :],
-            entries=message.entries[known:],
-            chains=message.chains[known:],
+    """
+    known = min(writer.next_block - message.first, message.count)
+    block = message.first + known
+    if (message.chains[known - 1] if known else message.before) != writer.chain_before(block):
+        raise DifferenceError(
+            f"the documents now make other blocks before block {block} than those that were packed: a source has "
+            "changed, or a function of yours answers differently. Put back what it was, or pack into another "
+            "store; --verify finds the first block that differs"
         )
+    if known < message.count:
+        tokens = memoryview(message.tokens)[known * (len(message.tokens) // message.count) :]
+        blocks = Blocks(block, tokens, message.entries[known:], message.chains[known:])
         writer.append(blocks, token_offset=UNKNOWN)
-
-    def commit(self) -> None:
-        """Make the blocks durable."""
-        self.writer.commit()
 
 
 @dataclass(slots=True)
 class PartitionPacker:
-    """Mills one partition into sinks."""
+    """Mills one partition into the store."""
 
     partition: int
     mill: PartitionMill
-    sinks: Mapping[str, StoreSink]
+    writers: Mapping[str, PartitionWriter]
     """By split."""
     topic: str
     letters: Mapping[str, LetterFile] = field(default_factory=dict)
     """By name; none where nothing is written."""
-    documents: int = 0
 
     @classmethod
-    def open(
-        cls,
-        place: tuple[Store, PackFiles],
-        geneses: Sequence[Genesis],
-        stages: Stages,
-        partition: int,
-        *,
-        rejects: bool,
-    ) -> "PartitionPacker":
+    def open(cls, task: "MillTask", stages: Stages, partition: int) -> "PartitionPacker":
         """Lock the partition of all streams, recover it, and go on where it was.
 
         Raises:
@@ -191,48 +168,46 @@ class PartitionPacker:
                 or the store has lost blocks.
 
         """
-        store, files = place
+        store, files = Store.open(task.store), task.files
         state = files.read_partition(partition)
-        chains, sinks = [], {}
-        for genesis in geneses:
+        chains, writers = [], {}
+        for genesis in task.geneses:
             split = genesis.recipe.split
             carry = state.carries.get(split)
             point = genesis_start(genesis, partition) if carry is None else resume_point(carry)
             _require_packed(store, genesis.stream, partition, point.cursor.block)
-            writer = _open_writer(store, genesis.stream, partition)
+            writers[split] = _open_writer(store, genesis.stream, partition)
             chains.append(ChainMill(genesis.recipe, point, message_bytes=MESSAGE_BYTES))
-            sinks[split] = StoreSink(writer)
-        names = (DEAD, REJECTED) if rejects else (DEAD,)
+        names = (DEAD, REJECTED) if task.rejects else (DEAD,)
         letters = {
             name: LetterFile(files.directory / f"{name}-{partition}.jsonl", state.letters.get(name, 0))
             for name in names
         }
-        mill = PartitionMill(stages, chains, list_rejected=rejects)
-        return cls(partition, mill, sinks, geneses[0].recipe.raw_topic, letters)
+        mill = PartitionMill(stages, chains, list_rejected=task.rejects)
+        return cls(partition, mill, writers, task.geneses[0].recipe.raw_topic, letters)
 
     def take(self, records: Sequence[SourceRecord]) -> None:
         """Mill consecutive records; those that all chains have passed are left out.
 
         Raises:
             EngineError, PanicError, SourceError: as `PartitionMill.feed`.
-            DifferenceError, DiskError: as the sinks.
+            DifferenceError, DiskError: as `append_new`.
 
         """
         milled = self.mill.feed(records)
-        self.documents += len(records)
         for name, outcomes in ((DEAD, milled.dead_letters), (REJECTED, milled.rejected)):
             if outcomes and name in self.letters:
                 self.letters[name].add(letter_of(outcome, self.topic, self.partition) for outcome in outcomes)
         for split, messages in milled.messages.items():
             for message in messages:
-                self.sinks[split].take(message)
+                append_new(self.writers[split], message)
 
     def commit(self, files: PackFiles) -> None:
         """Make durable all that was taken, and then note where it continues."""
         for letters in self.letters.values():
             letters.sync()
-        for sink in self.sinks.values():
-            sink.commit()
+        for writer in self.writers.values():
+            writer.commit()
         carries = {split: carry_of(chain) for split, chain in self.mill.chains.items()}
         sizes = {name: letters.size for name, letters in self.letters.items()}
         files.write_partition(self.partition, PartitionState(carries, sizes))

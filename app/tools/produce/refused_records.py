@@ -10,7 +10,7 @@ from tokenmill.errors import BrokerError, MissingTopicError, SettingsError, Topi
 
 from ...kafka.clients import admin
 from ...kafka.security import refused_time
-from ...kafka.topic_needs import SIZES, TIMES, Existing, is_compacted
+from ...kafka.topics import SIZES, TIMES, Existing, is_compacted
 from ...kafka.topics import described
 from ...settings import Settings
 from ...sources.items import Refused, where_words

@@ -30,7 +30,7 @@ from tokenmill.errors import BrokerError, InputError, TopicError
 
 from ...kafka.clients import producer
 from ...kafka.security import refused_time
-from ...kafka.topic_needs import Existing
+from ...kafka.topics import Existing
 from ...settings import Settings
 from ...sources.items import Where
 from .run_position import MARK_HEADER

@@ -13,8 +13,7 @@ from aiokafka.errors import KafkaError
 from tokenmill.errors import InputError, TopicError
 
 from ...kafka.dead_letters import LetterTopic, SourcePlace, cut_letter, encode_dead_letter, letter_partition
-from ...kafka.topic_needs import letter_bytes
-from ...kafka.topics import described, partition_count
+from ...kafka.topics import described, letter_bytes, partition_count
 from ...settings import Settings, dead_letter_topic
 from ...sources.datasets import DatasetInfo, DatasetSource
 from ...sources.items import DocumentSource, Item, Place, Refused, Unmet

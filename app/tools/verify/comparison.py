@@ -22,24 +22,23 @@ class BlockBytes(NamedTuple):
     """The chain hash after it."""
 
 
-class ExpectedBlocks:
-    """Consecutive blocks as they must be, compared as a whole where all is well, and one by one where it is not."""
+@dataclass(frozen=True, slots=True)
+class BlockRun:
+    """Consecutive blocks, as they must be or as a side has them: compared as a whole where all is well."""
 
-    def __init__(
-        self, first: int, tokens: bytes | memoryview, entries: Sequence[bytes], chains: Sequence[bytes]
-    ) -> None:
-        """Take the blocks from ``first`` on, with ``tokens`` back to back; ``chains`` are the hashes after each."""
-        self.first = first
-        self.tokens = bytes(tokens)
-        self.entries = entries
-        self.chains = chains
-        """The chain hash after each block."""
-        self._size = len(tokens) // max(1, len(entries))
+    first: int
+    tokens: bytes | memoryview
+    """Back to back."""
+    entries: Sequence[bytes]
+    chains: Sequence[bytes]
+    """The chain hash after each block."""
+    message: Message | None = None
+    """The message that ends with the last block, if one does."""
 
     @classmethod
     def of(cls, message: Message) -> Self:
         """Return the blocks of a message that was made here."""
-        return cls(message.first, message.tokens, message.entries, message.chains)
+        return cls(message.first, message.tokens, message.entries, message.chains, message)
 
     @classmethod
     def joined(cls, runs: Sequence[Self]) -> Self:
@@ -47,34 +46,31 @@ class ExpectedBlocks:
         if len(runs) == 1:
             return runs[0]
         entries = [entry for run in runs for entry in run.entries]
-        return cls(
-            runs[0].first,
-            b"".join([run.tokens for run in runs]),
-            entries,
-            [chain for run in runs for chain in run.chains],
-        )
+        chains = [chain for run in runs for chain in run.chains]
+        return cls(runs[0].first, b"".join([run.tokens for run in runs]), entries, chains)
 
     @property
     def end(self) -> int:
         """Number of the block after the last one."""
         return self.first + len(self.entries)
 
+    def part(self, first: int, end: int) -> Self:
+        """Return the blocks ``[first, end)`` of these."""
+        if (first, end) == (self.first, self.end):
+            return self
+        low, high, size = first - self.first, end - self.first, len(self.tokens) // max(1, len(self.entries))
+        tokens, message = memoryview(self.tokens)[low * size : high * size], self.message if end == self.end else None
+        return type(self)(first, tokens, self.entries[low:high], self.chains[low:high], message)
+
     def block(self, number: int) -> BlockBytes:
         """Return one block."""
-        index = number - self.first
-        return BlockBytes(
-            self.tokens[index * self._size : (index + 1) * self._size], self.entries[index], self.chains[index]
-        )
+        one = self.part(number, number + 1)
+        return BlockBytes(bytes(one.tokens), one.entries[0], one.chains[0])
 
-    def tokens_from(self, first: int, count: int) -> bytes:
-        """Return the tokens of so many blocks from ``first`` on."""
-        at = (first - self.first) * self._size
-        return self.tokens[at : at + count * self._size]
-
-    def entries_from(self, first: int, count: int) -> Sequence[bytes]:
-        """Return the entries of so many blocks from ``first`` on."""
-        at = first - self.first
-        return self.entries[at : at + count]
+    def is_equal(self, other: "BlockRun") -> bool:
+        """Return whether all bytes of as many blocks are equal."""
+        same = self.chains[-1] == other.chains[-1] and self.entries == other.entries
+        return same and bytes(self.tokens) == bytes(other.tokens)  # views are compared many times slower
 
 
 class BlockFinding(NamedTuple):
@@ -157,22 +153,15 @@ def _source(piece: Piece, token: int) -> tuple[int, int]:
     return piece.offset, PADDING if piece.position == PADDING else piece.position + token - piece.start
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRun:
-    """Consecutive blocks of one message."""
-
-    first: int
-    tokens: bytes | memoryview
-    entries: Sequence[bytes]
-    chains: Sequence[bytes]
-    """The hash after each block."""
-    message: Message | None
-    """Where the last block is the message's last."""
-
-    @property
-    def end(self) -> int:
-        """Number of the block after the last one."""
-        return self.first + len(self.entries)
+def first_difference(
+    expected: BlockRun, found: BlockRun, dtype: np.dtype[np.unsignedinteger]
+) -> tuple[int, BlockFinding] | None:
+    """Return the number of the first block of ``found`` that differs, and how; None where those of both are equal."""
+    for number in range(found.first, min(found.end, expected.end)):
+        finding = compare_blocks(expected.block(number), found.block(number), dtype)
+        if finding is not None:
+            return number, finding
+    return None
 
 
 def difference(
@@ -185,9 +174,13 @@ def difference(
     entry: bytes | memoryview = b"",
 ) -> VerifyDifference:
     """Return a difference in a block; in the first document of its ``entry``, as nothing closer is known."""
-    piece = decode_entry(entry)[0] if entry else None
-    offset, document = (piece.offset, document_id(piece)) if piece is not None else (None, None)
-    return VerifyDifference(side, kind, result.stream, result.partition, text, block, offset, document)
+    place = _document(decode_entry(entry)[0] if entry else None)
+    return VerifyDifference(side, kind, result.stream, result.partition, text, block, *place)
+
+
+def found_difference(result: ChainResult, side: Side, block: int, finding: BlockFinding) -> VerifyDifference:
+    """Return what was found of a block."""
+    return VerifyDifference(side, finding.kind, result.stream, result.partition, finding.text, block, *finding[2:])
 
 
 def other_blocks(result: ChainResult, era: int, block: int) -> VerifyDifference:

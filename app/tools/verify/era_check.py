@@ -28,7 +28,7 @@ from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled, read_eras
 from ...kafka.token_topic import message_of, message_with
 from ...settings import Settings
-from .comparison import TopicRun
+from .comparison import BlockRun
 from .earlier import VerifiedChain, VerifiedEras
 from .verify_marks import EraMarks, StoreEras
 from .verify_result import EraResult, Kind, Side, VerifyDifference
@@ -80,7 +80,7 @@ class EraEnds:
         self.wrong = False
         """Whether one was."""
 
-    def first_wrong(self, run: TopicRun) -> tuple[int, int] | None:
+    def first_wrong(self, run: BlockRun) -> tuple[int, int] | None:
         """Return era and block of the first end among a run's blocks that has another hash; None if all are right."""
         low, high = np.searchsorted(self._blocks, (run.first, run.end), side="right").tolist()
         first = self._passed[0] if self._passed else low

@@ -9,7 +9,7 @@ text that was not encoded before is encoded then.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final, cast
 
 from tokenmill.reading.resume import ResumePoint, resume_point
 from tokenmill.recipe import Recipe
@@ -20,7 +20,7 @@ from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Kind, Stages
 from ...milling.reference import Reference, ReferenceBlock
 from ...milling.tokenizers import Engine, TokenBatch
-from .comparison import BlockBytes, compare_blocks
+from .comparison import BlockRun, first_difference
 from .verify_result import ChainResult, VerifyDifference
 
 
@@ -32,16 +32,6 @@ class BatchedEngine:
         self._engine = engine
         self._batch: TokenBatch | None = None
         self._numbers: dict[str, int] = {}
-
-    @property
-    def kind(self) -> str:
-        """The engine's."""
-        return self._engine.kind
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The engine's."""
-        return self._engine.vocabulary_size
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Encode these texts now, and forget those before."""
@@ -55,35 +45,8 @@ class BatchedEngine:
             return self._batch.part(number, number + 1)
         return self._engine.encode(texts)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return text for people."""
-        return self._engine.decode(ids)
-
-    def token_id(self, token: str) -> int | None:
-        """Return a token's id."""
-        return self._engine.token_id(token)
-
-
-class BatchedStages:
-    """The stages that the reference is given, and what is asked of them ahead of it."""
-
-    def __init__(self, stages: Stages, split: str, skips: Collection[int]) -> None:
-        """Look ahead for the chain of ``split``."""
-        self._engine = BatchedEngine(stages.engine)
-        self.stages = replace(stages, engine=self._engine)
-        self._split = split
-        self._skips = skips
-
-    def prepare(self, records: Sequence[SourceRecord]) -> list[int]:
-        """Encode the documents that the chain keeps; return the offsets of the records that are dead-lettered.
-
-        A record is dead-lettered whether or not a split owns it.
-        """
-        outcomes = [self.stages.outcome(record, self._skips) for record in records]
-        self._engine.prepare(
-            [o.document.text for o in outcomes if o.document is not None and o.kind_in(self._split) is Kind.KEPT]
-        )
-        return [outcome.record.offset for outcome in outcomes if outcome.kind is Kind.DEAD_LETTERED]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,75 +105,63 @@ class Sampler:
         return low, high
 
 
-class SampledChain(Protocol):
-    """A chain that is computed the fast way."""
-
-    @property
-    def recipe(self) -> Recipe:
-        """Its recipe."""
-
-    @property
-    def mill(self) -> ChainMill:
-        """What computes it."""
-
-    @property
-    def result(self) -> ChainResult:
-        """What is found of it."""
-
-
 class SampleCheck:
     """The reference at work on one run of records, for one chain."""
 
-    def __init__(self, check: SampledChain, stages: Stages, skips: Collection[int]) -> None:
-        """Begin where the chain is now; the engine of ``stages`` says which ids are right."""
-        self._check = check
+    def __init__(self, mill: ChainMill, result: ChainResult, stages: Stages, skips: Collection[int] = ()) -> None:
+        """Begin where ``mill``, the fast way, is now; the engine of ``stages`` says which ids are right."""
+        self._mill = mill
+        self._result = result
         self._skips = skips
-        carry = check.mill.carry(check.mill.next_offset, by_value=True)
+        carry = mill.carry(mill.next_offset, by_value=True)
         self._point: ResumePoint | None = resume_point(carry) if carry is not None else None
-        self._stages = BatchedStages(stages, check.recipe.split, skips)
+        self._engine = BatchedEngine(stages.engine)
+        self._stages = replace(stages, engine=cast("Engine", self._engine))
 
     def compare(self, records: Sequence[SourceRecord], milled: Mapping[str, Sequence[Message]]) -> None:
         """Compute the records' blocks; compare with them the chain's messages in ``milled``, and what is left open.
 
         The first difference goes into the chain's result.
         """
-        check, point = self._check, self._point
-        differs = any(known.side == "reference" for known in check.result.differences)
+        result, recipe, point = self._result, self._mill.recipe, self._point
+        differs = any(known.side == "reference" for known in result.differences)
         if point is None or differs or records[-1].offset < point.cursor.next_offset:
             return
-        self._stages.prepare(records)
-        partition = check.result.partition
-        reference = Reference.resumed(check.recipe, self._stages.stages, partition, point, self._skips)
+        self._encode(records)
+        reference = Reference.resumed(recipe, self._stages, result.partition, point, self._skips)
         blocks = list(reference.blocks(records))
-        text = _first_difference(check, milled[check.recipe.split], blocks) or _state_difference(check.mill, reference)
+        text = _first_difference(recipe, milled[recipe.split], blocks) or _state_difference(self._mill, reference)
         place = max(records[0].offset, point.cursor.next_offset), records[-1].offset + 1
         if text is not None:
             where = f"in the records at offsets {place[0]} to {place[1] - 1}, {text}"
-            result = check.result
             result.differences.append(
                 VerifyDifference("reference", "different", result.stream, result.partition, where, offset=place[0])
             )
             return
-        check.result.sampled_blocks += len(blocks)
-        runs = check.result.sampled
-        if runs and runs[-1][1] == place[0]:
-            place = runs.pop()[0], place[1]
-        runs.append(place)
+        result.sampled_blocks += len(blocks)
+        if result.sampled and result.sampled[-1][1] == place[0]:
+            place = result.sampled.pop()[0], place[1]
+        result.sampled.append(place)
+
+    def _encode(self, records: Sequence[SourceRecord]) -> None:
+        """Encode the documents that the chain keeps, all at once."""
+        outcomes = [self._stages.outcome(record, self._skips) for record in records]
+        split = self._mill.recipe.split
+        kept = [o.document for o in outcomes if o.document is not None and o.kind_in(split) is Kind.KEPT]
+        self._engine.prepare([document.text for document in kept])
 
 
-def _first_difference(check: SampledChain, messages: Sequence[Message], blocks: Sequence[ReferenceBlock]) -> str | None:
+def _first_difference(recipe: Recipe, messages: Sequence[Message], blocks: Sequence[ReferenceBlock]) -> str | None:
     """Return how the blocks of the fast way differ from the reference's; None if they do not."""
-    at, size = 0, check.recipe.block_bytes
+    at = 0
     for message in messages:
         own = blocks[at : at + message.count]
         at += message.count
-        for index, (block, entry) in enumerate(zip(own, message.entries, strict=False)):
-            found = BlockBytes(message.tokens[index * size : (index + 1) * size], entry, block.chain)
-            finding = compare_blocks(
-                BlockBytes(block.tokens, block.entry, block.chain), found, check.recipe.token_dtype
-            )
-            if finding is not None:
-                return f"block {block.number} is another than the reference's: {finding.text}"
+        tokens, entries = b"".join([block.tokens for block in own]), [block.entry for block in own]
+        wanted = BlockRun(message.first, tokens, entries, [block.chain for block in own])
+        found = first_difference(wanted, BlockRun.of(message), recipe.token_dtype)
+        if found is not None:
+            return f"block {found[0]} is another than the reference's: {found[1].text}"
         if len(own) < message.count:
             return f"the reference makes {len(blocks)} blocks, and not those from {message.first + len(own)} on"
         if (message.after, message.cursor) != (own[-1].chain, own[-1].cursor):

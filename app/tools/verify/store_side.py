@@ -1,12 +1,10 @@
 """The store's side of a chain: blocks straight from the files, with every checksum, up to the first difference."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.recipe import Recipe
 from tokenmill.store import StreamInfo
 from tokenmill.store.commit_log import chain_after, entry_span, make_rows
 from tokenmill.store.layout import SegmentPaths, damaged, partition_directory
@@ -14,106 +12,116 @@ from tokenmill.store.maps import read_part
 from tokenmill.store.sealing import check_sizes, megatron_index
 from tokenmill.store.segment import Segment
 
-from .comparison import BlockBytes, ExpectedBlocks, compare_blocks, difference
+from .comparison import BlockRun, compare_blocks, difference, found_difference
 from .verify_marks import StoreMark
 from .verify_result import ChainResult, VerifyDifference
 
 
-class StoreCopy:
-    """The blocks ``[first, end)`` of one partition in a store; one segment mapped at a time."""
+class StoreSide:
+    """The blocks of one partition in a store, followed up to the first difference, which goes into the result.
 
-    def __init__(self, store: Path, info: StreamInfo, partition: int, mark: StoreMark, *, since: int = 0) -> None:
-        """Take the blocks of ``mark``; those below ``since`` were verified before, and are not asked for."""
+    One segment is mapped at a time.
+    """
+
+    def __init__(self, store: Path, info: StreamInfo, result: ChainResult, mark: StoreMark, *, since: int = 0) -> None:
+        """Compare the blocks of ``mark``; those below ``since`` were verified before, and are not asked for."""
         self.next_block = max(mark.first, min(since, mark.end))
-        """Number of the block after the last one taken."""
-        self.first = mark.first
-        """Number of the first block that it held at the mark."""
-        self.end = mark.end
-        """Number of the block after the last one that it held then."""
-        self._directory = partition_directory(store, info.name, partition)
+        """Number of the block after the last one that was compared."""
+        self.broken = False
+        self._mark = mark
+        self._directory = partition_directory(store, info.name, result.partition)
         self._info = info
-        self._partition = partition
+        self._result = result
         self._segment: Segment | None = None
-        self._tokens_crc = 0
-        """Of all tokens of the segment below `next_block`; so is the next one, of its document table."""
-        self._documents_crc = 0
+        self._crcs = (0, 0)
+        """Of all tokens of the segment below `next_block`, and of its document table."""
+        if mark.damage:
+            self._stop(difference(result, "store", "damaged", mark.damage))
 
-    def take(self, number: int) -> BlockBytes:
-        """Return a block that the store held at the mark, the numbers asked for in order.
+    def compare(self, blocks: BlockRun) -> None:
+        """Compare the store's blocks of these numbers, as far as it has any, and their checksums."""
+        number, end = max(blocks.first, self._mark.first), min(blocks.end, self._mark.end)
+        while not self.broken and number < end:
+            border = number - number % self._info.segment_blocks + self._info.segment_blocks
+            run = blocks.part(number, min(end, border))
+            try:
+                equal = self._takes(run)
+            except (DamagedError, StoreError):
+                equal = False  # the block that says it is named below
+            if not equal:
+                self._find(run)
+            number = run.end
 
-        Raises:
-            DamagedError: a file is missing or too short, or the commit log or index is not what was written.
-            StoreError: a segment belongs to another stream.
-
-        """
-        segment = self._locate(number)
-        local = number - segment.paths.first
-        tokens, entry = memoryview(segment.tokens[local]).cast("B"), segment.entry(local)
-        self._tokens_crc = crc32(tokens, self._tokens_crc)
-        self._documents_crc = crc32(entry, self._documents_crc)
-        self.next_block = number + 1
-        return BlockBytes(tokens, entry, chain_after(segment.rows, local))
-
-    def equal_run(self, number: int, blocks: ExpectedBlocks) -> int:
-        """Return how many of ``blocks``, from ``number`` on and within one segment, are there, all of them right.
-
-        Their tokens, entries and hashes are equal, and their checksums fit. 0 where that is not so of all of them:
-        each must be looked at then. The store held block ``number`` at the mark.
+    def _takes(self, run: BlockRun) -> bool:
+        """Return whether the store has these blocks of one segment, all of them right, and go on behind them if so.
 
         Raises:
-            DamagedError, StoreError: as `take` and `check`.
+            DamagedError: a file is missing or too short, the commit log or index is not what was written, or what is
+                beside the blocks of a full segment does not fit them.
+            StoreError: the segment belongs to another stream.
 
         """
-        segment = self._locate(number)
-        first = segment.paths.first
-        end = min(blocks.end, self.end, first + self._info.segment_blocks)
-        low, high, count = number - first, end - first, end - number
-        rows = segment.rows[low:high]
-        entries = blocks.entries_from(number, count)
+        segment = self._locate(run.first)
+        low, high = run.first - segment.paths.first, run.end - segment.paths.first
+        rows, size, paths = segment.rows[low:high], self._info.block_bytes, segment.paths
         start, stop = entry_span(segment.rows, low)[0], int(rows["docs_end"][-1])
-        tokens, documents = blocks.tokens_from(number, count), b"".join(entries)
-        made = make_rows(memoryview(tokens), entries, blocks.chains[number - blocks.first : end - blocks.first], start)
-        if made.tobytes() != rows.tobytes():
-            return 0
-        size, paths = self._info.block_bytes, segment.paths
+        tokens, documents = bytes(run.tokens), b"".join(run.entries)
+        if make_rows(memoryview(tokens), run.entries, run.chains, start).tobytes() != rows.tobytes():
+            return False
         if read_part(paths.tokens, low * size, high * size) != tokens:
-            return 0
+            return False
         if read_part(paths.documents, start, stop) != documents:
-            return 0
-        crcs = crc32(tokens, self._tokens_crc), crc32(documents, self._documents_crc)
+            return False
+        crcs = crc32(tokens, self._crcs[0]), crc32(documents, self._crcs[1])
         if high == self._info.segment_blocks:
             self._check_sealed(segment, crcs)
-        self._tokens_crc, self._documents_crc = crcs
-        self.next_block = end
-        return count
+        self._crcs = crcs
+        self.next_block = run.end
+        self._result.store_equal += len(run.entries)
+        return True
 
-    def check(self, number: int) -> None:
-        """Check the checksums of the block taken last, and of its segment where it is the segment's last.
+    def _find(self, run: BlockRun) -> None:
+        """Find the first of these blocks that is not as it must be, and what is wrong with it."""
+        for number in range(run.first, run.end):
+            one = run.part(number, number + 1)
+            try:
+                if not self._takes(one):
+                    self._stop(self._difference(one))
+            except (DamagedError, StoreError) as error:
+                text, entry = str(error), one.entries[0]
+                self._stop(difference(self._result, "store", "damaged", text, block=number, entry=entry))
+            if self.broken:
+                return
 
-        Raises:
-            DamagedError: they do not fit.
-
-        """
-        segment = self._locate(number)
-        local = number - segment.paths.first
-        segment.check_tokens(local)
-        segment.check_entry(local)
-        if local + 1 == self._info.segment_blocks:
-            self._check_sealed(segment, (self._tokens_crc, self._documents_crc))
+    def _difference(self, one: BlockRun) -> VerifyDifference:
+        """Return how a block differs; damage where its bytes are not those that were committed."""
+        segment = self._locate(one.first)
+        local = one.first - segment.paths.first
+        tokens, entry = memoryview(segment.tokens[local]).cast("B"), bytes(segment.entry(local))
+        found = BlockRun(one.first, tokens, [entry], [chain_after(segment.rows, local)])
+        finding = compare_blocks(one.block(one.first), found.block(one.first), self._info.dtype)
+        if finding is None:
+            segment.check_tokens(local)
+            segment.check_entry(local)
+            raise damaged(segment.paths.commits, f"the row of block {one.first} is not what was committed")
+        try:
+            segment.check_tokens(local)
+            segment.check_entry(local)
+        except DamagedError as error:
+            finding = finding._replace(kind="damaged", text=f"{finding.text}; {error}")
+        return found_difference(self._result, "store", one.first, finding)
 
     def _locate(self, number: int) -> Segment:
         first = number - number % self._info.segment_blocks
         if self._segment is None or self._segment.paths.first != first:
-            segment = Segment(SegmentPaths(self._directory, first), self._info, self._partition)
-            wanted = min(self.end - first, self._info.segment_blocks)
+            segment = Segment(SegmentPaths(self._directory, first), self._info, self._result.partition)
+            wanted = min(self._mark.end - first, self._info.segment_blocks)
             if segment.blocks < wanted:
                 raise damaged(segment.paths.commits, f"{segment.blocks} blocks are committed, {wanted} were before")
-            self._segment = segment
-            self._tokens_crc = self._documents_crc = 0
+            self._segment, self._crcs = segment, (0, 0)
             if number > first:  # what was verified before belongs to the checksums of the whole files as well
-                local = number - first
-                self._tokens_crc = crc32(segment.tokens[:local].tobytes())
-                self._documents_crc = crc32(segment.documents(0, entry_span(segment.rows, local - 1)[1]))
+                documents = segment.documents(0, entry_span(segment.rows, number - first - 1)[1])
+                self._crcs = crc32(segment.tokens[: number - first].tobytes()), crc32(documents)
         return self._segment
 
     def _check_sealed(self, segment: Segment, crcs: tuple[int, int]) -> None:
@@ -130,56 +138,6 @@ class StoreCopy:
         megatron = megatron_index(info.segment_blocks, info.block_tokens, info.dtype)
         if not paths.megatron.exists() or paths.megatron.read_bytes() != megatron:
             raise damaged(paths.megatron, "it is missing, or not the index of its tokens")
-
-
-class StoreSide:
-    """The store, followed up to its first difference, which goes into the result."""
-
-    def __init__(self, copy: StoreCopy, recipe: Recipe, result: ChainResult) -> None:
-        """Follow ``copy``."""
-        self.broken = False
-        self._copy = copy
-        self._recipe = recipe
-        self._result = result
-
-    @property
-    def next_block(self) -> int:
-        """Number of the block after the last one that was compared."""
-        return self._copy.next_block
-
-    def compare(self, blocks: ExpectedBlocks) -> None:
-        """Compare the store's blocks of these numbers, as far as it has any, and their checksums."""
-        number, end = max(blocks.first, self._copy.first), min(blocks.end, self._copy.end)
-        while not self.broken and number < end:
-            try:
-                equal = self._copy.equal_run(number, blocks)
-            except (DamagedError, StoreError):
-                equal = 0  # the block that says it is named below
-            self._result.store_equal += equal
-            number += equal
-            if not equal:
-                self._compare_one(number, blocks.block(number))
-                number += 1
-
-    def _compare_one(self, number: int, expected: BlockBytes) -> None:
-        """Find out what is wrong with a block, if anything is."""
-        try:
-            found = self._copy.take(number)
-            finding = compare_blocks(expected, found, self._recipe.token_dtype)
-            if finding is None:
-                self._copy.check(number)
-                self._result.store_equal += 1
-                return
-        except (DamagedError, StoreError) as error:
-            self._stop(difference(self._result, "store", "damaged", str(error), block=number, entry=expected.entry))
-            return
-        kind, text = finding.kind, finding.text
-        try:
-            self._copy.check(number)
-        except DamagedError as error:
-            kind, text = "damaged", f"{text}; {error}"
-        known = difference(self._result, "store", kind, text, block=number)
-        self._stop(replace(known, offset=finding.offset, document=finding.document))
 
     def finish(self, blocks: int, source: str) -> None:
         """After the last of ``blocks`` blocks of the ``source``: the store must not hold another."""

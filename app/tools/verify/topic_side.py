@@ -2,13 +2,13 @@
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, TokenMillError
-from tokenmill.reading.acceptance import Acceptor, Blocks, Dropped, Gap, Taken
+from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import roll
@@ -17,7 +17,7 @@ from tokenmill.wire.message import Message, encode_header
 from ...kafka.clients import read_range
 from ...kafka.ignoring import IgnoreList
 from ...kafka.token_topic import offered, readable
-from .comparison import BlockBytes, ExpectedBlocks, TopicRun, compare_blocks, difference, other_blocks
+from .comparison import BlockRun, difference, first_difference, found_difference, other_blocks
 from .earlier import VerifiedChain
 from .era_check import EraEnds
 from .verify_result import ChainResult, Kind, VerifyDifference
@@ -37,13 +37,12 @@ class RogueMessageError(TokenMillError):
         self.block = block
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedMessage:
+class AcceptedMessage(NamedTuple):
     """A message with what was new in it."""
 
     offset: int
     message: Message
-    blocks: Blocks
+    blocks: BlockRun
 
 
 class TokenTopic:
@@ -84,7 +83,7 @@ class TokenTopic:
         self._messages = self._accepted()
         self._ahead: deque[AcceptedMessage] = deque()
         self._ahead_bytes = 0
-        self._hashed: dict[bytes, Blocks] = {}
+        self._hashed: dict[bytes, BlockRun] = {}
         """The blocks of the messages that were read ahead, by the hash before them."""
         self._passed: int | None = None
         """The source offset at which the last block that was read ahead ends."""
@@ -130,7 +129,7 @@ class TokenTopic:
             return read.chains
         return roll(before, tokens, entries)
 
-    def take(self, first: int, end: int) -> TopicRun | None:
+    def take(self, first: int, end: int) -> BlockRun | None:
         """Return the next run of blocks within ``[first, end)``; None where the topic holds none of them at the mark.
 
         The numbers asked for rise, and what holds them was read ahead.
@@ -145,22 +144,17 @@ class TokenTopic:
                 raise self._refused
             return None
         accepted = self._ahead[0]
-        blocks, size = accepted.blocks, self._recipe.block_bytes
-        low, high = max(first, blocks.first, self.next_block) - blocks.first, min(end, blocks.end) - blocks.first
+        blocks = accepted.blocks
+        low, high = max(first, blocks.first, self.next_block), min(end, blocks.end)
         if low >= high:
             return None
-        whole = high == len(blocks.entries)
-        self.next_block = blocks.first + high
-        if whole:
+        self.next_block = high
+        if high == blocks.end:
             self._ahead.popleft()
             self._ahead_bytes -= len(blocks.tokens)
             self._hashed.pop(accepted.message.before, None)
             self.last = accepted.message
-        message = accepted.message if whole else None
-        if whole and not low:
-            return TopicRun(blocks.first, blocks.tokens, blocks.entries, blocks.chains, message)
-        tokens = memoryview(blocks.tokens)[low * size : high * size]
-        return TopicRun(blocks.first + low, tokens, blocks.entries[low:high], blocks.chains[low:high], message)
+        return blocks.part(low, high)
 
     async def _advance(self) -> None:
         """Read the next message that brings something; a refused one waits for `take`."""
@@ -202,7 +196,9 @@ class TokenTopic:
                     continue
                 acceptor, message, verdict = found
                 if isinstance(verdict, Taken):
-                    yield AcceptedMessage(record.offset, message, verdict.blocks)
+                    new = verdict.blocks
+                    run = BlockRun(new.first, new.tokens, new.entries, new.chains, message)
+                    yield AcceptedMessage(record.offset, message, run)
                 elif isinstance(verdict, Gap) and gap is None:
                     gap, gap_offset = verdict, record.offset
             if acceptor is None or gap is None:
@@ -270,7 +266,7 @@ class TopicSide:
         self._recipe = recipe
         self._result = result
 
-    def compare(self, expected: Message, blocks: ExpectedBlocks) -> None:
+    def compare(self, expected: Message, blocks: BlockRun) -> None:
         """Compare the topic's blocks with the numbers of a message, as far as there are any, with its ``blocks``.
 
         Where one of the topic's messages ends, so does the expected one, or its cursor is wrong.
@@ -280,7 +276,7 @@ class TopicSide:
             self._compare_run(run, blocks, expected)
             at = run.end
 
-    def take(self, first: int, end: int, near: ExpectedBlocks | None = None) -> TopicRun | None:
+    def take(self, first: int, end: int, near: BlockRun | None = None) -> BlockRun | None:
         """Return the next run of the topic's blocks; what its readers refuse is a difference, ``near`` some block."""
         if self.broken:
             return None
@@ -294,7 +290,7 @@ class TopicSide:
             self._check_ends(run)
         return run
 
-    def _check_ends(self, run: TopicRun) -> None:
+    def _check_ends(self, run: BlockRun) -> None:
         """Compare the eras that end in a run with its hashes, up to the first that is wrong."""
         if not self._ends.wrong:
             found = self._ends.first_wrong(run)
@@ -302,11 +298,14 @@ class TopicSide:
             if found is not None:
                 self._result.differences.append(other_blocks(self._result, *found))
 
-    def _compare_run(self, run: TopicRun, blocks: ExpectedBlocks, expected: Message) -> None:
-        count = len(run.entries)
-        if run.chains is not blocks.chains and not self._is_equal(run, blocks):
-            self._find(run, blocks)
-            return
+    def _compare_run(self, run: BlockRun, blocks: BlockRun, expected: Message) -> None:
+        # Who has the run's own hashes was found equal when it got them (`TokenTopic.roll`).
+        if run.chains is not blocks.chains and not run.is_equal(blocks.part(run.first, run.end)):
+            found = first_difference(blocks, run, self._recipe.token_dtype)
+            if found is not None:
+                self._result.topic_equal += found[0] - run.first
+                self._stop(found_difference(self._result, "topic", *found))
+                return
         message = run.message
         if message is not None and run.end != expected.end:
             text = f"the message that ends with it has the cursor {message.cursor}, past the records that make it"
@@ -314,30 +313,7 @@ class TopicSide:
         elif message is not None and (wrong := _account(message, expected)):
             self.differs("account", wrong, run.end - 1, blocks.block(run.end - 1).entry)
         else:
-            self._result.topic_equal += count
-
-    @staticmethod
-    def _is_equal(run: TopicRun, blocks: ExpectedBlocks) -> bool:
-        """Compare all bytes; who has the run's own hashes was found equal when it got them (`TokenTopic.roll`)."""
-        count, last = len(run.entries), run.end - 1 - blocks.first
-        return (
-            run.chains[-1] == blocks.chains[last]
-            and bytes(run.tokens) == blocks.tokens_from(run.first, count)
-            and run.entries == blocks.entries_from(run.first, count)
-        )
-
-    def _find(self, run: TopicRun, blocks: ExpectedBlocks) -> None:
-        """Find the first block of a run that differs, and how."""
-        size = self._recipe.block_bytes
-        for index, entry in enumerate(run.entries):
-            number = run.first + index
-            found = BlockBytes(run.tokens[index * size : (index + 1) * size], entry, run.chains[index])
-            finding = compare_blocks(blocks.block(number), found, self._recipe.token_dtype)
-            if finding is not None:
-                known = difference(self._result, "topic", finding.kind, finding.text, block=number)
-                self._stop(replace(known, offset=finding.offset, document=finding.document))
-                return
-            self._result.topic_equal += 1
+            self._result.topic_equal += len(run.entries)
 
     def era_lacks_blocks(self, era: int, block: int) -> None:
         """Note that an era names blocks that the topic does not hold."""

@@ -21,10 +21,9 @@ from ...kafka.dead_letters import RecordPlace, decode_dead_letter
 from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...milling.decoding import FORMATS
 from ...settings import Settings, dead_letter_topic
-from .chain_check import ChainTask
 from .earlier import NOTHING, Chains, EarlierVerification, VerifiedEras, load_verified, save_verified, still_valid
 from .era_check import EraCheck, EraEndsFiles
-from .partition_check import PartitionTask, check_partitions, stages_key
+from .partition_check import ChainTask, PartitionTask, check_partitions, stages_key
 from .reference_sample import ReferenceSample
 from .verify_marks import ChainMarks, VerifyMarks, take_marks
 from .verify_result import Advance, ChainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult

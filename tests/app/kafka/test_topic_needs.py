@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tokenmill.app.kafka.topic_needs import worst_message_bytes
+from tokenmill.app.kafka.topics import worst_message_bytes
 from tokenmill.app.milling.decoding import REASONS
 from tokenmill.app.settings import Settings
 from tokenmill.wire.cursor import Cursor

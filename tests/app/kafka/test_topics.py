@@ -7,14 +7,17 @@ from aiokafka.admin import NewPartitions
 
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import admin
-from tokenmill.app.kafka.topic_needs import Existing, find_problems, needed_topics, worst_message_bytes
 from tokenmill.app.kafka.topics import (
+    Existing,
     check_topics,
     describe_topics,
     ensure_produced,
     ensure_topics,
+    find_problems,
+    needed_topics,
     partition_count,
     require_topics,
+    worst_message_bytes,
 )
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings

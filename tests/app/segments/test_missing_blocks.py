@@ -15,9 +15,10 @@ from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
-from tokenmill.app.segments import block_appender, following, store_opening
+from tokenmill.app.segments import following, store_opening
+from tokenmill.app.segments import token_partition as block_appender
 from tokenmill.app.segments import token_partition as module
-from tokenmill.app.segments.mirror.stream_flow import StreamFlow
+from tokenmill.app.segments.mirror import StreamFlow
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.ownership import FetchedBatch

@@ -24,8 +24,9 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
-from tokenmill.app.segments import block_appender, following
+from tokenmill.app.segments import following
 from tokenmill.app.segments import store_opening as opening
+from tokenmill.app.segments import token_partition as block_appender
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics

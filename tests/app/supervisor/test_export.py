@@ -17,8 +17,9 @@ from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.supervisor.export import Export
 from tokenmill.app.supervisor.status import WorkerLedger
+from tokenmill.app.supervisor.supervisor import Supervisor
 from tokenmill.app.supervisor.watchdog import WatchLimits
-from tokenmill.app.supervisor.worker_slot import CAUSES, STEADY_SECONDS, Child, Listener, WorkerSlot
+from tokenmill.app.supervisor.worker_slot import CAUSES, STEADY_SECONDS, Child, WorkerSlot
 from tokenmill.errors import DifferenceError, GapError
 
 SETTINGS = Settings()
@@ -33,7 +34,7 @@ class Ready:
 
 def slots() -> dict[str, WorkerSlot]:
     """Return two slots at which nobody works."""
-    nobody = cast("Listener", None)
+    nobody = cast("Supervisor", None)
     return {
         name: WorkerSlot("mill", name, nobody, settings=SETTINGS, limits=WatchLimits(), log=None)
         for name in ("mill-1", "mill-2")

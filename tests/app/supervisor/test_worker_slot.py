@@ -13,6 +13,7 @@ import pytest
 from tests.outages import Hands
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import worker_slot as post_module
+from tokenmill.app.supervisor.supervisor import Supervisor
 from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.app.supervisor.worker_slot import Child, WorkerSlot
 from tokenmill.app.telemetry.reporting import STORE_VARIABLE
@@ -111,7 +112,9 @@ class Script:
     """Set when a process starts that no life is written for."""
 
     def __post_init__(self) -> None:
-        self.slot = WorkerSlot("mill", "mill-1", self, settings=SETTINGS, limits=self.limits, log=None)
+        self.slot = WorkerSlot(
+            "mill", "mill-1", cast("Supervisor", self), settings=SETTINGS, limits=self.limits, log=None
+        )
 
     async def start(
         self, _command: Sequence[str], environment: Mapping[str, str], _log: Path | None, _shared: Mapping[str, int]

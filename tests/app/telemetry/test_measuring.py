@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import pytest
 from faust.types import TP
@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 
 from tests.mills import RECIPE, flush, make_source, text, tombstone
 from tests.scraping import Key, parse, total
+from tokenmill.app.mill.publisher import Publisher
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.telemetry.measuring import (
     STAGES,
@@ -105,16 +106,9 @@ def test_all_stages_are_known() -> None:
     assert counted <= set(STAGES)
 
 
-class StampedRecord(NamedTuple):
-    """A record's place and time."""
-
-    offset: int
-    timestamp: int
-
-
-def fetch(first: int, last: int, timestamp: int, step: int) -> list[StampedRecord]:
+def fetch(first: int, last: int, timestamp: int, step: int) -> list[Record]:
     """Return records whose timestamps rise by ``step`` milliseconds each."""
-    return [StampedRecord(offset, timestamp + step * (offset - first)) for offset in range(first, last + 1)]
+    return [Record(offset, timestamp + step * (offset - first), None, None) for offset in range(first, last + 1)]
 
 
 def test_age_is_that_of_the_record_at_the_offset() -> None:
@@ -143,7 +137,7 @@ def test_a_record_that_nobody_saw_is_as_old_as_the_last_one_or_as_the_end_that_w
 def test_a_clock_that_is_behind_gives_no_negative_age() -> None:
     """Producers' clocks are not ours."""
     lag_age = LagAge()
-    lag_age.passed([StampedRecord(0, 9_000_000)])
+    lag_age.passed([Record(0, 9_000_000, None, None)])
     assert lag_age.age(0, 5_000_000) == 0
 
 
@@ -219,9 +213,10 @@ def test_tokens_in_an_open_block_are_not_durable_until_it_is_flushed() -> None:
     meter = MillMeter("meter-1")
     meter.resumed(mill.chains, 0)
     way = Way(Cursor(0, 0, 0))
+    sending = {"train": cast("Publisher", way)}
 
     def durable() -> int | None:
-        return meter.progress("running", mill.next_offset, {"train": way}).durable
+        return meter.progress("running", mill.next_offset, sending).durable
 
     assert durable() == 0
     feed(meter, mill, [text(0, "abc"), text(1, "de")])  # a block of four, three tokens wait
@@ -231,7 +226,7 @@ def test_tokens_in_an_open_block_are_not_durable_until_it_is_flushed() -> None:
     assert durable() == 3
     way.idle = False
     assert durable() == 1
-    assert meter.progress("halted", 3, {"train": way}).durable is None
+    assert meter.progress("halted", 3, sending).durable is None
 
 
 def test_a_meter_counts_what_it_saw_and_nothing_from_before() -> None:

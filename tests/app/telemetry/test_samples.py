@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.scraping import Key, parse, rising, total
-from tokenmill.app.telemetry.samples import Fleet, Sample, received, taken
+from tokenmill.app.telemetry.reporting import Fleet, Sample, received, taken
 from tokenmill.app.telemetry.worker_metrics import COMMIT_SECONDS, WORKER
 
 RECORDS = "tokenmill_records_consumed_total"

@@ -10,7 +10,7 @@ import structlog
 
 from tests.scraping import ask, free_port, scrape, total
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.samples import Fleet
+from tokenmill.app.telemetry.reporting import Fleet
 from tokenmill.app.telemetry.server import STALLED_SECONDS, Probes, serving
 from tokenmill.app.telemetry.status_document import stopped_words
 

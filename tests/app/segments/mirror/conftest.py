@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tokenmill.app.segments import block_appender, following
-from tokenmill.app.segments.mirror import store_mirror as run_module
-from tokenmill.app.segments.mirror import stream_flow as flow_module
+from tokenmill.app.segments import following
+from tokenmill.app.segments import mirror as flow_module
+from tokenmill.app.segments import mirror as run_module
+from tokenmill.app.segments import token_partition as block_appender
 from tokenmill.app.settings import Settings
 from tokenmill.store import Store
 

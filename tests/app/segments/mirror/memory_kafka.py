@@ -25,7 +25,7 @@ from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
-MODULES = ("segments.mirror.stream_flow", "segments.mirror.store_mirror", "segments.token_partition", "kafka.retry")
+MODULES = ("segments.mirror", "segments.token_partition", "kafka.retry")
 """Of the app, those that open a consumer by themselves."""
 
 

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from tests.consumers.scenes import CHAINS, ERAS, era_store, open_batches, other_chains, other_eras
 from tests.store.chains import STREAM, fill, make_info
 from tokenmill.app.cli import main
-from tokenmill.app.segments.mirror import store_mirror as keeping
-from tokenmill.app.segments.mirror.store_mirror import CheckpointKeeper
+from tokenmill.app.segments import mirror as keeping
+from tokenmill.app.segments.mirror import CheckpointKeeper
 from tokenmill.errors import InputError
 from tokenmill.store import Store, open_partition
 from tokenmill.store.stream import StreamInfo

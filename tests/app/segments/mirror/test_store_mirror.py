@@ -11,9 +11,8 @@ from aiokafka import TopicPartition
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tests.app.segments.mirror.test_stream_flow import store_has, until
 from tokenmill.app.kafka.control_log import skip_request_record
-from tokenmill.app.segments.mirror import store_mirror as run_module
-from tokenmill.app.segments.mirror.store_mirror import Mirror
-from tokenmill.app.segments.mirror.stream_flow import CopyMeasure, FurthestBlocks, MirroredStream, StreamFlow
+from tokenmill.app.segments import mirror as run_module
+from tokenmill.app.segments.mirror import CopyMeasure, FurthestBlocks, Mirror, MirroredStream, StreamFlow
 from tokenmill.app.segments.store_opening import bring_stream
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics

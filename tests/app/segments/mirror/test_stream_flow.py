@@ -9,9 +9,8 @@ from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tokenmill.app.kafka.cluster import NO_LEADER
-from tokenmill.app.segments.mirror import stream_flow as flow_module
-from tokenmill.app.segments.mirror.store_mirror import Mirror, StreamFinder
-from tokenmill.app.segments.mirror.stream_flow import CopyMeasure, FurthestBlocks, StreamFlow
+from tokenmill.app.segments import mirror as flow_module
+from tokenmill.app.segments.mirror import CopyMeasure, FurthestBlocks, Mirror, StreamFinder, StreamFlow
 from tokenmill.app.segments.store_opening import bring_stream
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.settings import Settings
@@ -168,7 +167,7 @@ async def test_what_passes_is_started_over(
 
     monkeypatch.setattr(flow, "_run", fails)
     monkeypatch.setattr(flow_module, "FIRST_PAUSE", 2.0)
-    monkeypatch.setattr("tokenmill.app.segments.mirror.stream_flow.asyncio.sleep", sleep)
+    monkeypatch.setattr("tokenmill.app.segments.mirror.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await flow.run()
     assert pauses == [2.0, 4.0, 8.0, 10.0, 10.0]

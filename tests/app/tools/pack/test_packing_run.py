@@ -29,8 +29,8 @@ from tests.forked import die_while_starting
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run
-from tokenmill.app.tools.pack.pack_beginning import held_recipe, new_run
 from tokenmill.app.tools.pack.pack_verification import PackVerification, verify_pack
+from tokenmill.app.tools.pack.packing_run import held_recipe, new_run
 from tokenmill.app.tools.produce.run_notes import IN_TURN
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.consumers import Batches

@@ -18,7 +18,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import OutOfOrderSequenceNumber, ProducerFenced
 
-from tokenmill.app.kafka.topic_needs import Existing
+from tokenmill.app.kafka.topics import Existing
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
 
 RAW = "raw"

@@ -17,9 +17,8 @@ from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.verify.chain_check import ChainTask
 from tokenmill.app.tools.verify.earlier import VerifiedChain
-from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partition
+from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult

@@ -19,8 +19,7 @@ from tokenmill.app import processes
 from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.tools.verify import partition_check
-from tokenmill.app.tools.verify.chain_check import ChainTask
-from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partition, check_partitions
+from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition, check_partitions
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.app.tools.verify.verify_marks import take_marks
 from tokenmill.app.tools.verify.verify_result import Advance, ChainResult

@@ -12,7 +12,7 @@ from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification
 from tokenmill.app.kafka.ignoring import IgnoreList
 from tokenmill.app.milling.partition_mill import PartitionMill
-from tokenmill.app.tools.verify.chain_check import ChainCheck, ChainTask
+from tokenmill.app.tools.verify.partition_check import ChainCheck, ChainTask
 from tokenmill.app.tools.verify.reference_sample import (
     EVERY_BYTES,
     FIRST_BYTES,
@@ -38,7 +38,7 @@ def check_of(stream: MemoryVerification) -> ChainCheck:
 def sampled(stream: MemoryVerification, check: ChainCheck, bounds: tuple[int, int], change: Change = list) -> None:
     """Mill records, and sample them, with changed messages."""
     log = stream.kafka.logs[stream.raw]
-    sample = SampleCheck(check, stream.plan.stages, frozenset())
+    sample = SampleCheck(check.mill, check.result, stream.plan.stages)
     mill = PartitionMill(stream.plan.stages, [check.mill])
     milled = mill.feed(log[slice(*bounds)]).messages[stream.recipe.split]
     sample.compare(log[slice(*bounds)], {stream.recipe.split: change(milled)})
@@ -122,7 +122,7 @@ def test_what_waits_for_the_next_block_is_compared(
     """It is in no message yet."""
     check = check_of(stream)
     log = stream.kafka.logs[stream.raw]
-    sample = SampleCheck(check, stream.plan.stages, frozenset())
+    sample = SampleCheck(check.mill, check.result, stream.plan.stages)
     milled = PartitionMill(stream.plan.stages, [check.mill]).feed(log[:3])
     carry = check.mill.carry(check.mill.next_offset)
     assert carry is not None

@@ -14,7 +14,7 @@ from tests.store.eras import with_offsets
 from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.tools.verify import EraResult
-from tokenmill.app.tools.verify.comparison import TopicRun
+from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.earlier import VerifiedEras
 from tokenmill.app.tools.verify.era_check import EraCheck, EraEnds, EraEndsFiles, OtherHashes
 from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras
@@ -189,8 +189,8 @@ def test_ends_of_eras_are_held_against_the_blocks_that_pass(tmp_path: Path) -> N
     paths = files.close()
     assert list(paths) == [1]
 
-    def run(first: int, end: int) -> TopicRun:
-        return TopicRun(first, memoryview(b""), [b""] * (end - first), hashes[first:end], None)
+    def run(first: int, end: int) -> BlockRun:
+        return BlockRun(first, memoryview(b""), [b""] * (end - first), hashes[first:end], None)
 
     ends = EraEnds(paths[1])
     assert [ends.first_wrong(run(*span)) for span in ((4, 8), (8, 30), (30, 41))] == [None] * 3

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mills import RECIPE
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, segment_of
-from tokenmill.app.tools.verify.comparison import ExpectedBlocks
-from tokenmill.app.tools.verify.store_side import StoreCopy, StoreSide
+from tokenmill.app.tools.verify.comparison import BlockRun
+from tokenmill.app.tools.verify.store_side import StoreSide
 from tokenmill.app.tools.verify.verify_marks import StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult, VerifyDifference
 from tokenmill.store import Store
@@ -30,23 +29,23 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def part(first: int, end: int) -> ExpectedBlocks:
+def part(first: int, end: int) -> BlockRun:
     """Return some of the blocks as they must be."""
     size = INFO.block_bytes
     tokens = memoryview(CHAIN.tokens)[first * size : end * size]
-    return ExpectedBlocks(first, tokens, CHAIN.entries[first:end], CHAIN.chains[first:end])
+    return BlockRun(first, tokens, CHAIN.entries[first:end], CHAIN.chains[first:end])
 
 
 WHOLE = part(0, BLOCKS)
 
 
 def compared(
-    store: Store, *runs: ExpectedBlocks, mark: StoreMark | None = None, since: int = 0, finish: int | None = None
+    store: Store, *runs: BlockRun, mark: StoreMark | None = None, since: int = 0, finish: int | None = None
 ) -> tuple[ChainResult, StoreSide]:
     """Hold a store against runs of blocks; return what was found."""
     held = mark or StoreMark(0, BLOCKS)
     result = ChainResult(STREAM, 0, "raw-text", (0, 1), (0, 1), store_blocks=(held.first, held.end))
-    side = StoreSide(StoreCopy(store.path, INFO, 0, held, since=since), RECIPE, result)
+    side = StoreSide(store.path, INFO, result, held, since=since)
     for run in runs:
         side.compare(run)
     if finish is not None:
@@ -95,7 +94,7 @@ def test_a_store_that_is_right_is_equal(store: Store) -> None:
     ids=["index gone", "index changed", "tokens' checksum", "documents' checksum", "longer file"],
 )
 def test_what_stands_beside_equal_blocks_is_looked_at(
-    store: Store, runs: list[ExpectedBlocks], damage: Callable[[SegmentPaths], None], text: str
+    store: Store, runs: list[BlockRun], damage: Callable[[SegmentPaths], None], text: str
 ) -> None:
     """A sealed segment's Megatron index and manifest: other programs read these."""
     damage(segment_of(store, 4))
@@ -136,7 +135,7 @@ def test_a_row_that_is_wrong_is_damage(store: Store) -> None:
 def test_another_chain_is_different_and_no_damage(store: Store) -> None:
     """What was stored is whole in itself; the source makes other blocks."""
     other = make_chain(INFO, BLOCKS, seed=7)
-    result, _ = compared(store, ExpectedBlocks(0, other.tokens, other.entries, other.chains))
+    result, _ = compared(store, BlockRun(0, other.tokens, other.entries, other.chains))
     assert one(result).kind in {"different", "repeated", "skipped"}
     assert one(result).block == 0
 

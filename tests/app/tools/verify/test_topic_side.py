@@ -9,7 +9,7 @@ from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import MemoryVerification
 from tokenmill.app.kafka.ignoring import IgnoreList, record_hash
 from tokenmill.app.tools.verify import topic_side
-from tokenmill.app.tools.verify.comparison import TopicRun
+from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.earlier import VerifiedChain
 from tokenmill.app.tools.verify.topic_side import RogueMessageError, TokenTopic
 from tokenmill.wire.chain import roll
@@ -37,7 +37,7 @@ def topic(
     return TokenTopic(client, stream.tokens, stream.recipe, span, ignored or IgnoreList(), since=since)
 
 
-async def taken(side: TokenTopic) -> list[TopicRun]:
+async def taken(side: TokenTopic) -> list[BlockRun]:
     """Read all; return the runs that were taken, up to what is refused."""
     await side.start()
     await side.read_to(ALL)
