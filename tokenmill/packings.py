@@ -5,7 +5,7 @@ What a packing does with documents is in `tokenmill.app.milling`; who reads a st
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tokenmill.errors import SettingsError
 from tokenmill.parameters import checked_values, parameters_of, plain
@@ -19,35 +19,31 @@ _MOST: Final = 1 << 31
 """Above every number that a parameter may have: sums of such numbers fit everywhere."""
 
 
-class PackingParameters(Protocol):
+class PackingParameters:
     """The parameters of one packing; a ValueError when one is made says which value cannot be used, and why."""
+
+    __slots__ = ()
 
     @property
     def pads(self) -> bool:
         """Whether blocks may have padding that no flush asked for."""
-        ...
-
-    def block_tokens(self, sequence_length: int) -> int:
-        """Return the ids in a block, where a model reads ``sequence_length``; a ValueError says why none fits."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Concat:
-    """All documents one after the other, cut where a block ends: no padding but that of flushes."""
-
-    @property
-    def pads(self) -> bool:
-        """No."""
         return False
 
     def block_tokens(self, sequence_length: int) -> int:
-        """One more than a model reads: x and y of a sample come from one row."""
+        """Return the ids in a block, where a model reads ``sequence_length``; a ValueError says why none fits.
+
+        One more than a model reads, unless the packing says otherwise: x and y of a sample come from one row.
+        """
         return sequence_length + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Concat(PackingParameters):
+    """All documents one after the other, cut where a block ends: no padding but that of flushes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit(PackingParameters):
     """Whole documents: what fits a block is never cut. Blocks are closed with padding where nothing fits any more."""
 
     open_blocks: int = 64
@@ -66,13 +62,9 @@ class Fit:
         """Yes: where nothing fits any more."""
         return True
 
-    def block_tokens(self, sequence_length: int) -> int:
-        """One more than a model reads, as for ``concat``."""
-        return sequence_length + 1
-
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(PackingParameters):
     """One document a row of ``sequence_length`` ids, template included, as a tokenizer's call with padding gives it."""
 
     long: Literal["truncate", "split", "drop"] = "truncate"
@@ -93,7 +85,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class Chunks(PackingParameters):
     """Long documents in chunks of several segments of ``sequence_length`` tokens, for models that remember."""
 
     chunk_tokens: int = 5_120

@@ -56,8 +56,9 @@ def differences(stream: Recipe, here: Recipe) -> list[str]:
     said = {line.partition(":")[0] for line in found}
     if stream.decoded_otherwise(here):
         found.append(f"decode: the stream has {_steps(stream.decoder)}, here {_steps(here.decoder)}")
-    if stream.bounded_otherwise(here) and not said & {"normalize", "max_text_bytes"} and _same_file(stream, here):
-        limits = [_bound(one.normalized_length) for one in (stream, here)]
+    same_file = stream.tokenizer_sha256 == here.tokenizer_sha256
+    if stream.bounded_otherwise(here) and not said & {"normalize", "max_text_bytes"} and same_file:
+        limits = [one.normalized_length or "no limit" for one in (stream, here)]
         found.append(f"normalized_length: the stream has {limits[0]}, here {limits[1]}")
     mine, theirs = (_other_steps(one) for one in (stream, here))
     if mine != theirs and not said & {"normalize", "min_chars", "function", "steps"}:
@@ -75,14 +76,6 @@ def step_in_words(entry: Mapping[str, Any]) -> str:
         f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items() if name != "name"
     )
     return f"{entry['name']}({values})" if values else str(entry["name"])
-
-
-def _same_file(stream: Recipe, here: Recipe) -> bool:
-    return stream.tokenizer_sha256 == here.tokenizer_sha256
-
-
-def _bound(limit: int | None) -> str:
-    return "no limit" if limit is None else str(limit)
 
 
 def _other_steps(recipe: Recipe) -> tuple[Mapping[str, Any], ...]:

@@ -84,13 +84,9 @@ async def ask_repeatedly(
         except (*PASSING, *passing) as error:
             reason = str(error) or repr(error)
             failing = loop.time() if failing is None else failing
-            if reason != said and (not is_unreached(error) or _lasts(loop.time() - failing)):
+            lasts = loop.time() - failing > 2 * QUIET_SECONDS and CONTACT.away_since is None
+            if reason != said and (lasts or not is_unreached(error)):
                 log.warning(outage, error=reason)
                 said = reason
                 FAILING[outage] = reason if isinstance(error, BrokerError) else type(error).__name__
             await asyncio.sleep(seconds)
-
-
-def _lasts(seconds: float) -> bool:
-    """Return whether what has failed for ``seconds`` is more than an outage that has just begun, or goes on."""
-    return seconds > 2 * QUIET_SECONDS and CONTACT.away_since is None

@@ -35,39 +35,38 @@ def client_security(settings: ConnectionSettings) -> dict[str, Any]:
     if settings.logs_in:
         options["sasl_mechanism"] = settings.sasl_mechanism
         options["sasl_plain_username"] = settings.sasl_username
-        options["sasl_plain_password"] = password(settings)
+        options["sasl_plain_password"] = password(settings, "sasl")
     return options
 
 
-def password(settings: ConnectionSettings) -> str:
-    """Return the password of ``sasl_username``; of a file without the line end that editors put there.
+def password(settings: ConnectionSettings | RegistrySettings, prefix: str) -> str:
+    """Return the password of a login, by the settings that begin with ``prefix``.
+
+    Of a file, it has not the line end that editors put there.
 
     Raises:
         SettingsError: the file cannot be read, or is empty.
 
     """
-    if settings.sasl_password is not None:
-        return settings.sasl_password.get_secret_value()
-    if settings.sasl_password_file is None:
-        raise SettingsError("no password is set: set sasl_password_file, or sasl_password")
-    return _password_in("sasl_password_file", settings.sasl_password_file)
+    name = f"{prefix}_password"
+    secret, path = getattr(settings, name), getattr(settings, f"{name}_file")
+    if secret is not None:
+        return str(secret.get_secret_value())
+    if path is None:
+        raise SettingsError(f"no password is set: set {name}_file, or {name}")
+    try:
+        found = _read(f"{name}_file", path).decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise SettingsError(f"{name}_file {path} is not UTF-8; write it again") from None
+    if not found:
+        raise SettingsError(f"{name}_file {path} is empty; write the password into it")
+    return found
 
 
 def registry_login(settings: RegistrySettings) -> tuple[str, str] | None:
-    """Return who logs in at the schema registry, and the password; None where nobody does.
-
-    Raises:
-        SettingsError: the file with the password cannot be read, or is empty.
-
-    """
-    if settings.schema_registry_username is None:
-        return None
-    if settings.schema_registry_password is not None:
-        return settings.schema_registry_username, settings.schema_registry_password.get_secret_value()
-    if settings.schema_registry_password_file is None:
-        raise SettingsError("no password is set: set schema_registry_password_file, or schema_registry_password")
-    path = settings.schema_registry_password_file
-    return settings.schema_registry_username, _password_in("schema_registry_password_file", path)
+    """Return who logs in at the schema registry, and the password; None where nobody does. Raises as `password`."""
+    name = settings.schema_registry_username
+    return None if name is None else (name, password(settings, "schema_registry"))
 
 
 def registry_ssl_context(settings: RegistrySettings) -> ssl.SSLContext:
@@ -83,16 +82,6 @@ def registry_ssl_context(settings: RegistrySettings) -> ssl.SSLContext:
         keyfile = settings.schema_registry_keyfile
         _load_certificate(context, "schema_registry_", settings.schema_registry_certfile, keyfile, None)
     return context
-
-
-def _password_in(name: str, path: Path) -> str:
-    try:
-        found = _read(name, path).decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise SettingsError(f"{name} {path} is not UTF-8; write it again") from None
-    if not found:
-        raise SettingsError(f"{name} {path} is empty; write the password into it")
-    return found
 
 
 def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
@@ -194,7 +183,8 @@ def explain_refusal(error: BaseException, settings: ConnectionSettings, address:
     for cause in _causes(error):
         if words := _about(cause, settings, address):
             return SettingsError(words)
-    if isinstance(error, TimeoutError | ConnectionRefusedError) or _never_connected(error):
+    connected = isinstance(error, ConnectionError | ssl.SSLError) or not isinstance(error, OSError)
+    if isinstance(error, TimeoutError | ConnectionRefusedError) or not connected:  # no such host, no route
         return None
     return BrokerError(
         f"something listens at {address} and closes our connections: either the broker is stopping, or it wants "
@@ -235,11 +225,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _never_connected(error: BaseException) -> bool:
-    """Return whether it ended before TCP did its work: no such host, no route."""
-    return isinstance(error, OSError) and not isinstance(error, ConnectionError | ssl.SSLError)
 
 
 def _about_its_certificate(error: ssl.SSLCertVerificationError, settings: ConnectionSettings, address: str) -> str:

@@ -32,7 +32,8 @@ async def settled_streams(settings: Settings, names: Sequence[str] = ()) -> list
 
     """
     async with consumer(settings) as client:
-        there = await _stream_names(client)
+        topics = sorted(await client.topics())
+    there = [name.removeprefix(CONTROL_PREFIX) for name in topics if name.startswith(CONTROL_PREFIX)]
     wanted = sorted(names or (name for name in there if name.startswith(tuple(f"{t}." for t in settings.raw_topics))))
     found = [await _settled(settings, name, there) for name in wanted]
     if names:
@@ -115,12 +116,6 @@ def lists_of(settled: Settled) -> dict[str, bytes]:
             "start a mill, which writes it there"
         )
     return found
-
-
-async def _stream_names(client: AIOKafkaConsumer) -> list[str]:
-    return sorted(
-        name.removeprefix(CONTROL_PREFIX) for name in await client.topics() if name.startswith(CONTROL_PREFIX)
-    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from tokenmill.reading import continuing
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail
 from tokenmill.records import SourceRecord
+from tokenmill.wire.chain import roll
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 
@@ -146,6 +147,17 @@ async def message_with(
             if message is not None and message.first <= block < message.end:
                 return record
     return None
+
+
+async def chain_after(
+    client: AIOKafkaConsumer, tokens: TopicPartition, fingerprint: bytes, block: int, span: tuple[int, int]
+) -> bytes | None:
+    """Return the chain hash after a block, by the message of ``span`` that holds it; None where none does."""
+    record = await message_with(client, tokens, fingerprint, block, span)
+    if record is None:
+        return None
+    message = message_of(record, tokens)
+    return roll(message.before, message.tokens, message.entries)[block - message.first]
 
 
 async def last_messages(

@@ -138,7 +138,9 @@ class Broker:
             message = f"a broker runs in {self.directory} already (process {running.pid}), at {self.bootstrap_servers}"
             raise BrokerError(f"{message}. Use it, or end it first: tokenmill broker stop")
         for name in ("port", "controller_port", *map(_port_name, self._listeners)):
-            _check_free(int(self._address[name]))
+            if not _is_free(port := int(self._address[name])):
+                message = f"port {port} on {HOST} is taken by another program"
+                raise BrokerError(f"{message}. End that, or choose another: --port")
         java = [str(find_java()), *JVM, f"-Djava.io.tmpdir={self.directory / 'tmp'}"]
         java += [f"-Dorg.slf4j.simpleLogger.{setting}" for setting in LOGGING]
         java += ["-cp", os.pathsep.join(map(str, kafka_jars()))]
@@ -269,11 +271,6 @@ def _is_free(port: int) -> bool:
                 return False
             raise
     return True
-
-
-def _check_free(port: int) -> None:
-    if not _is_free(port):
-        raise BrokerError(f"port {port} on {HOST} is taken by another program. End that, or choose another: --port")
 
 
 METADATA, VERSION = 3, 1

@@ -81,13 +81,14 @@ def kafka_jars() -> list[Path]:
     """
     cache = cache_directory()
     jars = locked_jars()
-    missing = [jar for jar in jars if not _is_intact(cache / jar.file_name, jar)]
+    paths = {jar: cache / jar.file_name for jar in jars}
+    missing = [jar for jar, path in paths.items() if not path.exists() or _sha256(path) != jar.sha256]
     if missing:
         _log.info("downloading Apache Kafka: %d jars into %s, once", len(missing), cache)
         cache.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(DOWNLOADS) as pool:
             list(pool.map(lambda jar: _download(jar, cache), missing))
-    return [cache / jar.file_name for jar in jars]
+    return list(paths.values())
 
 
 def download() -> str:
@@ -95,10 +96,6 @@ def download() -> str:
     cache = cache_directory()
     there = all((cache / jar.file_name).exists() for jar in locked_jars())
     return "" if there else f"; the first start on this machine downloads 45 MB into {cache}"
-
-
-def _is_intact(path: Path, jar: Jar) -> bool:
-    return path.exists() and _sha256(path) == jar.sha256
 
 
 def _sha256(path: Path) -> str:

@@ -310,11 +310,7 @@ class WorkerSlot:
             self._listener.ended(self, child, describe(code, child.words), None)
             self.child = None
             raise
-        return code, self._reason(code, child)
-
-    def _reason(self, code: int, child: Child) -> str:
-        """Return our own reason if it was we who killed it."""
-        return self._verdict or describe(code, child.words)
+        return code, self._verdict or describe(code, child.words)  # our own reason if it was we who killed it
 
     def _cause(self, code: int) -> Cause:
         if self._verdict:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
@@ -141,27 +141,6 @@ COUNTERS: Final[Mapping[str, Counter]] = {
 """What a beat counts, since the process began: work done, so what a crash made necessary again counts again."""
 
 
-class Heartbeat:
-    """Writes a worker's status again and again; a supervisor that is gone ends the worker.
-
-    The pipe's other end closes when the supervisor dies, however it dies, so no worker outlives it.
-    """
-
-    def __init__(self) -> None:
-        self._unsent = b""
-
-    @property
-    def heard(self) -> bool:
-        """Whether a supervisor listens."""
-        return os.environ.get(HEARTBEAT_VARIABLE) is not None
-
-    def beat(self, status: Mapping[str, Any], samples: Sequence[Sample]) -> None:
-        """Tell the present status and metrics, if a supervisor listens."""
-        if self.heard:
-            # What the pipe did not take is sent first, else a line longer than the pipe would never be whole.
-            self._unsent = _write(self._unsent or _line({**status, "counters": counters(), "metrics": samples}))
-
-
 def counters() -> dict[str, float]:
     """Return what this process has counted so far, each over all labels."""
     return {
@@ -224,7 +203,8 @@ class WorkerReporter:
         self._fleet = Fleet()
         self._probes = Probes()
         self._not_ready = not_ready
-        self._heart = Heartbeat()
+        self._supervised = HEARTBEAT_VARIABLE in os.environ
+        self._unsent = b""
         self._task: asyncio.Task[None] | None = None
         self._open = ExitStack()
 
@@ -232,7 +212,7 @@ class WorkerReporter:
         """Report from now on; under a supervisor, which serves the numbers of all its workers, nothing is served."""
         if self._task is None:
             self._look = self._looked({})
-            if not self._heart.heard:
+            if not self._supervised:
                 self._open.enter_context(serving(self._settings, [self._fleet], self._probes, self._document))
             self._task = asyncio.get_running_loop().create_task(self._run(), name="report")
 
@@ -246,7 +226,7 @@ class WorkerReporter:
         outage = OutageLog(self._settings.bootstrap_servers)
         while True:
             CONTACT.turn()
-            if not self._heart.heard:  # else the supervisor says so, once for all
+            if not self._supervised:  # else the supervisor says so, once for all
                 outage.look()
             status = self._status()
             status["waits"] = {**status.get("waits", {}), **FAILING}
@@ -255,8 +235,14 @@ class WorkerReporter:
             self._measure()
             samples: list[Sample] = taken(WORKER, PROCESS, BROKER)
             self._fleet.heard(self._role, os.getpid(), samples)
-            self._heart.beat({**status, "away_since": CONTACT.away_since}, samples)
+            if self._supervised:
+                self._beat({**status, "away_since": CONTACT.away_since, "counters": counters(), "metrics": samples})
             await asyncio.sleep(INTERVAL_SECONDS)
+
+    def _beat(self, status: Mapping[str, Any]) -> None:
+        """Tell the supervisor; one that is gone ends this process, for its end of the pipe closes however it dies."""
+        # What the pipe did not take is sent first, else a line longer than the pipe would never be whole.
+        self._unsent = _write(self._unsent or _line(status))
 
     def _document(self) -> Mapping[str, Any]:
         return self._look.document()

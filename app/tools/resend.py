@@ -175,7 +175,8 @@ async def resend(
                 place = str(found.place).encode(errors="replace")
                 headers = [header for header in found.headers if header[0] != RESENT]
                 headers.append((RESENT, place))
-                partition = _raw_partition(found.place, partitions)
+                was = found.place  # where a record goes back to, if it was anywhere
+                partition = was.partition if isinstance(was, RecordPlace) else letter_partition(was, partitions)
                 key = found.key if found.whole_key is None else None
                 try:
                     await client.send_and_wait(request.raw_topic, value, key, partition, headers=headers)
@@ -193,8 +194,3 @@ async def resend(
         name = str(min(request.places, key=str))
         raise InputError(f"the dead letter of {name} has no value, or its beginning alone: give one, with --value FILE")
     return done
-
-
-def _raw_partition(place: Place, partitions: int) -> int:
-    """Return where a record goes back to: where it was, if it was anywhere."""
-    return place.partition if isinstance(place, RecordPlace) else letter_partition(place, partitions)

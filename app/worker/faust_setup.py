@@ -202,7 +202,7 @@ def _security(settings: ConnectionSettings) -> Mapping[str, Any]:
     if settings.logs_in:
         credentials = SASLCredentials(
             username=settings.sasl_username,
-            password=password(settings),
+            password=password(settings, "sasl"),
             mechanism=settings.sasl_mechanism,
             ssl_context=context,
         )

@@ -302,7 +302,8 @@ class _Call:
         self._files.write_position(position)
 
     def _close_eras(self, split: str, ends: Ends) -> None:
-        self._eras[split].close_all(blocks_of(ends, split), end=self._plan.end)
+        blocks = {number: chains[split].blocks for number, chains in ends.items()}
+        self._eras[split].close_all(blocks, end=self._plan.end)
 
     async def _commit(self, *, last: bool = False) -> Ends:
         await self._begin_commit(last=last)
@@ -340,11 +341,6 @@ class _Call:
         committing = self._committing
         if committing is not None and not committing.cancel() and not committing.cancelled():
             committing.exception()  # whatever it met, what ended this call met it as well
-
-
-def blocks_of(ends: Ends, split: str) -> dict[int, int]:
-    """Return the blocks of each partition of a split's stream."""
-    return {number: chains[split].blocks for number, chains in ends.items()}
 
 
 async def reports(summary: Summary, progress: Progress) -> None:

@@ -23,12 +23,11 @@ from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, InputError, TokenMillError
 from tokenmill.store.layout import put_file
 from tokenmill.untrusted import read_json_file
-from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message, decode_message, encode_header
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled
-from ...kafka.token_topic import message_of, offset_before, record_at
+from ...kafka.token_topic import chain_after, message_of, record_at
 from ...settings import Settings
 from .verify_marks import ChainMarks
 
@@ -230,23 +229,10 @@ async def holds_last_block(
         return True  # retention took it all, and nothing is left to look at
     try:
         record = await record_at(client, tokens, ended - 1, ended)
-        if record is not None:
-            message = message_of(record, tokens)
-            if message.end >= carry.first:
-                return (message.end, message.after) == (carry.first, carry.after)
-        return await _search_last_block(client, tokens, span, verified)
+        if record is not None and (message := message_of(record, tokens)).end >= carry.first:
+            return (message.end, message.after) == (carry.first, carry.after)
+        # It does not end the message where the verification ended; where it is nowhere, retention may have taken it.
+        found = await chain_after(client, tokens, carry.fingerprint, carry.first - 1, span)
     except DamagedError:
         return False  # a verification from the beginning names it
-
-
-async def _search_last_block(
-    client: AIOKafkaConsumer, tokens: TopicPartition, span: tuple[int, int], verified: VerifiedChain
-) -> bool:
-    """Search the last verified block, which does not end the message where the verification ended."""
-    block, first = verified.carry.first - 1, span[0]
-    low = await offset_before(client, tokens, verified.carry.fingerprint, block, span)
-    record = await record_at(client, tokens, low, span[1])
-    message = message_of(record, tokens) if record is not None else None
-    if message is None or not message.first <= block < message.end:
-        return first > 0  # retention may have taken it
-    return roll(message.before, message.tokens, message.entries)[block - message.first] == verified.carry.after
+    return first > 0 if found is None else found == carry.after

@@ -22,11 +22,10 @@ from tokenmill.errors import DamagedError, DifferenceError, StoreError
 from tokenmill.store import PartitionReader, StreamInfo, open_partition
 from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed, scan
 from tokenmill.store.layout import ERA_ADVICE, ERA_INDEX_FILE, ERA_LINES_FILE, stream_directory
-from tokenmill.wire.chain import roll
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled, read_eras
-from ...kafka.token_topic import message_of, message_with
+from ...kafka.token_topic import chain_after
 from ...settings import Settings
 from .comparison import BlockRun
 from .earlier import VerifiedChain, VerifiedEras
@@ -137,11 +136,7 @@ class OtherHashes:
                 found = self._reader.chain_before(block)
                 if found is not None:
                     return found
-        record = await message_with(self._client, self._tokens, self._info.fingerprint, block - 1, self._span)
-        if record is None:
-            return None
-        message = message_of(record, self._tokens)
-        return roll(message.before, message.tokens, message.entries)[block - 1 - message.first]
+        return await chain_after(self._client, self._tokens, self._info.fingerprint, block - 1, self._span)
 
 
 class EraFinding(NamedTuple):

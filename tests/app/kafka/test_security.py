@@ -68,7 +68,7 @@ def test_passwords_keep_all_but_a_line_end(tmp_path: Path, content: bytes) -> No
     """Spaces may be part of one."""
     (tmp_path / "password").write_bytes(content)
 
-    assert password(_login(sasl_password_file=tmp_path / "password")) == "pass word"
+    assert password(_login(sasl_password_file=tmp_path / "password"), "sasl") == "pass word"
 
 
 def test_unusable_password_files_are_named(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_unusable_password_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff")
     for name, words in (("none", "No such file"), ("empty", "is empty"), ("binary", "is not UTF-8")):
         with pytest.raises(SettingsError, match=f"sasl_password_file .*{name}.*{words}"):
-            password(_login(sasl_password_file=tmp_path / name))
+            password(_login(sasl_password_file=tmp_path / name), "sasl")
 
 
 @pytest.mark.parametrize(
