@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tokenmill.app.telemetry.reporting import counted
+
 
 class Beats:
     """Hears one worker: its last status, and its last words."""
@@ -28,6 +30,10 @@ class Beats:
         finally:
             os.close(its)
             threading.Thread(target=self._listen, daemon=True).start()
+
+    def counted(self, name: str) -> float:
+        """Return what the last heartbeat counts of one of `COUNTED`."""
+        return counted((sample, value) for sample, _, value in self.status.get("metrics", ()))[name]
 
     def wait_for_end(self, seconds: float = 5.0) -> None:
         """Wait until everything is heard that an ended worker said."""

@@ -23,20 +23,6 @@ SUPERVISOR: Final = "supervisor"
 """The label ``worker`` of this process's own numbers."""
 
 
-def worker_status(slot: WorkerSlot, ledger: WorkerLedger) -> WorkerStatus:
-    """Return how a slot and the process at it are now."""
-    return WorkerStatus(
-        slot.name,
-        slot.role,
-        slot.state,
-        slot.child.pid if slot.child else None,
-        max(0, slot.starts - 1),
-        max(0.0, slot.next_start - time.monotonic()) if slot.next_start is not None else None,
-        tuple(sorted(name for name, owner in ledger.owners.items() if owner == slot.name)),
-        ledger.counters_of(slot.name),
-    )
-
-
 class WorkersCollector(Collector):
     """Says of each worker whether it works, and how often it had to be started again."""
 
@@ -74,7 +60,7 @@ class Export:
         self.probes = Probes()
         self._slots = slots
         self._cluster = cluster
-        self._fleet = Fleet()
+        self.fleet = Fleet()
         self.unowned: Collection[str] = ()
         """Partitions that one of our workers should have, and that no member of their group has had for a while."""
         self._look = self._looked()
@@ -82,23 +68,40 @@ class Export:
     @property
     def collectors(self) -> list[Collector]:
         """All that is to be shown."""
-        return [self._fleet, WorkersCollector(self._slots)]
+        return [self.fleet, WorkersCollector(self._slots)]
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """Return how each slot and the process at it are now."""
+        owners = self._ledger.owners
+        return tuple(
+            WorkerStatus(
+                slot.name,
+                slot.role,
+                slot.state,
+                slot.child.pid if slot.child else None,
+                max(0, slot.starts - 1),
+                max(0.0, slot.next_start - time.monotonic()) if slot.next_start is not None else None,
+                tuple(sorted(name for name, owner in owners.items() if owner == slot.name)),
+                self.fleet.counts(slot.name),
+            )
+            for slot in self._slots.values()
+        )
 
     def turn(self) -> None:
         """Take note that the event loop turns, of where all stands, and of this process's numbers."""
         self._look = self._looked()
         self.probes.turn(self._look.not_ready, self._look.stopped)
-        self._fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
+        self.fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
 
     def heard(self, worker: str, child: Child) -> None:
         """Take the last metrics that a process told."""
         if "metrics" in child.status:
-            self._fleet.heard(worker, child.pid, received(child.status["metrics"]))
+            self.fleet.heard(worker, child.pid, received(child.status["metrics"]))
 
     def ended(self, worker: str, child: Child) -> None:
         """Take the last metrics of a process that has ended, and keep what it counted."""
         self.heard(worker, child)
-        self._fleet.ended(worker)
+        self.fleet.ended(worker)
 
     def document(self) -> Mapping[str, Any]:
         """Return what ``/status`` answers, as of the last `turn`; in any thread."""
@@ -114,7 +117,7 @@ class Export:
             said=dict(ledger.partitions),
             owners=dict(ledger.owners),
             ends=dict(self._cluster.ends),
-            workers=[worker_status(slot, ledger).row() for slot in self._slots.values()],
+            workers=[status.row() for status in self.workers()],
             eras=dict(ledger.eras),
             halts=ledger.stops("halts"),
             waits=ledger.stops("waits"),

@@ -1,6 +1,5 @@
 """What the supervisor knows at one moment, for a view or a pipe."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
@@ -254,12 +253,9 @@ class WorkerLedger:
         """What beside partitions is halted or waits, and why in short, as each worker said last."""
         self._last_owners: dict[str, str] = {}
         self._orphans: set[str] = set()
-        self._ended: Counter[str] = Counter()
-        self._running: dict[str, Mapping[str, float]] = {}
 
     def heard(self, worker: str, status: Mapping[str, Any]) -> list[Move]:
         """Take a heartbeat of ``worker``, and return the partitions that it has from another."""
-        self._running[worker] = status.get("counters", {})
         self.eras |= status.get("eras", {})
         self._stops["halts"][worker] = status.get("halts", {})
         self._stops["waits"][worker] = status.get("waits", {})
@@ -276,27 +272,15 @@ class WorkerLedger:
         return moves
 
     def ended(self, worker: str) -> None:
-        """Take note that the process of ``worker`` has ended; the next one counts from 0."""
+        """Take note that the process of ``worker`` has ended."""
         self._orphans |= {name for name, owner in self.owners.items() if owner == worker}
         self._release(worker, {})
         for found in self._stops.values():
             found.pop(worker, None)
-        self._ended.update(self._running.pop(worker, {}))
 
     def stops(self, kind: Literal["halts", "waits"]) -> dict[str, str]:
         """Return what beside partitions is halted or waits, and why in short, as the running workers said last."""
         return {name: why for found in self._stops[kind].values() for name, why in found.items()}
-
-    def counters_of(self, worker: str) -> Mapping[str, float]:
-        """Return what the running process of a worker has counted; nothing where none runs."""
-        return self._running.get(worker, {})
-
-    def counters(self) -> dict[str, float]:
-        """Return each counter's sum over all processes that ever ran; it never falls."""
-        total = Counter(self._ended)
-        for counts in self._running.values():
-            total.update(counts)
-        return dict(total)
 
     def _release(self, worker: str, kept: Mapping[str, Any]) -> None:
         for name in [name for name, owner in self.owners.items() if owner == worker and name not in kept]:

@@ -20,7 +20,7 @@ from ..tasks import beside
 from ..telemetry.server import serving
 from ..worker.in_flight import DEATHS_VARIABLE, Deaths, nameless_file
 from .cluster import Cluster
-from .export import Export, worker_status
+from .export import Export
 from .status import KnownPartitions, Status, WorkerLedger, partition_statuses
 from .watchdog import PartitionsSeen, Watchdog, WatchLimits
 from .worker_slot import Child, WorkerSlot
@@ -106,12 +106,11 @@ class Supervisor:
 
     def status(self) -> Status:
         """Return what is known now."""
-        workers = tuple(worker_status(slot, self._ledger) for slot in self._slots.values())
         cluster, ledger = self._cluster, self._ledger
         known = KnownPartitions(cluster.ends, ledger.owners, ledger.partitions, cluster.open_since)
         return Status(
-            self._ledger.counters(),
-            workers,
+            self._export.fleet.counts(),
+            self._export.workers(),
             partition_statuses(self._settings, known),
             CONTACT.away_since,
             dict(self._ledger.eras),

@@ -8,18 +8,18 @@ import asyncio
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ..broker_contact import CONTACT, OutageLog, no_answer
 from ..kafka.retry import FAILING
 from ..settings import Settings
-from . import worker_metrics as metrics
 from .server import Probes, serving
 from .status_document import StatusSnapshot
 from .worker_metrics import BROKER, PROCESS, WORKER
@@ -64,6 +64,27 @@ def by_sample_name(*registries: CollectorRegistry) -> dict[str, Metric]:
 
 
 LABEL: Final = "worker"
+COUNTED: Final[Mapping[str, str]] = {
+    "tokenmill_records_consumed_total": "records",
+    "tokenmill_consumed_bytes_total": "bytes",
+    "tokenmill_documents_total": "documents",
+    "tokenmill_tokens_produced_total": "tokens",
+    "tokenmill_blocks_total": "blocks",
+    "tokenmill_dead_letters_total": "dead_letters",
+    "tokenmill_duplicate_blocks_total": "duplicates",
+    "tokenmill_commits_total": "commits",
+}
+"""What people are shown beside metrics: work done, so what a crash made necessary again counts again."""
+
+
+def counted(samples: Iterable[tuple[str, float]]) -> Counter[str]:
+    """Return the sums of what `COUNTED` names, over all labels."""
+    counts: Counter[str] = Counter()
+    for sample, value in samples:
+        if sample in COUNTED:
+            counts[COUNTED[sample]] += value  # type: ignore[assignment]  # a float, as all samples
+    return counts
+
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 _Values = dict[_Key, float]
@@ -91,6 +112,13 @@ class Fleet(Collector):
         """Take note that the worker's process has ended: what it counted stays, what it measured is gone."""
         with self._lock:
             self._bury(worker)
+
+    def counts(self, worker: str | None = None) -> Mapping[str, float]:
+        """Return what the running process of a worker has `counted`, or all processes that ever ran."""
+        with self._lock:
+            living = [values for name, (_, values) in self._living.items() if worker in {None, name}]
+            values = living if worker is not None else [*self._ended.values(), *living]
+            return counted((key[0], value) for one in values for key, value in one.items())
 
     def _bury(self, worker: str) -> None:
         _, values = self._living.pop(worker, (0, {}))
@@ -128,34 +156,11 @@ HEARTBEAT_VARIABLE: Final = "_TOKENMILL_HEARTBEAT_FD"
 STORE_VARIABLE: Final = "_TOKENMILL_STORE"
 """Names the store that a supervisor's last segment worker filled, for the next one: where a disk is not mounted, it
 waits for it instead of beginning a new store in the empty directory."""
-COUNTERS: Final[Mapping[str, Counter]] = {
-    "records": metrics.RECORDS,
-    "bytes": metrics.CONSUMED_BYTES,
-    "documents": metrics.DOCUMENTS,
-    "tokens": metrics.TOKENS,
-    "blocks": metrics.BLOCKS,
-    "dead_letters": metrics.DEAD_LETTERS,
-    "duplicates": metrics.DUPLICATES,
-    "commits": metrics.COMMITS,
-}
-"""What a beat counts, since the process began: work done, so what a crash made necessary again counts again."""
-
-
-def counters() -> dict[str, float]:
-    """Return what this process has counted so far, each over all labels."""
-    return {
-        name: sum(sample.value for metric in counter.collect() for sample in metric.samples if _is_count(sample.name))
-        for name, counter in COUNTERS.items()
-    }
 
 
 def last_words(reason: str) -> None:
     """Tell the supervisor, if there is one, why this process is about to end."""
     _write(_line({"ends": reason}))
-
-
-def _is_count(name: str) -> bool:
-    return name.endswith("_total")  # the other samples say when the counter was made
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
@@ -236,7 +241,7 @@ class WorkerReporter:
             samples: list[Sample] = taken(WORKER, PROCESS, BROKER)
             self._fleet.heard(self._role, os.getpid(), samples)
             if self._supervised:
-                self._beat({**status, "away_since": CONTACT.away_since, "counters": counters(), "metrics": samples})
+                self._beat({**status, "away_since": CONTACT.away_since, "metrics": samples})
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def _beat(self, status: Mapping[str, Any]) -> None:

@@ -115,11 +115,14 @@ class Partitions(Generic[P]):
         if partition is not None:
             await or_end(partition.feed(batch))
 
+    async def _resume(self, partition: P) -> None:
+        await or_end(partition.resume())  # made here: a task that is cancelled at once would leave it unawaited
+
     def _begin(self, tp: "TP") -> None:
         before = self._resuming.get(tp)
         if before is not None and not before.done():
             return  # it is still at it
-        task = asyncio.create_task(or_end(self.owned[tp].resume()), name=f"resume {tp.topic}[{tp.partition}]")
+        task = asyncio.create_task(self._resume(self.owned[tp]), name=f"resume {tp.topic}[{tp.partition}]")
         self._resuming[tp] = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -75,16 +75,16 @@ def test_mills_of_two_groups_write_the_same_stream_once(
             (second,) = service.mill()
             for _ in range(trial.rounds(1, 10)):
                 service.wait_until(lambda: len(first.partitions) == len(second.partitions) == 3)  # noqa: B023
-                before = segment.beats.status["counters"]["duplicates"]
+                before = segment.beats.counted("duplicates")
                 service.wait_until(
-                    lambda before=before: segment.beats.status["counters"]["duplicates"] > before + BLOCKS  # type: ignore[misc]
+                    lambda before=before: segment.beats.counted("duplicates") > before + BLOCKS  # type: ignore[misc]
                 )
                 second.kill()
                 (second,) = service.mill()
         service.settings = settings
         account, _ = judge(service, trial)
         trial.fired("blocks written by a second mill", account.duplicates)
-        service.wait_until(lambda: segment.beats.status["counters"]["duplicates"] >= account.duplicates)
+        service.wait_until(lambda: segment.beats.counted("duplicates") >= account.duplicates)
         assert not any(partition.get("halted") for partition in segment.partitions.values())
 
 

@@ -67,7 +67,7 @@ def test_blocks_of_a_zombie_mill_are_dropped_by_number(
         cuts = {message.count for chain in chains for message in token_messages(settings, chain)}
         assert 1 in cuts, f"none of the zombie's messages is there: {cuts}"
         assert max(cuts) >= 3, f"none of the heir's messages is there: {cuts}"
-        service.wait_until(lambda: segment.beats.status["counters"]["duplicates"] >= account.duplicates)
+        service.wait_until(lambda: segment.beats.counted("duplicates") >= account.duplicates)
 
 
 def published(worker: Worker) -> dict[tuple[str, str], int]:

@@ -10,8 +10,7 @@ from tokenmill.errors import BrokerError, MissingTopicError, SettingsError, Topi
 
 from ...kafka.clients import admin
 from ...kafka.security import refused_time
-from ...kafka.topics import SIZES, TIMES, Existing, is_compacted
-from ...kafka.topics import described
+from ...kafka.topics import SIZES, TIMES, Existing, described, is_compacted
 from ...settings import Settings
 from ...sources.items import Refused, where_words
 from .sender import InvalidRecordError, SentDocument

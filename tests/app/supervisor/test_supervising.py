@@ -256,13 +256,18 @@ def test_what_a_worker_died_over_is_told_to_all(seen: PartitionsSeen) -> None:
     assert list(seen.supervisor._deaths.of("raw-text", 0)) == [guilty, guilty]
 
 
+def counted(records: float) -> list[tuple[str, dict[str, str], float]]:
+    """Return the metrics of a process that has taken so many records, of two topics."""
+    return [("tokenmill_records_consumed_total", {"topic": name}, records / 2) for name in ("one", "other")]
+
+
 def test_a_status_tells_of_every_worker(seen: PartitionsSeen, hands: Hands) -> None:
     """What it owns and has done, its restarts, and what all have done, those that ended included."""
     seen.ends(raw_0=5)
     seen.start("mill-1")
     seen.start("mill-2")
-    seen.say("mill-1", "raw-text/0", position=4, counters={"records": 4.0}, eras={"raw-text.all": 3})
-    seen.say("mill-2", "raw-text/1", counters={"records": 5.0})
+    seen.say("mill-1", "raw-text/0", position=4, metrics=counted(4.0), eras={"raw-text.all": 3})
+    seen.say("mill-2", "raw-text/1", metrics=counted(5.0))
     seen.end("mill-2")
     seen.start("mill-2")
     status = seen.supervisor.status()

@@ -2,39 +2,17 @@
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tokenmill.app.supervisor.status import Move, WorkerLedger
 
 
-def mill(*partitions: str, blocks: int = 0, **counters: float) -> dict[str, Any]:
+def mill(*partitions: str, blocks: int = 0) -> dict[str, Any]:
     """Return a mill worker's status."""
     chains = {"train": {"block": blocks, "documents": blocks, "bytes": blocks, "tokens": blocks, "open_tokens": 3}}
     return {
         "role": "mill",
         "ready": True,
         "partitions": {name: {"position": blocks, "chains": chains if blocks else {}} for name in partitions},
-        "counters": counters,
     }
-
-
-@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["works", "ends"]), st.integers(0, 9))))
-def test_counters_never_fall(history: list[tuple[str, str, int]]) -> None:
-    """Whatever ends and begins again at 0, the sum is all that was ever counted."""
-    ledger = WorkerLedger()
-    counts = {"a": 0, "b": 0}
-    total = 0
-    for worker, what, number in history:
-        if what == "works":
-            counts[worker] += number
-            total += number
-            ledger.heard(worker, mill(records=counts[worker]))
-        else:
-            counts[worker] = 0
-            ledger.ended(worker)
-
-        assert ledger.counters().get("records", 0) == total
 
 
 def test_a_takeover_names_the_worker_that_ended() -> None:
@@ -74,13 +52,12 @@ def test_the_newest_dead_letter_outlives_its_worker() -> None:
     assert ledger.partitions["t/0"]["dead_letter"] == letter
 
 
-def test_eras_and_the_counts_of_each_worker_are_kept() -> None:
-    """Eras while nobody brings any; counts as long as the process runs."""
+def test_eras_are_kept() -> None:
+    """While nobody brings any."""
     ledger = WorkerLedger()
-    ledger.heard("segment", {**mill("t/0", blocks_stored=4), "eras": {"t.train": 7}})
-    assert ledger.counters_of("segment") == {"blocks_stored": 4}
+    ledger.heard("segment", {**mill("t/0"), "eras": {"t.train": 7}})
     ledger.ended("segment")
-    assert (ledger.eras, ledger.counters_of("segment")) == ({"t.train": 7}, {})
+    assert ledger.eras == {"t.train": 7}
 
 
 def test_each_heartbeat_says_what_its_worker_has_and_nothing_of_the_others() -> None:

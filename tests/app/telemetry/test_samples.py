@@ -55,6 +55,8 @@ def test_counters_never_fall_and_nothing_is_counted_twice(history: list[tuple[st
             fleet.heard(worker, pids[worker], said(counts[worker]))
 
         now = page(fleet)
+        assert fleet.counts().get("records", 0) == sum(totals.values())
+        assert {w: fleet.counts(w).get("records", 0) for w in counts} == counts
         for name in (RECORDS, BUCKET):
             assert {w: total(now, name, worker=w) for w in totals} == totals
         assert all(now.get(key, -1.0) >= value for key, value in rising(before).items())
