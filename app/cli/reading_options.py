@@ -36,7 +36,7 @@ TORCH: Final = "USE_TORCH"
 
 _read = panel("How files are read")
 _sent = panel("What is sent")
-_ESCAPES: Final = {"n": "\n", "t": "\t", "f": "\f", "r": "\r", "\\": "\\"}
+_ESCAPES: Final = {"n": "\n", "t": "\t", "f": "\f", "r": "\r", "0": "\0", "\\": "\\"}
 
 Paths = Annotated[
     list[str],
@@ -259,7 +259,7 @@ def _refuse_framed(settings: Settings, topic: str) -> None:
 
 
 def parse_separator(given: str | None, *, lines: bool) -> str | None:
-    r"""Return what is between documents; ``\n``, ``\t``, ``\f``, ``\r`` and ``\\`` stand for the characters.
+    r"""Return what is between documents; ``\n``, ``\t``, ``\f``, ``\r``, ``\0`` and ``\\`` stand for the characters.
 
     Raises:
         typer.BadParameter: it is empty, or lines are documents.
@@ -269,7 +269,7 @@ def parse_separator(given: str | None, *, lines: bool) -> str | None:
         raise typer.BadParameter(
             "give a text, for example '<|endoftext|>' or '\\n\\n', and no --lines", param_hint="--separator"
         )
-    return None if given is None else re.sub(r"\\([ntfr\\])", lambda found: _ESCAPES[found[1]], given)
+    return None if given is None else re.sub(r"\\([ntfr0\\])", lambda found: _ESCAPES[found[1]], given)
 
 
 def _parse_memory(given: str) -> int:

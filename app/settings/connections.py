@@ -76,8 +76,8 @@ OptionalMechanism = Annotated[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
 def _without_scheme(given: object) -> object:
-    """Return addresses without the ``kafka://`` that other programs write before them."""
-    return re.sub(r"(?i)(^|,)\s*kafka://", r"\1", given) if isinstance(given, str) else given
+    """Return addresses without the ``kafka://`` or ``PLAINTEXT://`` that other programs write before them."""
+    return re.sub(r"(?i)(^|,)\s*(?:kafka|plaintext)://", r"\1", given) if isinstance(given, str) else given
 
 
 class ConnectionSettings(BaseModel):

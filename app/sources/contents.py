@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from .compressed import BUFFER_BYTES, DAMAGE, Made, decompressed, pieces_of, suffixes_of
-from .encodings import UTF_8, marked_encoding, recoded
+from .encodings import NULS, UTF_8, marked_encoding, recoded, seems
 from .formats import Choice, kind_of
 from .items import File
 
@@ -27,7 +27,7 @@ _FIRST_LINE: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\x1e?[{\[]?+\s*+\S[^\n]*
 """Up to the end of a line, with what stands behind a first bracket."""
 _UNPACK: Final = "unpack it, and name the file or folder"
 _PACKED_SO: Final = f"compressed in a way that is not read: {_UNPACK}"
-_UNREAD: Final = (".br", ".lzo", ".snappy", ".sz", ".z")
+_UNREAD: Final = (".br", ".deflate", ".lzo", ".snappy", ".sz", ".z", ".zz")
 """Suffixes of compressions whose beginnings may not show them."""
 _FOREIGN: Final = tuple(
     (re.compile(begin, re.DOTALL), what)
@@ -50,8 +50,11 @@ _FOREIGN: Final = tuple(
         ),
         (rb"7z\xbc\xaf'\x1c", f"a 7z archive: {_UNPACK}"),
         (rb"Rar!\x1a\x07", f"a RAR archive: {_UNPACK}"),
-        (rb"\x1f[\x9d\xa0]|LZIP\x01|\x89LZO|\xff\x06\0\0sNaPpY", _PACKED_SO),
-        (rb"%PDF-|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document (PDF, RTF, Office): take its text out of it"),
+        (rb"\x1f[\x9d\xa0]|x[\x01\x9c\xda]|LZIP\x01|\x89LZO|\xff\x06\0\0sNaPpY", _PACKED_SO),
+        (
+            rb"%PDF-|%!PS|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+            "a document (PDF, PostScript, RTF, Office): take its text out of it",
+        ),
         (
             rb"ORC.?[\0-\x08\x80-\xff]|Obj\x01|SEQ[\x04-\x06]",
             "a file of ORC, Avro or Hadoop: write its rows as parquet",
@@ -63,6 +66,7 @@ _FOREIGN: Final = tuple(
 _PACKED: Final = (
     (b"\x1f\x8b", ".gz"),
     (b"\x28\xb5\x2f\xfd", ".zst"),
+    *((bytes([number, *b"\x2a\x4d\x18"]), ".zst") for number in range(0x50, 0x60)),
     (b"BZh", ".bz2"),
     (b"\xfd7zXZ\0", ".xz"),
     (b"\x04\x22\x4d\x18", ".lz4"),
@@ -113,6 +117,8 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None) -> Lo
     if kind in BINARY:
         return Look(kind)
     encoding = marked_encoding(begin) or encoding or UTF_8
+    if encoding == UTF_8 and b"\0" in begin and (advice := seems(begin)):
+        return Look(why_not=NULS + advice)
     text = begin if encoding == UTF_8 else begin.decode(encoding, "ignore").encode("utf-8", "ignore")
     return Look(kind or _json_kind(text) or ("lines" if choice == "lines" else "text"), encoding=encoding)
 

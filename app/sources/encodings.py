@@ -36,6 +36,8 @@ _JUDGED: Final = 64 << 10
 _SHOWN: Final = 30
 """Characters that are shown, so that a person sees whether it has."""
 _NO_TEXT: Final = re.compile(r"[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
+_ZEROS: Final = 3
+"""In UTF-16, half of the bytes are zero, or in texts of several scripts, one of so many; all in even places, or odd."""
 _FEW: Final = 20
 """One of so many characters may be no text."""
 
@@ -74,12 +76,14 @@ def seems(data: bytes) -> str:
     data = data[:_JUDGED]
     zeros, odd_zeros = data.count(0), data[1::2].count(0)
     name = "utf-16-le" if 2 * odd_zeros > zeros else "utf-16-be" if zeros else "cp1252"
-    if 0 < 4 * zeros < len(data):
+    if zeros and (_ZEROS * zeros < len(data) or _FEW * min(odd_zeros, zeros - odd_zeros) > zeros):
         return ""
     if not zeros:
         with suppress(ModuleNotFoundError):
             name = import_module("resiliparse.parse.encoding").detect_encoding(data)
-    if data.decode(name, "replace") == data.decode("cp1252", "replace"):
+        with suppress(UnicodeDecodeError):
+            name = "gb18030" if name == UTF_8 and data.decode("gb18030") else name
+    if name == UTF_8 or data.decode(name, "replace") == data.decode("cp1252", "replace"):
         name = "cp1252"
     text = data.decode(name, "replace")
     if not text or len(_NO_TEXT.findall(text)) * _FEW > len(text):

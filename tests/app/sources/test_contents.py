@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "zstd": zstd.compress,
     "lz4": lambda data: bytes(cramjam.lz4.compress(data)),
+    "skippable": lambda data: b"\x57\x2a\x4d\x18\2\0\0\0ab" + zstd.compress(data),
     "twice": lambda data: gzip.compress(zstd.compress(data), mtime=0),
 }
 
@@ -194,6 +196,8 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + 
         (b"7z\xbc\xaf'\x1c\0\4", "a 7z archive"),
         (b"Rar!\x1a\7\1\0", "a RAR archive"),
         (b"\x1f\x9d\x90text", "compressed in a way that is not read"),
+        (zlib.compress(b"text text"), "compressed in a way that is not read"),
+        (b"%!PS-Adobe-3.0\n", "take its text out of it"),
         (b"%PDF-1.4\n1 0 obj\n", "take its text out of it"),
         (b"{\\rtf1 text}", "take its text out of it"),
         (b"Obj\1\4\x14avro.codec", "write its rows as parquet"),

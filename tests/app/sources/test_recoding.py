@@ -140,6 +140,34 @@ def test_a_byte_order_mark_names_the_encoding(tmp_path: Path) -> None:
     assert told["x.txt"] == "not text: it holds NUL bytes"
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "cp1252", "gb18030"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", "Ein grüner Text"),
+        ("a", "Ein grüner Text"),
+        ("a.jsonl", '{"text": "Ein grüner Text"}\n'),
+        ("a.json", '[{"text": "Ein grüner Text"}]'),
+        ("part-0", '{"text": "Ein grüner Text"}\n'),
+        ("a.csv", "id,text\n1,Ein grüner Text\n"),
+        ("a.tsv.gz", "id\ttext\n1\tEin grüner Text\n"),
+    ],
+)
+def test_the_message_names_an_encoding_that_reads_the_file(
+    name: str, content: str, encoding: str, tmp_path: Path
+) -> None:
+    """Of every format; what it seems to be is no rule, so nothing is read before somebody says it."""
+    content = content.replace("grüner", "漢字、文字") if encoding == "gb18030" else content
+    data = content.encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+
+    found = found_in(reading_of(plain=True), tmp_path / name)
+    assert values(found) == []
+    _, _, advised = refusals(found)[0][1].partition("--encoding ")
+    (value,) = values(found_in(reading_of(plain=True, encoding=advised), tmp_path / name))
+    assert value.decode() in content
+
+
 def test_lines_in_another_encoding_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Places count bytes of the UTF-8, in whatever blocks it is made."""
     monkeypatch.setattr("tokenmill.app.sources.file_sources.CHUNK_ENTRIES", 7)
