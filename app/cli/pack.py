@@ -4,7 +4,7 @@ import os
 import secrets
 import signal
 import sys
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,6 @@ from ..settings import Settings
 from ..tools.pack.pack_verification import verify_pack
 from ..tools.pack.packing_run import PackPlan, PackSummary, pack
 from ..tools.produce.producing import require_flush_allowed
-from ..tools.produce.summary import OnError
 from ..tools.verify.reference_sample import ReferenceSample
 from .figures import show_figures
 from .options import examples, panel, with_settings
@@ -28,38 +27,6 @@ from .tables import ShownTable
 
 _packed = panel("How it is packed")
 PARTITIONS = 4
-
-RawTopic = Annotated[
-    str | None, _packed("Raw topic whose streams are filled, of raw_topics. Default: the first.", "NAME", "--topic")
-]
-Partitions = Annotated[
-    int,
-    _packed(
-        "Partitions of each stream; documents are spread over them, and each has segments of its own.",
-        "P",
-        "--partitions",
-        min=1,
-    ),
-]
-Processes = Annotated[
-    int | None,
-    _packed("Processes that mill, each some of the partitions. Default: as many as cores.", "N", "--processes", min=1),
-]
-OnErrorOption = Annotated[
-    OnError, _packed(f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.", "NAME")
-]
-Flush = Annotated[bool, _packed("Then fill the open blocks with padding.", None, "--flush")]
-End = Annotated[bool, _packed("Then close the streams: trainers end there, and do not wait.", None, "--end")]
-
-
-Verify = Annotated[
-    bool,
-    _packed(
-        "Write nothing: make everything again, and compare the store with it; 1 on a difference.", None, "--verify"
-    ),
-]
-Reference = Annotated[bool, _packed("With --verify: let the reference compute everything.", None, "--reference")]
-Seed = Annotated[int | None, _packed("With --verify: chooses the sample.", None, "--sample-seed")]
 
 
 def register(app: typer.Typer) -> None:
@@ -80,15 +47,38 @@ def pack_command(
     paths: Paths,
     *,
     choice: SourceChoice,
-    raw_topic: RawTopic = None,
-    partitions: Partitions = PARTITIONS,
-    processes: Processes = None,
-    on_error: OnErrorOption = "skip",
-    then_flush: Flush = False,
-    end: End = False,
-    verified: Verify = False,
-    reference: Reference = False,
-    sample_seed: Seed = None,
+    raw_topic: Annotated[
+        str | None, _packed("Raw topic whose streams are filled, of raw_topics. Default: the first.", "NAME", "--topic")
+    ] = None,
+    partitions: Annotated[
+        int,
+        _packed(
+            "Partitions of each stream; documents are spread over them, and each has segments of its own.",
+            "P",
+            "--partitions",
+            min=1,
+        ),
+    ] = PARTITIONS,
+    processes: Annotated[
+        int | None,
+        _packed(
+            "Processes that mill, each some of the partitions. Default: as many as cores.", "N", "--processes", min=1
+        ),
+    ] = None,
+    then_flush: Annotated[bool, _packed("Then fill the open blocks with padding.", None, "--flush")] = False,
+    end: Annotated[
+        bool, _packed("Then close the streams: trainers end there, and do not wait.", None, "--end")
+    ] = False,
+    verified: Annotated[
+        bool,
+        _packed(
+            "Write nothing: make everything again, and compare the store with it; 1 on a difference.", None, "--verify"
+        ),
+    ] = False,
+    reference: Annotated[
+        bool, _packed("With --verify: let the reference compute everything.", None, "--reference")
+    ] = False,
+    sample_seed: Annotated[int | None, _packed("With --verify: chooses the sample.", None, "--sample-seed")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fill the streams of a store from files, without Kafka: segments and eras, ready to be trained on.
@@ -107,7 +97,7 @@ def pack_command(
             partitions=partitions,
             processes=processes or len(os.sched_getaffinity(0)),
             limit=choice.limit,
-            on_error=on_error,
+            on_error=choice.on_error,
             shuffle=choice.shuffle,
             seed=choice.seed,
             identity=choice.identity(topic, paths, reading),

@@ -19,7 +19,6 @@ from ..settings.values import parse_size
 from ..sources import is_piped
 from ..tools.produce import RunPlan, Summary, dry_run, flush, produce, require_flush_allowed
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
-from ..tools.produce.summary import OnError
 from .options import examples, panel, with_settings
 from .output import AsJson, count, say, show, show_json
 from .produce_output import (
@@ -63,9 +62,6 @@ def produce_command(
     choice: SourceChoice,
     rate: Annotated[str | None, _how("Send at most this much a second: 2MB.", "SIZE")] = None,
     compression: Annotated[Codec, _how(f"Codec of the batches: {', '.join(get_args(Codec))}.", "NAME")] = "none",
-    on_error: Annotated[
-        OnError, _how(f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.", "NAME")
-    ] = "skip",
     resume: Annotated[bool, _how("The same command goes on where it was interrupted.")] = True,
     restart: Annotated[bool, _how("Send all again, on purpose.", None, "--restart")] = False,
     only_new: Annotated[
@@ -93,7 +89,7 @@ def produce_command(
         plan = RunPlan(
             rate=parse_rate(rate),
             limit=choice.limit,
-            on_error=on_error,
+            on_error=choice.on_error,
             shuffle=choice.shuffle,
             seed=choice.seed,
             compression=None if compression == "none" else compression,

@@ -25,6 +25,7 @@ from ..sources.mapping import CALL_SECONDS, Mapping
 from ..sources.sql import sql_sources
 from ..tools.produce import RunIdentity
 from ..tools.produce.run_notes import deciding_options
+from ..tools.produce.summary import OnError
 from .options import panel
 from .produce_output import say_not_read
 
@@ -73,6 +74,7 @@ class SourceChoice:
     limit: int | None
     shuffle: int
     seed: int
+    on_error: OnError
 
     @contextmanager
     def opened(self, settings: Settings, topic: str, paths: Sequence[str]) -> Iterator[OpenedSources]:
@@ -209,6 +211,9 @@ def _source_choice(
     map_processes: Annotated[int | None, _sent("Default: physical cores.", "N", min=1)] = None,
     map_timeout: Annotated[float, _sent("How long a call of it may take.", "SECONDS", min=0.1)] = CALL_SECONDS,
     plain: Annotated[bool, _sent("Send the text alone, without id.", None, "--plain")] = False,
+    on_error: Annotated[
+        OnError, _sent(f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.", "NAME")
+    ] = "skip",
     limit: Annotated[int | None, _sent("Stop after so many documents.", "N", min=1)] = None,
     shuffle_buffer: Annotated[int, _sent("Documents that are shuffled.", "N", min=0)] = 0,
     seed: Annotated[int, _sent("Decides the shuffled order.")] = 0,
@@ -246,6 +251,7 @@ def _source_choice(
         limit,
         shuffle_buffer,
         seed,
+        on_error,
     )
 
 

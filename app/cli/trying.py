@@ -28,7 +28,7 @@ MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""
 EXAMPLES: Final = 5
 """Of each reason, where all is shown; else one."""
-UNUSED: Final = ("plain", "shuffle_buffer", "seed", "key")
+UNUSED: Final = ("plain", "shuffle_buffer", "seed", "key", "on_error")
 """Options of reading that change nothing of what a recipe makes of documents."""
 EXACT_BELOW: Final = 100
 """MB a second; a faster stage is shown without a decimal."""

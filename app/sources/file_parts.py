@@ -20,6 +20,7 @@ from .compressed import BUFFER_BYTES
 from .file_sources import TABLES, FileSource
 from .formats.columnar import row_groups
 from .formats.tables import row_ends
+from .formats.text import line_start, lines_between
 from .items import DocumentSource, File, ItemChunk, Place
 
 PART_BYTES: Final = 64 << 20
@@ -137,7 +138,7 @@ def parts_of(source: FileSource, least: int = PART_BYTES) -> FileParts:
             return FileParts(size, tuple(_row_groups(source.path, least)))
         with FileIO(source.path) as raw, BufferedReader(raw, BUFFER_BYTES) as stream:
             table = partial(row_ends, File(source.name, stream), source.reading.needs, tabs=source.kind == "tsv")
-            ends = table() if source.kind in TABLES else _lines(stream, least)
+            ends = table() if source.kind in TABLES else _lines(raw.fileno(), size, least)
             return FileParts(size, tuple(_cut(ends, size, least)))
     except Exception:  # noqa: BLE001 - whatever is wrong with it, who reads the file says so
         return FileParts(size, ())
@@ -148,19 +149,13 @@ def may_be_divided(source: FileSource) -> bool:
     return source.size >= 2 * PART_BYTES and (source.grows or source.kind in TABLES or source.kind == "parquet")
 
 
-def _lines(stream: "BufferedReader[FileIO]", least: int) -> Iterator[Place]:
+def _lines(descriptor: int, size: int, least: int) -> Iterator[Place]:
     """Yield the ends of lines, each the first one that is ``least`` bytes or more behind the one before."""
-    number = at = 0
-    wanted = least
-    while piece := stream.read(PIECE_BYTES):
-        passed = 0
-        while at + len(piece) >= wanted and (end := piece.find(b"\n", max(passed, wanted - at - 1)) + 1):
-            number += piece.count(b"\n", passed, end)
-            passed = end
-            yield Place(number, at + end)
-            wanted = at + end + least
-        number += piece.count(b"\n", passed)
-        at += len(piece)
+    end = Place()
+    while end.byte + least < size:
+        at = line_start(descriptor, end.byte + least)
+        end = Place(end.entry + lines_between(descriptor, end.byte, at), at)
+        yield end
 
 
 def _cut(ends: Iterable[Place], size: int, least: int) -> Iterator[PartBounds]:

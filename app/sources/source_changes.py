@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import xxhash
 
@@ -28,6 +28,7 @@ SHOWN: Final = 5
 
 NumberedName = tuple[str, int]
 """A source's name, and how many of that name came before it: a path may be given twice."""
+Named = TypeVar("Named", "KnownSource", DocumentSource)
 ChangeKind = Literal["new", "grown", "changed", "gone", "renamed"]
 
 
@@ -103,25 +104,25 @@ def look_at_sources(
 
     With ``whole_lines``, a file of lines ends behind its last line end: the rest is left for later.
     """
-    before = dict(zip(numbered_names(seen.name for seen in known), known, strict=True))
-    names = numbered_names(source.name for source in sources)
-    gone = {seen.size for name, seen in before.items() if name not in set(names)}
+    before = by_name(known)
+    there = by_name(sources)
+    gone = {seen.size for name, seen in before.items() if name not in there}
 
     def one(name: NumberedName, source: DocumentSource) -> SourceLook:
         seen = before.get(name)
         return look_at_source(source, seen, gone if seen is None else {seen.size}, whole_lines=whole_lines)
 
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(one, names, sources))
+        return list(pool.map(one, there, there.values()))
 
 
-def numbered_names(names: Iterable[str]) -> list[NumberedName]:
-    """Return the names, each with how many equal ones came before it."""
+def by_name(sources: Iterable[Named]) -> dict[NumberedName, Named]:
+    """Return the sources by their names, each with how many equal ones came before it."""
     counts: Counter[str] = Counter()
-    found = []
-    for name in names:
-        found.append((name, counts[name]))
-        counts[name] += 1
+    found = {}
+    for source in sources:
+        found[source.name, counts[source.name]] = source
+        counts[source.name] += 1
     return found
 
 
@@ -178,8 +179,8 @@ def _last_line_end(path: str, size: int) -> int:
 
 def compare_sources(known: Sequence[KnownSource], looks: Sequence[SourceLook]) -> SourceComparison:
     """Return how the sources that a run knows have changed, and which sources are new."""
-    before = dict(zip(numbered_names(seen.name for seen in known), known, strict=True))
-    there = dict(zip(numbered_names(one.seen.name for one in looks), looks, strict=True))
+    before = by_name(known)
+    there = dict(zip(by_name(one.seen for one in looks), looks, strict=True))
     gone = {name: seen for name, seen in before.items() if name not in there}
     by_size: dict[int, list[NumberedName]] = defaultdict(list)
     for name, seen in gone.items():
@@ -252,9 +253,9 @@ def changes_line(changes: Sequence[SourceChange]) -> str:
 
 def sources_to_send(seen: Sequence[KnownSource], sources: Sequence[DocumentSource]) -> list[DocumentSource]:
     """Return what a part of a run sends, from the sources that are there."""
-    there = dict(zip(numbered_names(source.name for source in sources), sources, strict=True))
+    there = by_name(sources)
     found: list[DocumentSource] = []
-    for name, one in zip(numbered_names(one.name for one in seen), seen, strict=True):
+    for name, one in by_name(seen).items():
         if not one.sent_now:
             continue
         source = there.get(name) or Unreadable(one.name, "cannot be read: it is gone")

@@ -1,12 +1,16 @@
 """Text files: one document each, or one in each line; JSON lines."""
 
+import os
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from ..compressed import BUFFER_BYTES
 from ..encodings import UTF_8, why_not
 from ..items import Bad, Entry, File, Needs, Place, Text
+
+LOOK_BYTES: Final = 64 << 10
+"""Bytes that are read at once to find a line's end."""
 
 
 class Line(NamedTuple):
@@ -46,6 +50,28 @@ def read_lines(stream: BinaryIO, limit: int, start: Place | None = None) -> Iter
             yield Line(number, begin, at, None)
         elif body and not body.isspace():
             yield Line(number, begin, at, body)
+
+
+def line_start(descriptor: int, at: int) -> int:
+    """Return where the first line begins at or after a byte; the end of the file where none does."""
+    if not at:
+        return 0
+    at -= 1
+    while piece := os.pread(descriptor, LOOK_BYTES, at):
+        found = piece.find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        at += len(piece)
+    return at
+
+
+def lines_between(descriptor: int, start: int, stop: int) -> int:
+    """Return how many lines there are between two of their beginnings."""
+    count, last = 0, b"\n"
+    while start < stop and (piece := os.pread(descriptor, min(BUFFER_BYTES, stop - start), start)):
+        count += piece.count(b"\n")
+        last, start = piece[-1:], start + len(piece)
+    return count + (last != b"\n")
 
 
 def read_jsonl(file: File, needs: Needs, start: Place) -> Iterator[Entry]:

@@ -24,13 +24,11 @@ from tokenmill.errors import SourceError
 from ...sources.compressed import BUFFER_BYTES, DAMAGE
 from ...sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
 from ...sources.formats.columnar import RowGroup, read_parquet, row_groups
-from ...sources.formats.text import read_lines
+from ...sources.formats.text import line_start, lines_between, read_lines
 from ...sources.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet, readable
 
 PART_BYTES: Final = 4 << 20
 """Bytes of a part of a file of lines: far more than a message between processes costs, and small beside a file."""
-LOOK_BYTES: Final = 64 << 10
-"""Bytes that are read at once to find a line's end."""
 LEAST_BYTES: Final = 64 << 10
 """Smaller files are read where they are asked for."""
 GROUP_BYTES: Final = 64 << 20
@@ -123,7 +121,7 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
     others: list[Outcome] = []
     keys: list[bytes | None] = []
     with BoundedFile(part.path) as file:
-        start, stop = (_line_start(file.fileno(), at) for at in (part.begin, part.end))
+        start, stop = (line_start(file.fileno(), at) for at in (part.begin, part.end))
         file.end = stop
         stream = BufferedReader(file, BUFFER_BYTES)
         quick, keyed = shape.quick, shape.key is not None
@@ -137,30 +135,8 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
                 entries.append((number, end, 0, _ELSEWHERE))
                 others.append(outcome._replace(text="") if isinstance(outcome, Item) else outcome)
         last, behind = (entries[-1][0], entries[-1][1]) if entries else (0, start)
-        numbers = last + _lines(file.fileno(), behind, stop)  # blank ones follow the last entry
+        numbers = last + lines_between(file.fileno(), behind, stop)  # blank ones follow the last entry
     return ScannedPart(numbers, np.array(entries, np.int64).reshape(-1, 4), others, keys)
-
-
-def _line_start(descriptor: int, at: int) -> int:
-    """Return where the first line begins at or after a byte; the end of the file where none does."""
-    if not at:
-        return 0
-    at -= 1
-    while piece := os.pread(descriptor, LOOK_BYTES, at):
-        found = piece.find(b"\n")
-        if found >= 0:
-            return at + found + 1
-        at += len(piece)
-    return at
-
-
-def _lines(descriptor: int, start: int, stop: int) -> int:
-    """Return how many lines there are between two of their beginnings."""
-    count, last = 0, b"\n"
-    while start < stop and (piece := os.pread(descriptor, min(BUFFER_BYTES, stop - start), start)):
-        count += piece.count(b"\n")
-        last, start = piece[-1:], start + len(piece)
-    return count + (last != b"\n")
 
 
 def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:

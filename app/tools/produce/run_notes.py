@@ -152,21 +152,11 @@ class RunNotes:
             BrokerError: no broker answers.
 
         """
-        partition = TopicPartition(self._topic, 0)
         name = self._run.encode()
-        found: dict[bytes, bytes | None] = {}
-        async with consumer(self._settings, isolation_level="read_uncommitted") as client:
-            span = (await offsets(client, [partition]))[partition]
-            async for record in read_range(client, partition, *span):
-                if record.key is not None and record.key.partition(b"/")[0] == name:
-                    found[record.key] = record.value
-        head = found.get(name)
-        if head is None:
-            return None
-        run_start = decode_start(
-            head, {key: value for key, value in found.items() if value is not None and key != name}
-        )
-        if run_start is None:
+        found = await _noted(self._settings, self._topic, name)
+        head = found.pop(name, None)
+        run_start = None if head is None else decode_start(head, found)
+        if head is not None and run_start is None:
             raise SourceError(
                 f"{self._topic} does not hold all of what was noted of this run: is it compacted, and nothing else? "
                 "--restart sends all documents again"
@@ -203,19 +193,25 @@ async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
         BrokerError: no broker answers.
 
     """
-    partition = TopicPartition(produced_topic(topic), 0)
+    found = await _noted(settings, produced_topic(topic))
+    runs = {key: decode_start(head, _parts_of(key, found)) for key, head in found.items() if b"/" not in key}
+    return {key.decode("utf-8", "replace"): run for key, run in runs.items() if run is not None}
+
+
+async def _noted(settings: Settings, topic: str, run: bytes | None = None) -> dict[bytes, bytes]:
+    """Return the last values on a topic of notes, of one run or of all, by key; none where there is no such topic."""
+    partition = TopicPartition(topic, 0)
     found: dict[bytes, bytes] = {}
     async with consumer(settings, isolation_level="read_uncommitted") as client:
-        if partition.topic not in await client.topics():
+        if topic not in await client.topics():
             return {}
         span = (await offsets(client, [partition]))[partition]
         async for record in read_range(client, partition, *span):
-            if record.key is not None and record.value is not None:
-                found[record.key] = record.value
-            elif record.key is not None:
+            if record.key is not None and run in (None, record.key.partition(b"/")[0]):
                 found.pop(record.key, None)
-    runs = {key: decode_start(head, _parts_of(key, found)) for key, head in found.items() if b"/" not in key}
-    return {key.decode("utf-8", "replace"): run for key, run in runs.items() if run is not None}
+                if record.value is not None:
+                    found[record.key] = record.value
+    return found
 
 
 def _parts_of(run: bytes, found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

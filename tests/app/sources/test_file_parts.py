@@ -17,6 +17,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Reading, file_parts, file_sources
 from tokenmill.app.sources.file_parts import FilePart, divided, may_be_divided, parts_of
 from tokenmill.app.sources.file_sources import FileSource
+from tokenmill.app.sources.formats import text
 from tokenmill.app.sources.items import DocumentSource, ItemChunk, Place
 from tokenmill.errors import InputError
 
@@ -69,7 +70,8 @@ def test_parts_of_lines_are_the_lines(
     path.write_bytes(b"\n".join(lines))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_sources, "CHUNK_BYTES", chunk)
-        patch.setattr(file_parts, "PIECE_BYTES", piece)
+        patch.setattr(text, "LOOK_BYTES", piece)
+        patch.setattr(text, "BUFFER_BYTES", piece)
         for choice in ("jsonl", "lines"):
             require_same(FileSource(str(path), _small(choice)), least)
 

@@ -16,10 +16,10 @@ from tokenmill.app.sources.items import DocumentSource
 from tokenmill.app.sources.source_changes import (
     KnownSource,
     SourceComparison,
+    by_name,
     changes_line,
     compare_sources,
     look_at_sources,
-    numbered_names,
     sources_to_send,
 )
 
@@ -211,7 +211,7 @@ def test_a_path_that_is_given_twice_is_two_sources(folder: Folder) -> None:
 
     assert [change.kind for change in found.changes] == ["grown", "grown"]
     assert len(list(read_items(sources_to_send(found.present, sources)))) == 2
-    assert numbered_names(["a", "b", "a"]) == [("a", 0), ("b", 0), ("a", 1)]
+    assert [*by_name([KnownSource(name, 0, 0, "") for name in "aba"])] == [("a", 0), ("b", 0), ("a", 1)]
 
 
 def test_many_changes_are_told_in_short(folder: Folder) -> None:
