@@ -29,13 +29,16 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 .DELETE_ON_ERROR:
 .PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-curation bench-loader bench-mixture bench-pack bench-shapes growth latency profile lint format docs lock clean
 
-help: ## these lines
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+help: ##1 these lines
+	@for group in "1every day" 2long 3benchmarks 4maintenance; do \
+		echo "$${group#?}:"; \
+		sed -n "s/^\([a-z-]*\):.*##$${group%"$${group#?}"} /  \1\t/p" $(MAKEFILE_LIST) | expand -t 18; \
+	done
 
-setup: $(VENV)/.installed $(VENV)/.kernels ## the virtual environment, without torch
+setup: $(VENV)/.installed $(VENV)/.kernels ##1 the virtual environment, without torch
 
 # Written under another name and linked into place: an existing .env is never changed, and a new one never half written.
-env: ## .env for docker compose: the defaults of .env.example, and a random password for Grafana
+env: ##1 .env for docker compose, with a password for Grafana
 	@if test -e .env; then echo ".env is there already, and stays as it is"; else \
 		umask 077 \
 		&& password=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n') \
@@ -43,74 +46,74 @@ env: ## .env for docker compose: the defaults of .env.example, and a random pass
 		&& ln .env.new .env && rm .env.new \
 		&& echo ".env is written; it holds Grafana's password"; fi
 
-demo: $(VENV)/.installed $(VENV)/.kernels $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flows through Kafka into a training run (TEXT=path, TRAIN=0)
+demo: $(VENV)/.installed $(VENV)/.kernels $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ##1 text flows through Kafka into a training run (TEXT=path, TRAIN=0)
 	@$(BIN)/tokenmill demo $(if $(TEXT),--text "$(TEXT)") $(if $(filter 0,$(TRAIN)),--no-train)
 
 # The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
 test test-quick faults $(VENV)/.warm $(VENV)/.warm-java: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ## all tests, against a real broker, in some 8 minutes on two cores (ARGS="-k cursor" chooses)
+test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ##1 all tests, against a real broker; some 8 minutes on two cores (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ## pure and unit tests, in under a minute: no broker, no service, few examples
+test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ##1 pure and unit tests: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --override-ini tmp_path_retention_count=1 --numprocesses 3 --dist loadfile $(ARGS)
 
-test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ## loops of other frameworks, killed and resumed; exports read by their own libraries; object stores and Postgres; filters beside datatrove's on 200,000 documents (CURATION_DOCUMENTS=8000 for a short look); some 50 minutes, 2 GB
+test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ##2 loops of other frameworks, readers of exports, object stores, datatrove; 50 minutes, 2 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
 
 # Not from the lock, in a folder of its own, fetched again each time: what resolves today, which may be more than is
 # pinned. Their dependencies come along, for a newer version may want newer ones.
-test-newest: $(VENV)/.installed ## the service on the newest aiokafka and faust-streaming there are, whatever is pinned
+test-newest: $(VENV)/.installed ##2 the service on the newest aiokafka and faust-streaming, whatever is pinned
 	@rm -rf $(VENV)/newest
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)/newest aiokafka faust-streaming
 	$(BIN)/python -m pytest -n0 -s -m newest tests/app/worker $(ARGS)
 
-test-stack: $(VENV)/.installed ## the container image and the compose stack, really run (Docker, or as root podman and buildah)
+test-stack: $(VENV)/.installed ##2 the container image and the compose stack, really run (Docker, or as root podman)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
-faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ## every fault, and what is long, for more than an hour; needs strace and unshare (FAULT_SEED=1 repeats; ARGS="-k zombies" chooses)
+faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ##2 every fault, for more than an hour; needs strace and unshare (FAULT_SEED=1 repeats)
 	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINUTES=60; SEED=1 repeats)
+soak: $(VENV)/.installed ##2 breaks a running service at random (MINUTES=60; SEED=1 repeats)
 	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
-bench: $(VENV)/.installed $(VENV)/.test-data ## how fast it is, beside what one would write instead (ARGS="--rounds 5"); some 20 minutes
+bench: $(VENV)/.installed $(VENV)/.test-data ##3 how fast it is, beside what one would write instead (ARGS="--rounds 5"); 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)
 
-bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ## how fast filters are, beside datatrove and no filters (ARGS="--rounds 5"); some 5 minutes
+bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##3 filters, beside datatrove and no filters; 5 minutes
 	$(BIN)/python -m benchmarks.curation $(ARGS)
 
-bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 15 minutes, 12 GB
+bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ##3 how fast trainers read, beside other loaders; 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)
 
-bench-shapes: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.peers-packing ## whole documents in blocks: how full, how fast, beside concat and TRL (ARGS="--rounds 5"); some 10 minutes
+bench-shapes: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.peers-packing ##3 whole documents in blocks, beside concat and TRL; 10 minutes
 	$(BIN)/python -m benchmarks.shapes $(ARGS)
 
-bench-mixture: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## what mixing streams costs, beside one stream and other loaders (ARGS="--rounds 3"); some 5 minutes, 5 GB
+bench-mixture: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ##3 mixing streams, beside one stream and other loaders; 5 minutes, 5 GB
 	$(BIN)/python -m benchmarks.mixture $(ARGS)
 
-bench-pack: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.packers ## how fast files become segments, beside Megatron-Core's loop, datatrove and scripts (ARGS="--rounds 5"); some 5 minutes
+bench-pack: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.packers ##3 files to segments, beside Megatron-Core, datatrove and scripts; 5 minutes
 	$(BIN)/python -m benchmarks.packing $(ARGS)
 
-latency: $(VENV)/.installed $(VENV)/.test-data ## how soon a text is trainable: at low load, after a stop, after a kill
+latency: $(VENV)/.installed $(VENV)/.test-data ##3 how soon a text is trainable: at low load, after a stop, after a kill
 	$(BIN)/python -m benchmarks.latency $(ARGS)
 
-profile: $(VENV)/.installed $(VENV)/.test-data ## flame graphs of a mill worker and of a segment worker under load
+profile: $(VENV)/.installed $(VENV)/.test-data ##3 flame graphs of a mill worker and of a segment worker under load
 	$(BIN)/python -m benchmarks.profile $(ARGS)
 
-growth: $(VENV)/.installed $(VENV)/.train ## what starting, appending and reading cost as log and store grow a hundredfold
+growth: $(VENV)/.installed $(VENV)/.train ##3 what starting, appending and reading cost as log and store grow a hundredfold
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 
-lint: $(VENV)/.installed $(VENV)/.train ## style, format and types
+lint: $(VENV)/.installed $(VENV)/.train ##1 style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.installed ## rewrites the files as `lint` wants them
+format: $(VENV)/.installed ##1 rewrites the files as `lint` wants them
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from the code
+docs: $(VENV)/.installed $(VENV)/.train ##4 writes the pages that are made from the code
 	$(BIN)/python -m docs.generators.metrics_page > docs/metrics.md.new
 	mv docs/metrics.md.new docs/metrics.md
 	$(BIN)/python -m docs.generators.trainer_metrics_page > docs/trainer_metrics.md.new
@@ -122,7 +125,7 @@ docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from t
 	$(BIN)/python -m docs.generators.licenses_page > docs/licenses.md.new
 	mv docs/licenses.md.new docs/licenses.md
 
-lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
+lock: $(VENV)/.installed ##4 resolves all dependencies again (UPGRADE=1: to their newest versions)
 	$(COMPILE) --extra app --extra bench --extra broker --extra curation --extra dask --extra dev --extra export --extra extract --extra hf --extra lance --extra produce --extra registry --extra remote --extra sql --output-file constraints.txt
 	$(COMPILE) --extra train --extra train-dev --constraints constraints.txt --output-file constraints-train.txt
 	$(COMPILE) --extra app --extra curation --extra registry --constraints constraints.txt --output-file constraints-service.txt
@@ -138,7 +141,7 @@ lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their
 	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new
 	mv app/local/broker.lock.toml.new app/local/broker.lock.toml
 
-clean: ## removes what the other targets made, the demo's state included
+clean: ##4 removes what the other targets made, the demo's state included
 	rm -rf $(VENV) .tokenmill .mypy_cache .pytest_cache .ruff_cache .hypothesis build tokenmill.egg-info
 	find app benchmarks consumers examples tests tokenmill -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 

@@ -1,0 +1,42 @@
+"""CONTRIBUTING.md: its example works, and what it names is there."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.steps import Rejected, registry
+from tokenmill.app.milling.steps.pipeline import open_pipeline, read_pipeline
+from tokenmill.app.milling.steps.registry import RegisteredStep, steps_as_toml
+from tokenmill.documents import Document, Limits
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_the_example_is_a_step_like_every_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings name it, its parameters are checked and shown, and it filters."""
+    (tmp_path / "digits_of_the_page.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    kind: Any = import_module("digits_of_the_page").DigitsStep
+    steps = registry.STEPS
+    assert isinstance(steps, dict)
+    monkeypatch.setitem(steps, "digits", RegisteredStep(kind))
+    read = read_pipeline([{"name": "digits", "most": 0.25}])
+    (step,) = open_pipeline(read.entries, limits=Limits(1000, 100, 100))
+    texts = DocumentColumns.without_fields(["a1b2c3", "abc1"], [None, None])
+    assert list(step.many(texts)) == [(0, Rejected("too_many_digits"))]
+    assert step(Document("abc1")) == Document("abc1")
+    assert step.describe() == {"name": "digits", "version": 1, "most": 0.25}
+    assert "Largest share of characters that are digits" in steps_as_toml(read.entries)
+
+
+def test_what_it_names_is_there() -> None:
+    """Folders, modules and targets."""
+    names = [name for name in re.findall(r"`([\w/.]+/[\w.]*)`", PAGE) if "digits" not in name]
+    assert [name for name in names if not (ROOT / name).exists() and name != ".venv/"] == []
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", PAGE)) <= targets
