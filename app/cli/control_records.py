@@ -21,15 +21,18 @@ from ..kafka.settled_streams import settled_stream
 from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
 from ..tools.inspect.packed import StoredPack
-from ..tools.skip_and_ignore import ignore, skip
+from ..tools.skip_and_ignore import ignore, skip, skip_schema
 from .options import OneStream, examples, with_settings
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, show_table
 from .tables import ShownTable
 
 Last = Annotated[int, typer.Option("--last", help="Show so many, the newest ones.", min=1)]
 RawTopic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
-RecordPartition = Annotated[int, typer.Argument(help="The record's partition.", show_default=False)]
-RecordOffset = Annotated[int, typer.Argument(help="The record's offset.", show_default=False)]
+RecordPartition = Annotated[int | None, typer.Argument(help="The record's partition.", show_default=False)]
+RecordOffset = Annotated[int | None, typer.Argument(help="The record's offset.", show_default=False)]
+SchemaId = Annotated[
+    int | None, typer.Option("--schema-id", help="Skip all records that name this schema, and are not milled yet.")
+]
 TokenTopic = Annotated[str, typer.Argument(metavar="TOKEN_TOPIC", help="The token topic.", show_default=False)]
 MessagePartition = Annotated[int, typer.Argument(help="The message's partition.", show_default=False)]
 MessageOffset = Annotated[int, typer.Argument(help="The message's offset.", show_default=False)]
@@ -41,7 +44,8 @@ def register(app: typer.Typer) -> None:
         with_settings(eras_command)
     )
     app.command("close", epilog=examples("tokenmill close raw-text.train"))(with_settings(close_command))
-    app.command("skip", epilog=examples("tokenmill skip raw-text 0 1234"))(with_settings(skip_command))
+    skips = examples("tokenmill skip raw-text 0 1234", "tokenmill skip raw-text --schema-id 77")
+    app.command("skip", epilog=skips)(with_settings(skip_command))
     app.command("ignore", epilog=examples("tokenmill ignore tokens.raw-text.train 0 1234"))(
         with_settings(ignore_command)
     )
@@ -85,16 +89,34 @@ def close_command(settings: Settings, stream: OneStream, *, dry: DryRun = False,
 
 
 def skip_command(
-    settings: Settings, topic: RawTopic, partition: RecordPartition, offset: RecordOffset, *, as_json: AsJson = False
+    settings: Settings,
+    topic: RawTopic,
+    partition: RecordPartition = None,
+    offset: RecordOffset = None,
+    *,
+    schema_id: SchemaId = None,
+    as_json: AsJson = False,
 ) -> None:
     """Put a record that hangs or kills workers on the skip list: it is dead-lettered without being tried.
 
-    A running mill ends and starts again within seconds, and skips it from then on; `tokenmill inspect` shows the skip
-    list. Refused once a stream has published past the record.
+    With --schema-id, all records that wait for a schema which the registry does not have: those of all partitions, or
+    of one, that are there now. A running mill ends and starts again within seconds, and skips them from then on;
+    `tokenmill inspect` shows the skip list. Refused once a stream has published past the record.
     """
+    place = {"topic": topic, "partition": partition, "offset": offset}
+    if schema_id is not None:
+        if offset is not None:
+            raise InputError("--schema-id skips all records of a schema: leave the offset out")
+        counts = asyncio.run(skip_schema(settings, topic, schema_id, partition))
+        if as_json:
+            show_json({**place, "schema_id": schema_id, "records": counts})
+        for number, records in counts.items():
+            say(f"the mill of {topic}[{number}] is asked to skip {count(records, 'record')} of schema {schema_id}")
+        return
+    if partition is None or offset is None:
+        raise InputError("give the record's partition and offset, or --schema-id")
     skipped = asyncio.run(skip(settings, topic, partition, offset))
     if as_json:
-        place = {"topic": topic, "partition": partition, "offset": offset}
         show_json({**place, "streams": skipped.streams, "passed": skipped.passed})
         return
     for name in skipped.streams:

@@ -139,8 +139,8 @@ class SchemaRegistry:
             answer = None
         if isinstance(answer, dict) and answer.get("error_code") in NOT_THERE:
             raise RegistryError(
-                f"{what} is not in the schema registry {self.url}: restore it there, set the "
-                "schema_registry_url of the producers' registry, or skip the records that name it (`tokenmill skip`)",
+                f"{what} is not in the schema registry {self.url}: restore it there, set the schema_registry_url of "
+                "the producers' registry, or skip the records that name it (`tokenmill skip TOPIC --schema-id ID`)",
                 definite=True,
             )
         if status != OK:

@@ -352,6 +352,7 @@ class RawPartition:
     def stop(self) -> None:
         """Send nothing more; a thread that hangs in a record cannot be ended, so the process is."""
         self._cease()
+        self._schemas.stop()
         if self.stuck:
             end_process(f"{self.tp.topic}[{self.tp.partition}] is given up while {self.halted}")
         self._note.close()

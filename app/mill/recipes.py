@@ -142,12 +142,17 @@ class SchemaWait:
         self._decoder = decoder if isinstance(decoder, FramedDecoder) else None
         self._where = where
         self._show = show
+        self._ended = asyncio.Event()
+
+    def stop(self) -> None:
+        """Wait no longer: what is to be learned is for the next owner, who may be in this process."""
+        self._ended.set()
 
     async def learn(self, records: Sequence[SourceRecord], first: int, skips: Collection[int] = NOTHING) -> None:
         """Return when every schema is known that a record from offset ``first`` on names, but for those in ``skips``.
 
         However long that takes: what a record is that names an unknown schema depends on what the schema says. A
-        registry that does not answer, refuses, or lacks the schema is asked again and again.
+        registry that does not answer, refuses, or lacks the schema is asked again and again, until `stop`.
         """
         if self._decoder is None:
             return
@@ -158,7 +163,7 @@ class SchemaWait:
     async def _learn_one(self, number: int, records: Sequence[SourceRecord]) -> None:
         backoff, said, decoder = Backoff(FIRST_PAUSE, LONGEST_PAUSE), "", self._decoder
         try:
-            while decoder is not None:
+            while decoder is not None and not self._ended.is_set():
                 try:
                     with suppress(ValueError):  # which `learn` makes something of
                         await asyncio.to_thread(decoder.source.schema, number)  # nobody dies of what is waited for
@@ -170,12 +175,13 @@ class SchemaWait:
                         log.warning("waiting for the schema registry", reason=reason)
                     said = reason
                     self._show(RegistryError(reason))
-                    await asyncio.sleep(backoff.next())
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._ended.wait(), backoff.next())
                 else:
                     break
         finally:
             self._show(None)
-        if said:
+        if said and not self._ended.is_set():
             log.warning("the schema registry has answered", schema=number, partition=self._where)
 
     def _first(self, number: int, records: Sequence[SourceRecord]) -> int:

@@ -62,11 +62,13 @@ class SkipList:
         When this returns, what it returned is on the control topics.
         """
         await self.refresh(client)
-        for offset in self.wanted(partition, cursors):
-            for settled in self._streams:
-                if offset not in settled.control.skips.get(partition, ()):
-                    record = skip_record(partition, offset)
-                    await write_control(self._settings, settled.stream.control_topic, [record])
-                    settled.control.add(*record)
-            log.warning("record skipped", partition=partition, offset=offset)
+        wanted = self.wanted(partition, cursors)
+        for settled in self._streams if wanted else ():
+            there = settled.control.skips.get(partition, ())
+            records = [skip_record(partition, offset) for offset in wanted if offset not in there]
+            await write_control(self._settings, settled.stream.control_topic, records)
+            for record in records:
+                settled.control.add(*record)
+        if wanted:
+            log.warning("record skipped", partition=partition, offset=wanted[0], last=wanted[-1], records=len(wanted))
         return self.in_force(partition)

@@ -13,6 +13,7 @@ from tokenmill.errors import DifferenceError, InputError, MovedError
 from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.reading.continuing import LONGEST_TAIL
 from tokenmill.records import SourceRecord
+from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer, offsets, read_range
@@ -22,6 +23,7 @@ from ..kafka.ignoring import ignore_record, record_hash
 from ..kafka.settled_streams import settled_stream, settled_streams
 from ..kafka.token_topic import REFUSALS, message_of, offered, offset_before, published_head, readable
 from ..mill.skip_list import has_passed
+from ..milling.decoding.framed_values import schema_number
 from ..settings import Settings
 
 
@@ -51,26 +53,70 @@ async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) 
     found = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     async with consumer(settings) as client:
         await _require_record(client, raw_topic, partition, offset)
-        positions = {s.stream.name: await _position_past(client, s, partition, offset) for s in found}
-    passed = {name: position for name, position in positions.items() if position is not None}
+        cursors = {s.stream.name: await _published(client, s, partition) for s in found}
+    passed = {name: cursor for name, cursor in cursors.items() if cursor is not None and has_passed(cursor, offset)}
+    open_mills = [streams for streams in _mills(found) if not any(s.stream.name in passed for s in streams)]
+    if not open_mills:
+        stream, cursor = next(iter(passed.items()))
+        raise InputError(
+            f"stream {stream} has published tokens of offset {offset} of {raw_topic}[{partition}], or is past it (its "
+            f"cursor is at {cursor.next_offset}): what became of that record is settled; to leave it out, begin new "
+            "streams with stream_suffix"
+        )
+    written = [settled for streams in open_mills for settled in streams]
+    await _ask(settings, written, partition, [offset])
+    names = [settled.stream.name for settled in written]
+    return SkipOutcome(names, [s.stream.name for s in found if s.stream.name not in names])
+
+
+async def skip_schema(settings: Settings, raw_topic: str, number: int, partition: int | None = None) -> dict[int, int]:
+    """Ask the mills to skip the records that name this schema, of one partition or all, as far as none has passed them.
+
+    Those are meant that are there when this is called. Returns how many there are, by partition. Durable as `skip`.
+
+    Raises:
+        InputError: there is none.
+        TopicError: the raw topic is missing, or none of its streams is settled yet.
+
+    """
+    found = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
+    asked: dict[int, int] = {}
+    async with consumer(settings) as client:
+        every = range(await require_topic(client, raw_topic))
+        for place in every if partition is None else [partition] if partition in every else []:
+            where = TopicPartition(raw_topic, place)
+            cursors = {s.stream.name: await _published(client, s, place) for s in found}
+            low, end = (await offsets(client, [where]))[where]
+            low = max(low, min(cursor.next_offset if cursor is not None else 0 for cursor in cursors.values()))
+            named = [
+                r.offset async for r in read_range(client, where, low, end) if schema_number(r.value or b"") == number
+            ]
+            for streams in _mills(found):
+                past = [cursor for s in streams if (cursor := cursors[s.stream.name]) is not None]
+                skipped = frozenset.intersection(*(frozenset(s.control.skips.get(place, ())) for s in streams))
+                wanted = [o for o in named if o not in skipped and not any(has_passed(cursor, o) for cursor in past)]
+                await _ask(settings, streams, place, wanted)
+                asked[place] = max(asked.get(place, 0), len(wanted))
+    if not any(asked.values()):
+        place_name = raw_topic if partition is None else f"{raw_topic}[{partition}]"
+        raise InputError(f"{place_name} holds no record of schema {number} that is still to be milled")
+    return {place: count for place, count in asked.items() if count}
+
+
+def _mills(found: Sequence[Settled]) -> list[list[Settled]]:
+    """Return the streams by mill: those that one mill makes are changed together, or not at all."""
     mills: dict[bytes, list[Settled]] = {}
     for settled in found:
         mills.setdefault(replace(settled.genesis.recipe, split="").fingerprint, []).append(settled)
-    open_mills = [streams for streams in mills.values() if not any(s.stream.name in passed for s in streams)]
-    if not open_mills:
-        stream, at = next(iter(passed.items()))
-        raise InputError(
-            f"stream {stream} has published tokens of offset {offset} of {raw_topic}[{partition}], or is past it (its "
-            f"cursor is at {at}): what became of that record is settled; to leave it out, begin new streams with "
-            "stream_suffix"
-        )
-    written = [settled for streams in open_mills for settled in streams]
-    for settled in written:
-        if offset not in settled.control.skips.get(partition, ()):
-            request = skip_request_record(partition, offset)
-            await write_control(settings, settled.stream.control_topic, [request])
-    names = [settled.stream.name for settled in written]
-    return SkipOutcome(names, [s.stream.name for s in found if s.stream.name not in names])
+    return list(mills.values())
+
+
+async def _ask(settings: Settings, streams: Sequence[Settled], partition: int, wanted: Sequence[int]) -> None:
+    for settled in streams:
+        there = settled.control.skips.get(partition, ())
+        requests = [skip_request_record(partition, offset) for offset in wanted if offset not in there]
+        if requests:
+            await write_control(settings, settled.stream.control_topic, requests)
 
 
 async def _require_record(client: AIOKafkaConsumer, raw_topic: str, partition: int, offset: int) -> None:
@@ -83,13 +129,13 @@ async def _require_record(client: AIOKafkaConsumer, raw_topic: str, partition: i
         raise InputError(f"{raw_topic}[{partition}] holds the offsets {first} to {end - 1}, not {offset}")
 
 
-async def _position_past(client: AIOKafkaConsumer, settled: Settled, partition: int, offset: int) -> int | None:
-    """Return the published position if it is past the record, or in the middle of it; None if not."""
+async def _published(client: AIOKafkaConsumer, settled: Settled, partition: int) -> Cursor | None:
+    """Return where what a stream has published of a partition ends; None where it has nothing."""
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     if partition >= await require_topic(client, tokens.topic):
         return None
     head = await published_head(client, tokens, settled)
-    return head.cursor.next_offset if head is not None and has_passed(head.cursor, offset) else None
+    return None if head is None else head.cursor
 
 
 TOKENS_PREFIX = "tokens."
