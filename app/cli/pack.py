@@ -152,7 +152,7 @@ def _verify(
 
 
 def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_json: bool) -> None:
-    say_refusals(summary)
+    say_refusals(summary, summary.told)
     say_unmet(summary)
     if not summary.documents and not summary.before:
         raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")

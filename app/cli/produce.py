@@ -17,6 +17,8 @@ from ..kafka.clients import open_transactions
 from ..settings import Settings
 from ..settings.values import parse_size
 from ..sources import is_piped
+from ..sources.items import Item
+from ..sources.reading_order import ShuffleBuffer
 from ..tools.produce import RunPlan, Summary, dry_run, flush, produce, require_flush_allowed
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from .options import examples, panel, with_settings
@@ -84,7 +86,11 @@ def produce_command(
         require_flush_allowed(settings, topic)
     with choice.opened(settings, topic, paths) as (reading, sources):
         if dry:
-            show_dry_run(dry_run(sources, topic, choice.limit), as_json=as_json)
+            shuffle: ShuffleBuffer[Item] | None = (
+                ShuffleBuffer(choice.shuffle, choice.seed) if choice.shuffle else None
+            )
+            shown = asyncio.run(dry_run(sources, topic, choice.limit, shuffle))
+            show_dry_run(shown, as_json=as_json)
             return
         plan = RunPlan(
             rate=parse_rate(rate),
@@ -161,7 +167,7 @@ def _require_run(paths: list[str], *, resume: bool, restart: bool, only_new: boo
 def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
-    say_refusals(summary)
+    say_refusals(summary, summary.told)
     say_changed_sources(summary)
     say_unmet(summary)
     sent = summary.documents or summary.before

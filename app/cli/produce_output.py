@@ -31,10 +31,10 @@ def say_open_tokens(settings: Settings, summary: Summary) -> None:
         say(f"the last {most:,} tokens or less wait in open blocks; {then}")
 
 
-def say_refusals(found: PassedOver) -> None:
-    """Name the first documents that were passed over, and how many there were."""
+def say_refusals(found: PassedOver, told: int = 0) -> None:
+    """Name the first documents that were passed over, of which some are ``told``, and how many there were."""
     shown = found.examples[:SHOWN_REFUSALS]
-    for refused in shown:
+    for refused in shown[told:]:
         say(f"{refused.where}: {refused.why}")
     if found.refused > len(shown):
         say(f"… passed over {found.refused:,} in all")
@@ -193,6 +193,9 @@ class ProduceProgress(ProgressLine):
     def __call__(self, summary: Summary) -> None:
         """Show how far the run is."""
         self.latest = summary
+        for refused in summary.examples[summary.told : SHOWN_REFUSALS]:  # at once: a run may take hours
+            summary.told += 1
+            self.say(f"{refused.where}: {refused.why}")
         rate = summary.bytes / summary.seconds if summary.seconds else 0.0
         line = f"{count(summary.documents, 'document')}, {size(summary.bytes)}, {size(rate)}/s"
         line += f", {summary.refused:,} passed over" if summary.refused else ""

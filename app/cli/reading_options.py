@@ -12,13 +12,14 @@ from typing import Annotated, Any, Concatenate, Final, NamedTuple, ParamSpec, Ty
 
 import typer
 
-from tokenmill.errors import SettingsError
+from tokenmill.errors import InputError, SettingsError
 
 from ..milling.decoding import FORMATS
 from ..settings import Settings
 from ..settings.values import parse_size
 from ..sources import DocumentSource, FolderWalk, Reading, ShapeOptions, find_sources, is_piped, shape_for
 from ..sources.conditions import Condition
+from ..sources.datasets import DatasetSource
 from ..sources.encodings import known_encoding
 from ..sources.formats import Choice
 from ..sources.mapping import CALL_SECONDS, Mapping
@@ -27,6 +28,7 @@ from ..tools.produce import RunIdentity
 from ..tools.produce.run_notes import deciding_options
 from ..tools.produce.summary import OnError
 from .options import panel
+from .output import say
 from .produce_output import say_not_read
 
 P = ParamSpec("P")
@@ -87,11 +89,14 @@ class SourceChoice:
         """
         _refuse_framed(settings, topic)
         mapping = self.mapping()
+        if mapping is not None and mapping.batch == 1:
+            say("--map-batch 1: the function gets a list of one row, and returns a list; without it, it gets the row")
         try:
             shape = shape_for(settings.for_topic(topic), settings.max_record_bytes, self.shape)
             reading = self.reading(shape=shape, mapping=mapping)
             if self.sql is None:
                 sources = found_sources(paths, reading, self.split, follow_links=self.follow_links)
+                _require_split(self.split, sources)
             else:
                 sources = sql_sources(paths, self.sql, reading)
             yield OpenedSources(reading, sources)
@@ -253,6 +258,16 @@ def _source_choice(
         seed,
         on_error,
     )
+
+
+def _require_split(split: str | None, sources: Sequence[DocumentSource]) -> None:
+    """Refuse the split of a data set where there is none, or where shares of documents are meant."""
+    if split is not None and ("=" in split or not any(isinstance(source, DatasetSource) for source in sources)):
+        shares = split if "=" in split else "train=90,validation=10"
+        raise InputError(
+            f"--split {split}: it names a split of a Hugging Face data set"
+            f"{'' if '=' in split else ', and no path is one'}. Shares of the documents are --splits {shares}"
+        )
 
 
 def _refuse_framed(settings: Settings, topic: str) -> None:

@@ -54,7 +54,7 @@ class HubAddress:
 
     @classmethod
     def parse(cls, text: str) -> "HubAddress":
-        """Return the parsed address, with or without ``hf://`` before it.
+        """Return the parsed address, with or without ``hf://`` or ``hf://datasets/`` before it.
 
         Behind the ``?`` are ``key=value`` with ``&`` between them, with percent escapes as in any address. A value is
         true, false, null, a number, or a text; JSON where it begins with a quote, a bracket or a brace. A list has
@@ -66,6 +66,7 @@ class HubAddress:
         """
         path, _, query = text.removeprefix(HUB).partition("?")
         parts = tuple(unquote(path).rstrip("/").split("/"))
+        parts = parts[len(parts) > 2 and parts[0] == "datasets" :]  # noqa: PLR2004 - as fsspec writes OWNER/NAME
         found: dict[str, list[Any]] = {}
         for pair in query.split("&") if query else ():
             key, equals, value = pair.partition("=")

@@ -19,6 +19,8 @@ from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import SECRETS, Settings
 from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
+from tokenmill.app.sources.items import Item
+from tokenmill.app.sources.reading_order import ShuffleBuffer
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.store import Store
 
@@ -346,6 +348,32 @@ def test_a_dry_run_needs_no_broker(cli: Cli, tmp_path: Path) -> None:
     assert "a.jsonl:2: missing_text" in shown.err
     assert json.loads(cli(*command, "--json").out)["samples"] == ['{"id":1,"text":"one","lang":"de"}']
     assert cli(*command, "--where", "lang=fr").code == 12
+
+
+def test_a_dry_run_shows_what_the_run_does(cli: Cli, tmp_path: Path) -> None:
+    """The shuffled order of the seed, and as many documents as the limit says."""
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{number}"}}\n' for number in range(30)))
+    command = ("produce", "raw", "a.jsonl", "--dry-run", "--json")
+
+    def texts(*options: str) -> list[str]:
+        return [json.loads(sample)["text"] for sample in json.loads(cli(*command, *options).out)["samples"]]
+
+    shuffle: ShuffleBuffer[Item] = ShuffleBuffer(8, 3)
+    items = [Item(b"", str(number)) for number in range(30)]
+    order = [out.text for out in [*map(shuffle.exchange, items), *shuffle.rest()] if out is not None]
+    assert texts("--shuffle-buffer", "8", "--seed", "3", "--limit", "5") == order[:5] != texts("--limit", "5")
+    assert texts() == ["0", "1", "2"]
+    assert "5 documents" in cli(*command[:-1], "--limit", "5").out
+
+
+def test_options_that_would_be_ignored_are_refused(cli: Cli, tmp_path: Path) -> None:
+    """The split of a data set where shares of documents are meant; a list for a function of a row is told."""
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    command = ("produce", "raw", "a.jsonl", "--dry-run")
+    for split, words in (("train=80", "--splits train=80"), ("train", "no path is one")):
+        refused = cli(*command, "--split", split)
+        assert (refused.code, words in refused.err) == (12, True), refused.err
+    assert "a list of one row" in cli(*command, "--map", "json:dumps", "--map-batch", "1", "--map-processes", "1").err
 
 
 def test_a_dry_run_tells_what_conditions_leave_out(cli: Cli, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.outages import Hands
 from tokenmill.app.cli import progress
-from tokenmill.app.cli.produce_output import ProduceProgress
+from tokenmill.app.cli.produce_output import ProduceProgress, say_refusals
 from tokenmill.app.cli.progress import SIGNALS, until_interrupted, with_outage_messages
 from tokenmill.app.sources import Refused
 from tokenmill.app.tools.produce import Summary
@@ -22,7 +22,7 @@ from tokenmill.app.tools.produce.sender import Acknowledged
 def test_a_log_hears_how_much_was_read_and_what_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the files' bytes, from where an interrupted run went on; nothing is promised before anything was read."""
+    """By the files' bytes, from where an interrupted run went on; what is refused is named at once, and once."""
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
     summary = Summary("raw", {0: Acknowledged(1000, 4_000_000)}, seconds=2.0, bytes_total=1000, bytes_read=250)
     summary.refuse(Refused("a:1", "why"))
@@ -30,8 +30,11 @@ def test_a_log_hears_how_much_was_read_and_what_is_left(
         report(summary)
         summary.bytes_read = 750
         report(summary)
+    summary.refuse(Refused("a:2", "why not"))
+    say_refusals(summary, summary.told)
 
-    first, second = capsys.readouterr().err.splitlines()
+    refused, first, second, *rest = capsys.readouterr().err.splitlines()
+    assert (refused, rest) == ("tokenmill: a:1: why", ["tokenmill: a:2: why not"])
     assert first == "tokenmill: 1,000 documents, 4.0 MB, 2.0 MB/s, 1 passed over, 25% read"
     assert re.fullmatch(r".*, 75% read, 0:00:0\d left", second)
 

@@ -6,6 +6,7 @@ all that was dealt out is made durable, and then noted (`pack_state`): there the
 """
 
 import asyncio
+import shutil
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ import xxhash
 from tokenmill.errors import DamagedError, FingerprintError, InputError, SettingsError, StoreError
 from tokenmill.recipe import Recipe
 from tokenmill.store import Store, StreamInfo, read_stream, streams_in
-from tokenmill.store.layout import StoreLock
+from tokenmill.store.layout import StoreLock, stream_directory
 from tokenmill.wire.genesis import MAX_PARTITIONS, Genesis
 from tokenmill.wire.totals import Totals
 
@@ -130,6 +131,7 @@ async def pack(
         summary.letters = str(files.directory / f"{DEAD}-*.jsonl")
         identity = plan.identity.run if plan.identity is not None else ""
         fresh = new_run(sources, identity, plan.partitions)
+        forget_nothing(store, files, raw_topic)
         run = await asyncio.to_thread(begin_run, store, files, topic_plan, sources, fresh)
         geneses = bring_streams(store, topic_plan, plan.partitions, own.segment_blocks)
         eras = {}
@@ -252,7 +254,7 @@ class _Call:
     def _refuse(self, refused: Refused) -> None:
         if self._plan.on_error == "fail":
             self._fail(f"{refused.where}: {refused.why}. What came before it is packed")
-        self._summary.refuse(refused)
+        self._summary.refuse(refused, ends=not self._dealer.number and self._plan.on_error == "skip")
         if self._plan.on_error == "dead-letter":
             run = xxhash.xxh32_hexdigest(self._run.run.encode())
             letter = source_letter(self._summary.topic, run, refused.where, refused.why, refused.data)
@@ -542,6 +544,25 @@ def begin_run(
         )
     require_unchanged(known, sources)
     return known
+
+
+def forget_nothing(store: Store, files: PackFiles, raw_topic: str) -> None:
+    """Remove what an earlier call noted that has packed nothing at all: it binds no other command.
+
+    The caller has the store's lock.
+    """
+    run = files.read_run()
+    if run is None or ((held := files.read_position()) is not None and held.number):
+        return
+    states = map(files.read_partition, range(run.partitions))
+    if any(carry.totals.records or carry.cursor.block for state in states for carry in state.carries.values()):
+        return
+    suffix = files.directory.name.removeprefix(raw_topic)
+    for name in streams_in(store.path):
+        recipe = Genesis.from_dict(read_stream(store.path, name).values["genesis"]).recipe
+        if name == f"{raw_topic}.{recipe.split}{suffix}":
+            shutil.rmtree(stream_directory(store.path, name))
+    shutil.rmtree(files.directory)
 
 
 def _require_streams(store: Store, plan: RawTopicPlan) -> None:

@@ -110,7 +110,8 @@ async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Sum
         part = await resuming.next_part(partitions, restart=restart)
         summary.left_out = part.left_out
         whole = await run.all(part.sources, part.position, part.run_start.order, part.run_start.started_ms)
-        if whole and part.run_start.run_end is None:
+        if whole and part.run_start.run_end is None and (run.after.number or not run.after.refused):
+            # (A run of which all was refused has sent nothing, and binds nobody: it is read again.)
             await resuming.settle(part.run_start, run.last_numbers, run.after)
         restart, more = False, whole and part.more
 
@@ -264,7 +265,7 @@ class _Run:
         put, paced, limit, shuffle = sender.put, self._plan.rate is not None, self._plan.limit, self._shuffle
         for item, where in items:
             if isinstance(item, Refused):
-                await self._refusals.take(item)
+                await self._refusals.take(item, first=not self._number)
                 continue
             if shuffle is not None and not shuffled:
                 released = shuffle.exchange((item, where))

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -16,7 +16,8 @@ from ...kafka.dead_letters import LetterTopic, SourcePlace, cut_letter, encode_d
 from ...kafka.topics import described, letter_bytes, partition_count
 from ...settings import Settings, dead_letter_topic
 from ...sources.datasets import DatasetInfo, DatasetSource
-from ...sources.items import DocumentSource, Item, Place, Refused, Unmet
+from ...sources.items import DocumentSource, Item, Refused, Unmet
+from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import SourceChange
 from .sender import Acknowledged, raise_for
 
@@ -24,6 +25,11 @@ EXAMPLES: Final = 20
 """Refusals that are remembered with their text; all are counted."""
 SAMPLES: Final = 3
 LIMITS: Final = ("max_text_bytes", "max_record_bytes", "max_id_bytes", "max_fields_bytes")
+"""Documents that a dry run shows; where there is a limit, as many as that says ..."""
+MOST_SAMPLES: Final = 20
+"""... up to so many."""
+ALL_REFUSED: Final = 1000
+"""Rows after which a run ends that has nothing else: the wrong field, or a function that always raises."""
 UNDER_WAY: Final = 1000
 """Dead letters that may be sent and not acknowledged: enough not to slow the run down."""
 REASON: Final = "not_produced"
@@ -43,6 +49,8 @@ class PassedOver:
 
     refused: int = 0
     """How many such there were."""
+    rows_refused: int = 0
+    """How many of them this call read that are rows of something."""
     broken: int = 0
     """Sources that could not be read to their end."""
     over: Counter[str] = field(default_factory=Counter)
@@ -62,13 +70,25 @@ class PassedOver:
         self.without_field += unmet.without_field
         self.unnamed += unmet.unnamed
 
-    def refuse(self, refused: Refused) -> None:
-        """Count something that is no document."""
+    def refuse(self, refused: Refused, *, ends: bool = False) -> None:
+        """Count something that is no document.
+
+        Raises:
+            InputError: it is a row, and with ``ends`` the last one of so many that the run has had nothing else.
+
+        """
         self.refused += 1
+        self.rows_refused += refused.where.rpartition(":")[2].isdigit()  # of a file, a line or row; and no whole file
         self.broken += refused.broken
         self.over.update(name for name in LIMITS if refused.why.endswith(f"({name})"))
         if len(self.examples) < EXAMPLES:
             self.examples.append(refused.without_data)
+        if ends and self.rows_refused >= ALL_REFUSED:
+            raise InputError(
+                f"the first {ALL_REFUSED:,} rows were all refused, so this ends, and nothing is kept. "
+                f"{self.examples[0].where}: {self.examples[0].why}. Correct that, or what is asked for (--field, "
+                "--map), and give the command again; with --on-error dead-letter it goes on over them"
+            )
 
 
 @dataclass(slots=True)
@@ -86,6 +106,8 @@ class Summary(PassedOver):
     broken_before: int = 0
     """How many of the broken sources this call did not read again."""
     seconds: float = 0.0
+    told: int = 0
+    """How many of `examples` were shown while it ran."""
     limit: int | None = None
     """Documents after which the run ends, those from before included."""
     bytes_read: int = 0
@@ -112,6 +134,7 @@ class DryRunResult(PassedOver):
     """What a run would send."""
 
     topic: str
+    limit: int | None = None
     documents: int = 0
     bytes: int = 0
     """Of the records' values."""
@@ -120,22 +143,45 @@ class DryRunResult(PassedOver):
     known: list[DatasetInfo] = field(default_factory=list)
     """What is known of each data set before it is read."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit is reached."""
+        return self.limit is not None and self.documents >= self.limit
 
-def dry_run(sources: Sequence[DocumentSource], topic: str, limit: int | None = None) -> DryRunResult:
-    """Read the sources, one after the other, up to a number of documents, and return what would be sent."""
-    found = DryRunResult(topic, known=[source.known() for source in sources if isinstance(source, DatasetSource)])
-    for source in sources:
-        for chunk in source.chunks(Place()):
-            found.count_unmet(chunk.unmet)
-            for item in chunk.items:
-                if isinstance(item, Refused):
-                    found.refuse(item)
-                    continue
-                if limit is not None and found.documents >= limit:
-                    return found
-                found.documents += 1
-                found.bytes += len(item.value)
-                found.samples += [item] if len(found.samples) < SAMPLES else []
+    def documents_among(self, items: Iterable[Item | Refused], shuffle: ShuffleBuffer[Item] | None) -> Iterator[Item]:
+        """Yield documents in the order in which they are sent; what is refused is counted."""
+        for item in items:
+            if isinstance(item, Refused):
+                self.refuse(item)
+            elif (out := item if shuffle is None else shuffle.exchange(item)) is not None:
+                yield out
+
+    def take(self, items: Iterable[Item]) -> None:
+        """Count documents, up to the limit."""
+        most = SAMPLES if self.limit is None else min(self.limit, MOST_SAMPLES)
+        for item in items:
+            if self.is_full:
+                return
+            self.documents += 1
+            self.bytes += len(item.value)
+            self.samples += [item] if len(self.samples) < most else []
+
+
+async def dry_run(
+    sources: Sequence[DocumentSource], topic: str, limit: int | None = None, shuffle: ShuffleBuffer[Item] | None = None
+) -> DryRunResult:
+    """Read the sources as a run does, up to a number of documents, and return what it would send, the first ones."""
+    known = [source.known() for source in sources if isinstance(source, DatasetSource)]
+    found = DryRunResult(topic, limit, known=known)
+    with ReadingOrder(sources, OrderState.start(len(sources))) as reading:
+        async for turn in reading.turns():
+            if turn is not None:
+                found.count_unmet(turn.unmet)
+                found.take(found.documents_among(turn.items, shuffle))
+                if found.is_full:
+                    break
+    if shuffle is not None:
+        found.take(shuffle.rest())
     return found
 
 
@@ -166,16 +212,16 @@ class Refusals:
         self._summary = summary
         self._under_way: set[asyncio.Future[Any]] = set()
 
-    async def take(self, refused: Refused) -> None:
-        """Count the refusal, and send its dead letter if that is wanted.
+    async def take(self, refused: Refused, *, first: bool) -> None:
+        """Count the refusal, and send its dead letter if that is wanted; ``first``: there was no document yet.
 
         Raises:
-            InputError: the policy is that it ends the run.
+            InputError: the policy is that it ends the run, or there are too many such without a document.
 
         """
         if self._answer.on_error == "fail":
             raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._answer.goes_on else SENDS_ALL_AGAIN}")
-        self._summary.refuse(refused)
+        self._summary.refuse(refused, ends=first and self._answer.on_error == "skip")
         if self._letters is not None:
             await self._send(refused, self._letters)
 

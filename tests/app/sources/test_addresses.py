@@ -19,6 +19,8 @@ from tokenmill.errors import InputError
         ("hf://imdb", HubAddress(("imdb",))),
         ("hf://wikitext/wikitext-103-v1?split=train", HubAddress(("wikitext", "wikitext-103-v1"), split="train")),
         ("hf://a/b/c", HubAddress(("a", "b", "c"))),
+        ("hf://datasets/a/b?split=train", HubAddress(("a", "b"), split="train")),
+        ("hf://datasets/x", HubAddress(("datasets", "x"))),
         ("hf:///data/set/?revision=1234567", HubAddress(("", "data", "set"), revision="1234567")),
         ("hf://a?name=20220301.en", HubAddress(("a",), name="20220301.en")),
         ("hf://a?split=train%5B%3A10%25%5D", HubAddress(("a",), split="train[:10%]")),

@@ -1,5 +1,6 @@
 """Data sets of Hugging Face: on disk, and streamed from a folder as from the hub."""
 
+import asyncio
 import io
 import json
 import os
@@ -297,7 +298,8 @@ def test_a_dry_run_tells_what_is_known(tmp_path: Path) -> None:
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
     paths = [f"hf://{tmp_path}/card", str(tmp_path / "saved"), f"hf://json?data_files={tmp_path}/card/test.jsonl"]
 
-    found = dry_run(find_sources([*paths, "hf://csv?data_files=/none"], reading_of(), None), "raw", limit=1)
+    sources = find_sources([*paths, "hf://csv?data_files=/none"], reading_of(), None)
+    found = asyncio.run(dry_run(sources, "raw", limit=1))
 
     card, saved, bare, missing = found.known
     assert card == DatasetInfo(paths[0], {"text": "string"}, {"train": SplitInfo(20, 60), "test": SplitInfo(1, 6)}, 99)

@@ -1,5 +1,6 @@
 """Sources: files, folders, patterns, what each of them says of itself; and how large their chunks are."""
 
+import asyncio
 import bz2
 import gzip
 import json
@@ -275,7 +276,7 @@ def test_what_is_remembered_of_refusals_is_told_and_not_kept(refused_lines: Path
             assert isinstance(item, Refused)
             summary.refuse(item)
 
-    dry = dry_run(sources, "raw")
+    dry = asyncio.run(dry_run(sources, "raw"))
 
     assert dry.refused == summary.refused == 1500
     assert dry.examples == summary.examples

@@ -118,6 +118,18 @@ def test_a_packed_store_is_compared_with_itself(
     assert f"{TRAIN}: partition 0: " in err
 
 
+def test_a_data_sets_own_splits_are_streams_of_one_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each has a raw topic of its own, all of which is one split; the ledger has both."""
+    topics = {"books-train": rows(40, 1), "books-validation": rows(9, 2)}
+    settings = small_settings(tmp_path / "store", raw_topics=list(topics), splits={"all": 1})
+    for topic, held in topics.items():
+        write_jsonl(tmp_path / f"{topic}.jsonl", held)
+        pack_into(settings, [tmp_path / f"{topic}.jsonl"], topic=topic, flush=True, end=True)
+    ledger = json.loads(said(capsys, settings.store, "ledger", "--json")[0])
+    kept = {one["stream"]: one["kept"] for one in ledger["streams"]}
+    assert kept == {f"{topic}.all": len(held) for topic, held in topics.items()}
+
+
 def test_streams_of_a_store_and_of_brokers_are_asked_for_one_after_the_other(
     packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str]
 ) -> None:
