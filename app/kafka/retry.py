@@ -21,6 +21,10 @@ FIRST_PAUSE: Final = 0.5
 """Seconds before the second try; doubled each time ..."""
 LONGEST_PAUSE: Final = 5.0
 """... up to this: what was waited for is noticed soon."""
+QUIET: Final = "quiet"
+"""What somebody who asks again and again returns where nothing goes on."""
+QUIET_LOOK_SECONDS: Final = 3.0
+"""The longest pause between two looks at something that is quiet: what begins there waits so long, once."""
 FAILING: Final[dict[str, str]] = {}
 """What this process asks the brokers for again and again, and does not get now, with the kind of the last error."""
 PASSING: Final = (BrokerError, KafkaError, SourceError)
@@ -57,12 +61,16 @@ async def retry(settings: Settings, look: Callable[[], Awaitable[T]]) -> T:
 
 async def ask_repeatedly(
     settings: Settings,
-    ask: Callable[[AIOKafkaConsumer], Awaitable[None]],
+    ask: Callable[[AIOKafkaConsumer], Awaitable[object]],
     seconds: float,
     outage: str,
     passing: tuple[type[Exception], ...] = (),
+    *,
+    longest: float = 0.0,
 ) -> NoReturn:
     """Call ``ask`` with a consumer, and again ``seconds`` after it returned, until cancelled.
+
+    As long as it returns `QUIET`, the pauses double, up to ``longest`` seconds: a service that has nothing to do rests.
 
     `PASSING`, and what ``passing`` adds to it, ends the consumer; the next one is made after ``seconds``. Such a time
     is one line in the log, ``outage`` and the reason, and another one only when the reason changes. That a broker is
@@ -72,15 +80,17 @@ async def ask_repeatedly(
     loop = asyncio.get_running_loop()
     said = ""
     failing: float | None = None
+    pauses = Backoff(seconds, max(seconds, longest))
     while True:
         try:
             async with consumer(settings) as client:
                 while True:
-                    await ask(client)
+                    if await ask(client) != QUIET:
+                        pauses.reset()
                     client.pause(*client.assignment())  # else it would ask the brokers on, for records nobody takes
                     said, failing = "", None
                     FAILING.pop(outage, None)
-                    await asyncio.sleep(seconds)
+                    await asyncio.sleep(pauses.next())
         except (*PASSING, *passing) as error:
             reason = str(error) or repr(error)
             failing = loop.time() if failing is None else failing

@@ -26,7 +26,7 @@ from tokenmill.recipe import Recipe
 from ..kafka.clients import offsets
 from ..kafka.control_topic import Settled, read_eras, require_topic
 from ..kafka.ignoring import IgnoreList
-from ..kafka.retry import ask_repeatedly
+from ..kafka.retry import QUIET, QUIET_LOOK_SECONDS, ask_repeatedly
 from ..kafka.token_topic import KafkaLogs
 from ..settings import Settings
 from ..telemetry import worker_metrics as metrics
@@ -60,15 +60,18 @@ class EraKeeper:
         """Streams of which this worker closes no more eras until a person acts, and why in short."""
         shortest = min((settings.for_topic(s.stream.raw_topic).era_max_seconds for s in streams), default=LOOK_SECONDS)
         self._pause = min(LOOK_SECONDS, shortest / LOOKS_PER_ERA)
+        self._longest = min(QUIET_LOOK_SECONDS, shortest / LOOKS_PER_ERA)
 
     async def run(self) -> None:
         """Look at each stream again and again; raises only what nobody expected."""
 
-        async def ask(client: AIOKafkaConsumer) -> None:
+        async def ask(client: AIOKafkaConsumer) -> object:
             for settled in self._streams:
                 await self._step(client, settled)
+            return None if any(closer.waits for closer in self._closers.values()) else QUIET
 
-        await ask_repeatedly(self._settings, ask, self._pause, "no era can be closed now", (TopicError,))
+        outage = "no era can be closed now"
+        await ask_repeatedly(self._settings, ask, self._pause, outage, (TopicError,), longest=self._longest)
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
         name = settled.stream.name
@@ -148,6 +151,11 @@ class EraCloser:
         """
         while not self.ended:
             await self.step(client, end=True)
+
+    @property
+    def waits(self) -> bool:
+        """Whether blocks wait for an era that is to be closed."""
+        return self._waiting_since is not None
 
     @property
     def ended(self) -> bool:

@@ -16,13 +16,15 @@ from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError,
 from tokenmill.store import EraWriter, Store
 
 from ..kafka.control_topic import Settled, read_eras
-from ..kafka.retry import ask_repeatedly
+from ..kafka.retry import QUIET, QUIET_LOOK_SECONDS, ask_repeatedly
 from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
 
 LOOK_SECONDS: Final = 0.5
-"""How often control topics are read: what a new era waits at most, beside its blocks."""
+"""How often control topics are read: what a new era waits at most, beside its blocks ..."""
+LOOKS_PER_ERA: Final = 8
+"""... but where none has come for a while: there are as many looks within the longest life of an open era."""
 WAITING: Final = (DiskError, LockedError)
 """What heals by itself: the eras are opened again, which recovers."""
 FINAL: Final = (DamagedError, DifferenceError, GapError)
@@ -57,11 +59,15 @@ class EraBringer:
     async def run(self, settings: Settings) -> None:
         """Look at each stream again and again; raises only what nobody expected."""
 
-        async def ask(client: AIOKafkaConsumer) -> None:
+        async def ask(client: AIOKafkaConsumer) -> object:
+            before = dict(self.eras)
             for settled in self._settled:
                 await self._step(client, settled)
+            return None if self.eras != before or self.waits else QUIET
 
-        await ask_repeatedly(settings, ask, LOOK_SECONDS, "no eras can be read now")
+        shortest = min((settings.for_topic(name).era_max_seconds for name in settings.raw_topics), default=0.0)
+        longest = min(QUIET_LOOK_SECONDS, shortest / LOOKS_PER_ERA)
+        await ask_repeatedly(settings, ask, LOOK_SECONDS, "no eras can be read now", longest=longest)
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
         name = settled.stream.name

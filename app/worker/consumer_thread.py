@@ -49,6 +49,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     logger = LOGGER
     _gathers = False
+    _share = 1
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.generations: dict[TP, int] = {}
@@ -61,7 +62,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - Faust has no setting for it
         self._gathers = transport.app.gathers
-        consumer._fetch_max_wait_ms = GATHER_WAIT_MS if self._gathers else FETCH_WAIT_MS  # noqa: SLF001
+        consumer._fetch_max_wait_ms = FETCH_WAIT_MS  # noqa: SLF001
         consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
         consumer._value_deserializer = packed_batches  # noqa: SLF001 - nor for this
         prepare(consumer)
@@ -81,9 +82,15 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     def _share_fetches(self, consumer: aiokafka.AIOKafkaConsumer, partitions: int) -> None:
         """Bound what a fetch brings of each partition; an app that gathers waits until one could bring as much."""
-        fetcher = consumer._fetcher  # noqa: SLF001 - aiokafka's limits are fixed when it starts
-        fetcher._max_partition_fetch_bytes = share = faust_settings.fetch_share(partitions)  # noqa: SLF001
-        fetcher._fetch_min_bytes = share if self._gathers else 1  # noqa: SLF001
+        self._share = faust_settings.fetch_share(partitions)
+        consumer._fetcher._max_partition_fetch_bytes = self._share  # noqa: SLF001 - fixed when it starts
+        self._gather(consumer, gathers=False)
+
+    def _gather(self, consumer: aiokafka.AIOKafkaConsumer, *, gathers: bool) -> None:
+        """Let the next fetches wait for much, or for the first byte: then a quiet topic is seldom asked for."""
+        fetcher = consumer._fetcher  # noqa: SLF001 - as above
+        fetcher._fetch_min_bytes = self._share if gathers else 1  # noqa: SLF001
+        fetcher._fetch_max_wait_ms = GATHER_WAIT_MS if gathers else FETCH_WAIT_MS  # noqa: SLF001
 
     async def start_at(self, tp: TP, offset: int) -> int | None:
         """Seek and go, with no await in between; return the new generation, None if the partition is no longer ours."""
@@ -103,6 +110,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         records = StampedRecords(await super()._fetch_records(*args, **kwargs))
         records.generations = self.generations
         records.positions = self._positions()
+        if self._gathers:
+            self._gather(self._ensure_consumer(), gathers=bool(records))
         for tp, before in self._leaders.items():
             if self._leader(tp) != before:
                 raise LeaderChangedError(f"the leader of {tp.topic}[{tp.partition}] changed from {before}")

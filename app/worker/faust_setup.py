@@ -98,7 +98,7 @@ ATTRIBUTES: Final[Attributes] = {
         *("_auto_offset_reset", "_coordinator", "_fetch_max_wait_ms", "_fetcher", "_isolation_level", "_subscription"),
         "_value_deserializer",
     ],
-    Fetcher: ["_fetch_min_bytes", "_max_partition_fetch_bytes"],
+    Fetcher: ["_fetch_max_wait_ms", "_fetch_min_bytes", "_max_partition_fetch_bytes"],
     GroupCoordinator: ["member_id"],
     SubscriptionState: ["subscription"],
     Subscription: ["assignment"],
