@@ -232,10 +232,25 @@ async def test_the_client_that_fetches_has_our_settings_and_a_name_in_its_group(
 
 
 async def test_an_app_that_gathers_waits_for_as_much_as_one_partition_gives(settings: Settings) -> None:
-    """More would never be there when one partition alone has a backlog, and each fetch would take the longest wait."""
+    """Once there are records; more would never be there when one partition alone has a backlog.
+
+    Where a fetch brought nothing, the next one waits for the first byte.
+    """
     async with running(settings, gathers=True) as found:
         fetcher = found.client._fetcher
-        assert (fetcher._fetch_min_bytes, fetcher._fetch_max_wait_ms) == (fetch_share(2), GATHER_WAIT_MS)
+        seen: set[tuple[int, int]] = set()
+        thread: Any = found.consumer._thread
+        gather = thread._gather
+
+        def noted(client: Any, *, gathers: bool) -> None:
+            gather(client, gathers=gathers)
+            seen.add((fetcher._fetch_min_bytes, fetcher._fetch_max_wait_ms))
+
+        thread._gather = noted
+        await until(lambda: seen == {(1, FETCH_WAIT_MS)})
+        await found.consumer.start_partition(TP(settings.raw_topics[0], 0), 0)
+        send(settings, [Raw(b"x" * 1000, 0)])
+        await until(lambda: seen == {(1, FETCH_WAIT_MS), (fetch_share(2), GATHER_WAIT_MS)})
         assert fetcher._max_partition_fetch_bytes == fetch_share(2)
 
 

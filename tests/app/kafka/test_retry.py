@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from tokenmill.app.kafka import connections
 from tokenmill.app.kafka import retry as module
 from tokenmill.app.kafka.clients import offsets, producer, read_range
 from tokenmill.app.kafka.connections import Pauses
-from tokenmill.app.kafka.retry import ask_repeatedly, retry
+from tokenmill.app.kafka.retry import QUIET, ask_repeatedly, retry
 from tokenmill.app.kafka.topics import ensure_topics, partition_count, require_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -143,6 +144,30 @@ async def test_nothing_is_fetched_between_two_looks(broker: Broker, topic: Topic
     *looks, _ = "".join(map(str, fetched)).split("0")
     assert looks
     assert set(looks) == {"1"}, fetched  # what brought the record
+
+
+async def test_quiet_looks_grow_apart_until_something_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pause is twice the one before, up to the longest; then all begins again."""
+    answers: list[object] = [QUIET, QUIET, QUIET, QUIET, None, QUIET, QUIET]
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def ask(_: object) -> object:
+        if not answers:
+            raise LookupError
+        return answers.pop(0)
+
+    @asynccontextmanager
+    async def client(_: object) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(pause=lambda *_: None, assignment=list)
+
+    monkeypatch.setattr(module, "consumer", client)
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, get_running_loop=asyncio.get_running_loop))
+    with pytest.raises(LookupError):
+        await ask_repeatedly(Settings(), ask, 1.0, "nothing", longest=3.0)
+    assert pauses == [1.0, 2.0, 3.0, 3.0, 1.0, 2.0, 3.0]
 
 
 async def test_that_no_broker_answers_is_told_elsewhere() -> None:

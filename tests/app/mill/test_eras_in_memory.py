@@ -268,7 +268,7 @@ async def test_a_keeper_does_not_swallow_what_nobody_expected(scene: Scene, monk
     """Eras would just not be closed any more; the worker ends the process (`tests.app.worker.test_wiring`)."""
     error = RuntimeError("nobody expected it")
 
-    async def ask_repeatedly(*_: Any) -> None:
+    async def ask_repeatedly(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr(closing, "ask_repeatedly", ask_repeatedly)
@@ -394,7 +394,7 @@ async def test_every_stream_is_looked_at_and_those_that_come_later(
     async def step(_client: Any, settled: Any) -> None:
         asked.append(settled.stream.name)
 
-    async def ask_repeatedly(_settings: Any, ask: Any, *_: Any) -> None:
+    async def ask_repeatedly(_settings: Any, ask: Any, *_: Any, **__: Any) -> None:
         await ask(scene.client)
         other = MemoryStream(scene.kafka, scene.settings.model_copy(update={"stream_suffix": "-v2"}), [1])
         one.bringer._settled.append(other.settled)  # type: ignore[attr-defined]
