@@ -86,9 +86,7 @@ def produce_command(
         require_flush_allowed(settings, topic)
     with choice.opened(settings, topic, paths) as (reading, sources):
         if dry:
-            shuffle: ShuffleBuffer[Item] | None = (
-                ShuffleBuffer(choice.shuffle, choice.seed) if choice.shuffle else None
-            )
+            shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(choice.shuffle, choice.seed) if choice.shuffle else None
             shown = asyncio.run(dry_run(sources, topic, choice.limit, shuffle))
             show_dry_run(shown, as_json=as_json)
             return

@@ -212,7 +212,7 @@ class Refusals:
         self._summary = summary
         self._under_way: set[asyncio.Future[Any]] = set()
 
-    async def take(self, refused: Refused, *, first: bool) -> None:
+    async def take(self, refused: Refused, *, first: bool = False) -> None:
         """Count the refusal, and send its dead letter if that is wanted; ``first``: there was no document yet.
 
         Raises:
