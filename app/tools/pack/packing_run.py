@@ -6,8 +6,8 @@ all that was dealt out is made durable, and then noted (`pack_state`): there the
 """
 
 import asyncio
-import shutil
 import os
+import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
