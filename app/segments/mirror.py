@@ -1,7 +1,8 @@
 """A full copy of streams and eras on any host, filled from Kafka without a consumer group: ``tokenmill mirror``.
 
-`StreamFlow` brings the blocks of one stream, `Mirror` finds streams and runs everything, up to the head or for ever,
-`CheckpointKeeper` retires what checkpoints do not need. Blocks are appended by the segment worker's `token_partition`.
+`StreamFlow` brings partitions of a stream into a store, `CopyMeasure` says what is missing, `CheckpointKeeper` retires
+what checkpoints do not need, and `Mirror` finds streams and runs all of it, up to the head or for ever. Blocks are
+appended by the segment worker's own `token_partition`.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -77,18 +78,16 @@ class StreamFlow:
         """As they are since the last start."""
         self.reached: dict[TopicPartition, int] = {}
         """Up to where each partition's topic has been read since then, and what it held is durable."""
+        self.heads: dict[TopicPartition, int] = {}
+        """The number of the block after the last one on each partition, as far as its last messages say (`look`)."""
         self._settings = settings
         self._store = store
+        self._looked: dict[TopicPartition, int] = {}
         self._client: AIOKafkaConsumer | None = None
         self._leaders: dict[TopicPartition, int | None] = {}
         self._passed: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
         self._failed: asyncio.Future[None] | None = None
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of tokens in a block."""
-        return self.settled.genesis.recipe.block_bytes
 
     @property
     def connected(self) -> bool:
@@ -121,6 +120,20 @@ class StreamFlow:
             )
         return partition.halt
 
+    async def look(self, client: AIOKafkaConsumer) -> None:
+        """Bring `heads` up to date; ``client`` is used by nobody else meanwhile.
+
+        Only the last message is read, and only where more was written than was appended; a writer's late one can hide
+        others until the next look.
+        """
+        for tp, (first, end) in (await offsets(client, self.topics)).items():
+            if first < end != self._looked.get(tp) and self.reached.get(tp, 0) < end:
+                record = await record_at(client, tp, end - 1, end)
+                message = None if record is None else readable(record, self.settled.genesis.recipe.fingerprint)
+                if message is not None:
+                    self.heads[tp] = max(self.heads.get(tp, 0), message.end)
+                self._looked[tp] = end
+
     async def run(self) -> None:
         """Append what comes, and start again after what a new start gets over; raises only what it does not.
 
@@ -138,7 +151,11 @@ class StreamFlow:
             await asyncio.sleep(backoff.next(time.monotonic() - began))
 
     async def _run(self) -> None:
-        self._failed = asyncio.get_running_loop().create_future()
+        failed = self._failed = asyncio.get_running_loop().create_future()
+
+        async def failure() -> None:
+            await failed
+
         options = {"max_partition_fetch_bytes": FETCH_BYTES, "fetch_max_wait_ms": FETCH_WAIT_MS}
         async with consumer(self._settings, **options) as client:
             client.assign(self.topics)
@@ -149,9 +166,7 @@ class StreamFlow:
             self._leaders = {tp: leader(client, tp) for tp in self.topics}
             self._client = client
             self.partitions = {tp: TokenPartition(tp, self._context()) for tp in self.topics}
-            await together(
-                self._failure(), *(self._follow(client, partition) for partition in self.partitions.values())
-            )
+            await together(failure(), *(self._follow(client, partition) for partition in self.partitions.values()))
 
     async def _stop(self) -> None:
         self._client = None
@@ -164,8 +179,7 @@ class StreamFlow:
                 await partition.closed()
             except PASSING as error:  # what it could not commit comes again
                 log.warning("a partition could not be ended", topic=partition.tp.topic, reason=str(error))
-        self.partitions = {}
-        self.reached = {}
+        self.partitions, self.reached = {}, {}
 
     def _context(self) -> SegmentContext:
         return SegmentContext(
@@ -183,11 +197,6 @@ class StreamFlow:
     def _fail(self, error: Exception) -> None:
         if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
-
-    async def _failure(self) -> None:
-        """Raise what a partition failed with; never return."""
-        if self._failed is not None:
-            await self._failed
 
     async def _start_partition(self, tp: TopicPartition, offset: int) -> int | None:
         if self._client is None:
@@ -244,29 +253,6 @@ class MirroredStream:
     """Why partitions wait or are halted, if any are."""
 
 
-class FurthestBlocks:
-    """The furthest block of each partition, as its last messages say; read where there is something new."""
-
-    def __init__(self) -> None:
-        self.found: dict[TopicPartition, int] = {}
-        """The number of the block after the last one on each partition, as far as known."""
-        self._ends: dict[TopicPartition, int] = {}
-
-    async def look(self, client: AIOKafkaConsumer, flow: StreamFlow) -> None:
-        """Bring what is known of a flow's partitions up to date.
-
-        Only the last message is read, and only where more was written than the flow has read; a writer's late one can
-        hide others until the next look. ``client`` is used by nobody else meanwhile.
-        """
-        for tp, (first, end) in (await offsets(client, flow.topics)).items():
-            if first < end != self._ends.get(tp) and flow.reached.get(tp, 0) < end:
-                record = await record_at(client, tp, end - 1, end)
-                message = None if record is None else readable(record, flow.settled.genesis.recipe.fingerprint)
-                if message is not None:
-                    self.found[tp] = max(self.found.get(tp, 0), message.end)
-                self._ends[tp] = end
-
-
 class CopyMeasure:
     """Says how far behind a stream's copy is, from what the store and the flows hold; asks no broker."""
 
@@ -276,22 +262,22 @@ class CopyMeasure:
         self._eras: EraReader = open_eras(store, stream)
         self._blocks: dict[int, int] = {}
 
-    def take(self, flows: list[StreamFlow], heads: Mapping[TopicPartition, int]) -> MirroredStream:
+    def take(self, flows: list[StreamFlow]) -> MirroredStream:
         """Return what the flows of the stream have and lack; a partition that starts again keeps what it had."""
         partitions = {tp: partition for flow in flows for tp, partition in flow.partitions.items()}
         for tp, partition in partitions.items():
             block = partition.status()["block"]
             if block is not None:
                 self._blocks[tp.partition] = block
-        topics = [tp for flow in flows for tp in flow.topics]
-        blocks = sum(max(0, heads.get(tp, 0) - self._blocks.get(tp.partition, 0)) for tp in topics)
+        heads = {tp.partition: head for flow in flows for tp, head in flow.heads.items()}
+        blocks = sum(max(0, head - self._blocks.get(number, 0)) for number, head in heads.items())
         self._eras.refresh()
         trainable = bisect_left(range(self._eras.eras), x=True, key=self._lacks)
         stopped_by = (partition.halted or partition.waiting for partition in partitions.values())
         return MirroredStream(
             stream=self._stream,
             blocks=blocks,
-            bytes=blocks * flows[0].block_bytes,
+            bytes=blocks * flows[0].settled.genesis.recipe.block_bytes,
             eras=self._eras.eras - trainable,
             stored=sum(self._blocks.values()),
             trainable=trainable,
@@ -354,9 +340,13 @@ class CheckpointKeeper:
                 read_stream(self._store, stream),
                 [position for position in positions if position.sequence.stream == stream],
             )
-            for partition in partitions_in(self._store, stream):
-                if partition < len(needed):
-                    self._retire(stream, partition, needed[partition])
+            for partition in [number for number in partitions_in(self._store, stream) if number < len(needed)]:
+                retired = retire(self._store, stream, partition, needed[partition])
+                if retired.segments:
+                    log.info(
+                        "segments retired", stream=stream, partition=partition, segments=retired.segments,
+                        bytes=retired.freed_bytes, first=retired.first,
+                    )  # fmt: skip
         self._said = ""
 
     def _read(self, file: Path) -> Position:
@@ -365,14 +355,6 @@ class CheckpointKeeper:
             self._doubted.add(file)
             log.warning("state without content", file=str(file), reason=UNPINNED)
         return position
-
-    def _retire(self, stream: str, partition: int, below: int) -> None:
-        retired = retire(self._store, stream, partition, below)
-        if retired.segments:
-            log.info(
-                "segments retired", stream=stream, partition=partition, segments=retired.segments,
-                bytes=retired.freed_bytes, first=retired.first,
-            )  # fmt: skip
 
     def _say(self, reason: str) -> None:
         if reason != self._said:
@@ -418,15 +400,12 @@ class Mirror:
         """What only a person can remedy, and blocks that nobody holds, as of the last look."""
         self.behind: list[MirroredStream] = []
         """Each stream, as of the last look."""
-        self._settings = settings
-        self._store = store
-        self._once = once
-        self._progress = progress
+        self._settings, self._store = settings, store
+        self._once, self._progress = once, progress
         self._finder = StreamFinder(names)
         self._keeper = CheckpointKeeper(store.path, keep_from) if keep_from else None
         self._flows: dict[str, list[StreamFlow]] = {}
         self._measures: dict[str, CopyMeasure] = {}
-        self._furthest = FurthestBlocks()
         self._settled: list[Settled] = []
         self._bringer = EraBringer(self._settled, store, lambda _topic: True)
         self._missing: list[str] = []
@@ -502,13 +481,12 @@ class Mirror:
         self._missing = missing
 
     async def _see(self, client: AIOKafkaConsumer) -> None:
-        for flows in self._flows.values():
-            for flow in flows:
-                await self._furthest.look(client, flow)
+        for flow in self._all_flows():
+            await flow.look(client)
         self._take()
 
     def _take(self) -> None:
-        self.behind = [self._measures[name].take(flows, self._furthest.found) for name, flows in self._flows.items()]
+        self.behind = [self._measures[name].take(flows) for name, flows in self._flows.items()]
         self.problems = list(self._bringer.halts.values())
         for flow in self._all_flows():
             self.problems += [problem for tp in flow.topics if (problem := flow.problem(tp))]
@@ -556,13 +534,6 @@ class Mirror:
         return None if any(flow.connected for flow in self._all_flows()) else "no broker is connected"
 
 
-class NewPartitions(NamedTuple):
-    """Partitions of a stream that were not there before."""
-
-    settled: Settled
-    partitions: range
-
-
 class StreamFinder:
     """Finds the streams ``names``, or without names all that are settled on the brokers."""
 
@@ -573,8 +544,8 @@ class StreamFinder:
         self._known: dict[str, Settled] = {}
         self._partitions: dict[str, int] = {}
 
-    async def look(self, client: AIOKafkaConsumer) -> list[NewPartitions]:
-        """Return what is new since the last look; ``client`` is used by nobody else meanwhile."""
+    async def look(self, client: AIOKafkaConsumer) -> list[tuple[Settled, range]]:
+        """Return streams with partitions that are new since the last look; nobody else uses ``client`` meanwhile."""
         cluster = await all_metadata(client)  # one request for topics and partitions
         there = {topic.removeprefix(CONTROL_PREFIX) for topic in cluster.topics() if topic.startswith(CONTROL_PREFIX)}
         self.missing = []
@@ -588,6 +559,6 @@ class StreamFinder:
             count = len(cluster.partitions_for_topic(settled.stream.tokens_topic) or ())
             before = self._partitions.get(name, 0)
             if count > before:
-                found.append(NewPartitions(settled, range(before, count)))
+                found.append((settled, range(before, count)))
                 self._partitions[name] = count
         return found

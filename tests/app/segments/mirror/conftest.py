@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tokenmill.app.segments import following
-from tokenmill.app.segments import mirror as flow_module
-from tokenmill.app.segments import mirror as run_module
+from tokenmill.app.segments import following, mirror
 from tokenmill.app.segments import token_partition as block_appender
 from tokenmill.app.settings import Settings
 from tokenmill.store import Store
@@ -18,9 +16,9 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> MemoryKafka:
     """Return brokers in memory, which all that mirrors speaks to; nothing waits for long."""
     kafka = MemoryKafka()
     kafka.install(monkeypatch)
-    monkeypatch.setattr(flow_module, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(run_module, "CHECK_SECONDS", 0.001)
-    monkeypatch.setattr(run_module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(mirror, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(mirror, "CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(mirror, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr("tokenmill.app.segments.era_bringing.LOOK_SECONDS", 0.001)
     monkeypatch.setattr(block_appender, "COMMIT_SECONDS", 0.0)
     monkeypatch.setattr(following, "GAP_SECONDS", 0.001)

@@ -11,8 +11,8 @@ from aiokafka import TopicPartition
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tests.app.segments.mirror.test_stream_flow import store_has, until
 from tokenmill.app.kafka.control_log import skip_request_record
-from tokenmill.app.segments import mirror as run_module
-from tokenmill.app.segments.mirror import CopyMeasure, FurthestBlocks, Mirror, MirroredStream, StreamFlow
+from tokenmill.app.segments import mirror as mirror_module
+from tokenmill.app.segments.mirror import CopyMeasure, Mirror, MirroredStream, StreamFlow
 from tokenmill.app.segments.store_opening import bring_stream
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
@@ -47,7 +47,7 @@ async def test_the_last_look_is_taken_at_the_end(
     kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However seldom it is looked in between."""
-    monkeypatch.setattr(run_module, "LOOK_SECONDS", 3600)
+    monkeypatch.setattr(mirror_module, "LOOK_SECONDS", 3600)
     stream.send(0, 7)
     mirror = Mirror(settings, store, once=True)
     await mirrored(mirror)
@@ -150,13 +150,13 @@ async def test_a_mirror_is_ready_while_any_stream_is_connected(
     flows[1].connected = True
     assert mirror._why_not_ready() is None
     reached: list[bool] = []
-    monkeypatch.setattr(run_module, "measure", lambda *_, reached: reached_append(reached))
+    monkeypatch.setattr(mirror_module, "measure", lambda *_, reached: reached_append(reached))
 
     def reached_append(value: bool) -> None:  # noqa: FBT001 - as `measure` is called
         reached.append(value)
 
     for since in (None, 5.0):
-        monkeypatch.setattr(run_module, "CONTACT", SimpleNamespace(away_since=since))
+        monkeypatch.setattr(mirror_module, "CONTACT", SimpleNamespace(away_since=since))
         mirror._measure()
     assert reached == [True, False]
 
@@ -166,7 +166,7 @@ async def test_what_is_behind_is_measured(
 ) -> None:
     """For each stream: blocks, their bytes, eras; a missing name is said once for as long as it is missing."""
     said: list[Any] = []
-    monkeypatch.setattr(run_module.log, "warning", lambda event, **more: said.append((event, more)), raising=False)
+    monkeypatch.setattr(mirror_module.log, "warning", lambda event, **more: said.append((event, more)), raising=False)
     stream.send(0, 3)
     mirror = Mirror(settings, store, [stream.stream.name, "other"])
     async with kafka.consumer(settings) as client, asyncio.TaskGroup() as group:
@@ -207,28 +207,28 @@ async def test_a_measure_keeps_what_a_partition_had_while_it_starts_anew(
     def partition(block: int | None, **why: str) -> Any:
         return SimpleNamespace(status=lambda: {"block": block}, halted=why.get("halted"), waiting=why.get("waiting"))
 
-    heads = dict(zip(flow.topics, (8, 6), strict=True))
+    flow.heads = dict(zip(flow.topics, (8, 6), strict=True))
     expected = [((2, 0), 12, 1), ((4, 2), 8, 1), ((4, 3), 7, 2), ((6, 3), 5, 3), ((None, None), 5, 3), ((9, 6), 0, 4)]
     for blocks, behind, trainable in expected:
         flow.partitions = {tp: partition(block) for tp, block in zip(flow.topics, blocks, strict=True)}
-        found = measure.take([flow], heads)
+        found = measure.take([flow])
         assert (found.blocks, found.trainable, found.eras) == (behind, trainable, 4 - trainable)
         assert found.stopped_by == ()
     flow.partitions = dict(zip(flow.topics, (partition(1, halted="a"), partition(1, waiting="b")), strict=True))
-    assert measure.take([flow], heads).stopped_by == ("a", "b")
+    assert measure.take([flow]).stopped_by == ("a", "b")
 
 
 async def test_another_streams_message_is_no_head(
     kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
 ) -> None:
     """Nor is what is no message; an empty partition is not read."""
-    flow, heads = StreamFlow(settings, store, stream.settled, range(2)), FurthestBlocks()
+    flow = StreamFlow(settings, store, stream.settled, range(2))
     other = MemoryStream(MemoryKafka(), settings.model_copy(update={"sequence_length": 4}), [3])
     kafka.send(flow.topics[0].topic, 0, other.messages[0])
     async with kafka.consumer(settings) as client:
-        await heads.look(client, flow)
-        assert heads.found == {}
+        await flow.look(client)
+        assert flow.heads == {}
         kafka.append(flow.topics[0].topic, flow.topics[0].partition, b"foreign")
-        await heads.look(client, flow)
-        assert heads.found == {}
+        await flow.look(client)
+        assert flow.heads == {}
         assert {tp for tp, _ in client.seeks} == {flow.topics[0]}

@@ -9,8 +9,8 @@ from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tokenmill.app.kafka.cluster import NO_LEADER
-from tokenmill.app.segments import mirror as flow_module
-from tokenmill.app.segments.mirror import CopyMeasure, FurthestBlocks, Mirror, StreamFinder, StreamFlow
+from tokenmill.app.segments import mirror as mirror_module
+from tokenmill.app.segments.mirror import CopyMeasure, Mirror, StreamFinder, StreamFlow
 from tokenmill.app.segments.store_opening import bring_stream
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.settings import Settings
@@ -166,7 +166,7 @@ async def test_what_passes_is_started_over(
         await real_sleep(0)
 
     monkeypatch.setattr(flow, "_run", fails)
-    monkeypatch.setattr(flow_module, "FIRST_PAUSE", 2.0)
+    monkeypatch.setattr(mirror_module, "FIRST_PAUSE", 2.0)
     monkeypatch.setattr("tokenmill.app.segments.mirror.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await flow.run()
@@ -347,12 +347,12 @@ async def test_a_named_stream_is_the_only_one(
     MemoryStream(kafka, settings.model_copy(update={"stream_suffix": "-v2"}), [1])
     async with kafka.consumer(settings) as client:
         finder = StreamFinder([stream.stream.name, "missing"])
-        (found,) = await finder.look(client)
-        assert (found.settled.stream, found.partitions, finder.missing) == (stream.stream, range(2), ["missing"])
+        ((settled, partitions),) = await finder.look(client)
+        assert (settled.stream, partitions, finder.missing) == (stream.stream, range(2), ["missing"])
         assert await finder.look(client) == []
         kafka.logs[TopicPartition(stream.stream.tokens_topic, 2)] = []
-        (more,) = await finder.look(client)
-        assert more.partitions == range(2, 3)
+        ((_, partitions),) = await finder.look(client)
+        assert partitions == range(2, 3)
         every = StreamFinder()
         assert len(await every.look(client)) == 2
         assert every.missing == []
@@ -364,19 +364,19 @@ async def test_what_a_store_lacks_is_counted(
     """By the last message of each partition, which is read only where something is new that the flow has not read."""
     await bring_stream(store, stream.settled)
     stream.send(0, 3)
-    flow, heads = StreamFlow(settings, store, stream.settled, range(2)), FurthestBlocks()
+    flow = StreamFlow(settings, store, stream.settled, range(2))
     measure = CopyMeasure(store.path, stream.stream.name)
     async with kafka.consumer(settings) as client:
-        await heads.look(client, flow)
-        assert heads.found == {flow.topics[0]: 3}
-        found = measure.take([flow], heads.found)
+        await flow.look(client)
+        assert flow.heads == {flow.topics[0]: 3}
+        found = measure.take([flow])
         assert (found.blocks, found.bytes, found.stored) == (3, 3 * stream.recipe.block_bytes, 0)
         looks = len(client.seeks)
-        await heads.look(client, flow)
+        await flow.look(client)
         assert len(client.seeks) == looks
         stream.send(0, 2, first=1)  # a late writer's message does not lower the head
         stream.send(1, 2)
         flow.reached[flow.topics[1]] = 2
-        await heads.look(client, flow)
-        assert heads.found == {flow.topics[0]: 3}
+        await flow.look(client)
+        assert flow.heads == {flow.topics[0]: 3}
         assert {tp for tp, _ in client.seeks[looks:]} == {flow.topics[0]}
