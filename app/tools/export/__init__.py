@@ -1,7 +1,6 @@
 """Sealed segments in formats of others: `export` writes what a folder lacks; a format is a class in `formats`.
 
-`rows` are the blocks or documents of a segment. `arrow_files`, `lance_files`, `shards` and `flat_files` write them. The
-`folder` knows which segments are there.
+`rows` are the blocks or documents of a segment. The `folder` knows which segments are there.
 """
 
 from .exporting import Exported, export

@@ -3,7 +3,7 @@
 They are the sealed ones; of a stream that has ended, those up to its end, the last one cut there, sealed or not.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -48,10 +48,11 @@ class Exported:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
+        rows_written = sum(file.rows for one in self.written for file in _once_a_row(one.files))
         return {
             "folder": str(self.folder),
             "segments_written": len(self.written),
-            "rows_written": sum(file.rows for one in self.written for file in _once_a_row(one.files)),
+            "rows_written": rows_written,
             "files": len(self.files),
             "rows": self.rows,
             "tokens": self.tokens,
@@ -59,14 +60,9 @@ class Exported:
         }
 
 
-def _once_a_row(files: Sequence[ExportedFile]) -> Iterator[ExportedFile]:
-    """Yield the files that have rows of their own: of several with one name and other suffixes, the first."""
-    seen = set()
-    for file in files:
-        stem = file.name.rpartition(".")[0]
-        if stem not in seen:
-            seen.add(stem)
-            yield file
+def _once_a_row(files: Sequence[ExportedFile]) -> Iterable[ExportedFile]:
+    """Return the files that have rows of their own: of several with one name and other suffixes, one."""
+    return {file.name.rpartition(".")[0]: file for file in files}.values()
 
 
 class _Segment(NamedTuple):
@@ -101,22 +97,35 @@ def export(
         for partition in partitions_in(store, stream)
     }
     if not any(segments.values()):
+        most = max((open_partition(store, stream, partition).blocks for partition in segments), default=0)
         raise InputError(
             f"{stream} has no sealed segment in {store} yet: a segment has {info.segment_blocks} blocks "
-            f"(segment_blocks), and the fullest partition here has {_blocks(store, stream, list(segments))}. Wait for "
-            "more, close the stream (then all of it is exported), or use a stream with smaller segments"
+            f"(segment_blocks), and the fullest partition here has {most}. Wait for more, close the stream (then all "
+            "of it is exported), or use a stream with smaller segments"
         )
     shape = RowShape.of(info, what)
     writer = BY_NAME[to](out.absolute(), shape)
-    with ExportFolder(out, _made_of(info, to, what)) as folder, blaming_export(out):
+    made_of = LATER_FILES.get(to, {}) | {
+        "stream": stream,
+        "fingerprint": info.fingerprint.hex(),
+        "segment_blocks": info.segment_blocks,
+        "block_tokens": info.block_tokens,
+        "dtype": info.dtype.name,
+        "to": to,
+        "what": what,
+    }
+    with ExportFolder(out, made_of) as folder, blaming_export(out):
         known = folder.segments()
-        _require_same_chain(known, segments, store, out)
-        todo = [
-            (partition, one)
-            for partition, found in segments.items()
-            for one in found
-            if (partition, one.first) not in known
-        ]
+        todo = []
+        for partition, one in ((partition, one) for partition, found in segments.items() for one in found):
+            written = known.get((partition, one.first))
+            if written is None:
+                todo.append((partition, one))
+            elif written.chain_after != one.chain_after:
+                raise InputError(
+                    f"{out} holds the segment at block {one.first} of partition {partition} with other blocks than "
+                    f"{store}: they are copies of two streams with one name and recipe. Name a new folder with --out"
+                )
         result = Exported(folder.path)
         for partition, one in todo:
             end = ends[partition].stop if partition < len(ends) else None
@@ -133,19 +142,6 @@ def export(
         result.files = content.files
         writer.index(content)
     return result
-
-
-def _made_of(info: StreamInfo, to: FormatChoice, what: What) -> dict[str, Any]:
-    """Return what decides the files of an export."""
-    return LATER_FILES.get(to, {}) | {
-        "stream": info.name,
-        "fingerprint": info.fingerprint.hex(),
-        "segment_blocks": info.segment_blocks,
-        "block_tokens": info.block_tokens,
-        "dtype": info.dtype.name,
-        "to": to,
-        "what": what,
-    }
 
 
 def _segments(store: Path, info: StreamInfo, partition: int, end: EraRange | None) -> list[_Segment]:
@@ -176,21 +172,3 @@ def _write(
     segment = ExportedSegment(reader.partition, first, chain_after, ())
     begin = next(rows, None)  # a document may be longer than a segment: none begins there then
     return segment if begin is None else replace(segment, files=tuple(writer.write(segment.name, chain([begin], rows))))
-
-
-def _require_same_chain(
-    known: dict[tuple[int, int], ExportedSegment], segments: dict[int, list[_Segment]], store: Path, out: Path
-) -> None:
-    for partition, found in segments.items():
-        for one in found:
-            segment = known.get((partition, one.first))
-            if segment is not None and segment.chain_after != one.chain_after:
-                raise InputError(
-                    f"{out} holds the segment at block {one.first} of partition {partition} with other blocks "
-                    f"than {store}: they are copies of two streams with one name and recipe. Name a new folder with "
-                    "--out"
-                )
-
-
-def _blocks(store: Path, stream: str, partitions: list[int]) -> int:
-    return max((open_partition(store, stream, partition).blocks for partition in partitions), default=0)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple, Self
 
 import xxhash
@@ -65,14 +64,12 @@ class ExportContent(NamedTuple):
 
 
 class ExportFolder:
-    """A folder that this process may add files to, until `close`."""
+    """A folder that this process may add files to, until the block's end."""
 
     def __init__(self, path: Path, made_of: Mapping[str, Any]) -> None:
         """Open the folder of an export, or begin one in a folder that is new or empty.
 
-        Args:
-            path: the folder.
-            made_of: stream and options, which decide the files; JSON types.
+        ``made_of``: stream and options, which decide the files; JSON types.
 
         Raises:
             InputError: the folder holds something else, or an export of another stream or with other options.
@@ -84,13 +81,13 @@ class ExportFolder:
         self._state = self.path / STATE_FOLDER
         self._made_of = made_of
         with blaming_export(self.path), ExitStack() as locks:
-            self._require_ours(made_of)
+            self._require_ours()
             self._state.mkdir(parents=True, exist_ok=True)
             locks.enter_context(PartitionLock(self._state))
             if not (self._state / EXPORT_FILE).exists():
                 put_file(self._state / EXPORT_FILE, canonical_json({"format": FORMAT, **made_of}) + b"\n")
             sync_way_to(self._state)
-            self._require_ours(made_of)  # another process may have been quicker
+            self._require_ours()  # another process may have been quicker
             for left in (*self.path.rglob(f".*{TEMPORARY}"), *self._state.glob(f"*{TEMPORARY}")):
                 left.unlink()  # of a run that was killed
             self._locks = locks.pop_all()
@@ -98,9 +95,7 @@ class ExportFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._locks.close()
 
     def segments(self) -> dict[tuple[int, int], ExportedSegment]:
@@ -110,11 +105,8 @@ class ExportFolder:
             InputError: a list of files was changed, or a file that it names is missing or has another length.
 
         """
-        found = {}
-        for file in self._state.glob("*-*.json"):
-            segment = self._read(file)
-            found[segment.partition, segment.first] = segment
-        return dict(sorted(found.items()))
+        found = map(self._read, self._state.glob("*-*.json"))
+        return dict(sorted(((segment.partition, segment.first), segment) for segment in found))
 
     def add(self, segment: ExportedSegment) -> None:
         """Note that all files of a segment are in their places; on return this is durable."""
@@ -129,7 +121,7 @@ class ExportFolder:
         identity = xxhash.xxh3_64_hexdigest(canonical_json([dict(self._made_of), chains]))
         return ExportContent([file for segment in ordered for file in segment.files], identity)
 
-    def _require_ours(self, made_of: Mapping[str, Any]) -> None:
+    def _require_ours(self) -> None:
         file = self._state / EXPORT_FILE
         try:
             known = read_json_file(file)
@@ -142,7 +134,7 @@ class ExportFolder:
             return
         except ValueError as error:
             raise InputError(f"{file} is not JSON ({error}): name a new folder with --out") from error
-        wanted = {"format": FORMAT, **made_of}
+        wanted = {"format": FORMAT, **self._made_of}
         if known != wanted:
             have = known if isinstance(known, dict) else {}
             names = [name for name in wanted if have.get(name) != wanted[name]]

@@ -1,33 +1,409 @@
-"""What every format of an export promises, and which formats there are."""
+"""The formats of an export: what each promises, tables, Lance, shards, and tokens alone."""
 
-from collections.abc import Callable, Iterator
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal, Protocol, get_args
+from struct import Struct
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, Final, Literal, get_args
 
-from .arrow_files import ArrowFiles, HuggingFaceFiles, ParquetFiles
-from .flat_files import MegatronFiles, NanoGptFiles
-from .folder import ExportContent, ExportedFile
-from .lance_files import LanceFiles
+import numpy as np
+import orjson
+
+from tokenmill.store.sealing import index_of_lengths
+
+from ...sources.items import library
+from .folder import ExportContent, ExportedFile, hidden, new_file, put_index
 from .rows import ExportRows, RowShape
-from .shards import LitDataShards, MosaicShards
-
-FormatChoice = Literal["parquet", "arrow", "lance", "hf", "mds", "litdata", "megatron", "nanogpt"]
-FORMATS: Final = get_args(FormatChoice)
 
 
-class ExportFormat(Protocol):
-    """A way to write rows; another format is a class with these, and a line in `BY_NAME`."""
+class ExportFormat:
+    """A way to write rows into the folder ``out``; another format is a class like this, and a line in `BY_NAME`."""
+
+    def __init__(self, out: Path, shape: RowShape) -> None:
+        self.out = out
+        self.shape = shape
 
     def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
         """Write the files of one segment, whose names begin with ``name``; on return their content is durable.
 
         Names and content are a function of ``name`` and the rows. There is one chunk of rows at least.
         """
+        raise NotImplementedError
 
     def index(self, content: ExportContent) -> None:
         """Write what names all files of the folder, where the format has such; atomic, and durable on return."""
 
 
+_ABOUT: Final = ("id", "fields")
+
+
+def _text(value: Any) -> str | None:
+    """Return an id as text and fields as JSON; None for those that are not there."""
+    if isinstance(value, dict):
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if value else None
+    return None if value is None else str(value)
+
+
+class _Tables(ExportFormat):
+    """Files of record batches, one file for each segment, with a batch for each chunk of rows.
+
+    A block's column ``tokens`` is a list of fixed size, a document's one of any; ``documents`` of a block are structs.
+    An id that is a number becomes its decimal spelling, and fields are JSON.
+    """
+
+    suffix: str
+    extra = "export"
+    """That brings what it needs."""
+
+    def __init__(self, out: Path, shape: RowShape) -> None:
+        """Load pyarrow. Raises InputError where it is not installed."""
+        super().__init__(out, shape)
+        self._arrow = arrow = library("pyarrow", self.extra, "this export")
+        value = arrow.from_numpy_dtype(shape.dtype.newbyteorder("="))
+        tokens = arrow.list_(value) if shape.block_tokens is None else arrow.list_(value, shape.block_tokens)
+        about = [(name, arrow.string()) for name in _ABOUT]
+        piece = [("start", arrow.int32()), ("stop", arrow.int32()), ("offset", arrow.int64())]
+        piece += [("position", arrow.int64()), *about]
+        more = about if shape.what == "documents" else [("documents", arrow.list_(arrow.struct(piece)))]
+        self.schema = arrow.schema(
+            [("tokens", tokens), ("partition", arrow.int32()), (shape.number, arrow.int64()), *more]
+        )
+
+    def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
+        """Write the file of a segment."""
+        path = self.out / f"{name}.{self.suffix}"
+        with new_file(path) as file, self.open(file) as writer:
+            written = self.fill(writer, rows)
+        return [ExportedFile(path.name, *written, path.stat().st_size)]
+
+    def open(self, file: BinaryIO) -> Any:
+        """Return the library's writer, a context manager."""
+        raise NotImplementedError
+
+    def fill(self, writer: Any, rows: Iterator[ExportRows]) -> tuple[int, int]:
+        """Write all rows; return how many they are, and their tokens."""
+        count = tokens = 0
+        for chunk in rows:
+            writer.write_batch(self._batch(chunk))
+            count, tokens = count + len(chunk), tokens + len(chunk.tokens)
+        return count, tokens
+
+    def _batch(self, rows: ExportRows) -> Any:
+        """Return rows as a record batch; the tokens are not copied, unless there are more than 2³¹ of them."""
+        arrow, values = self._arrow, self._arrow.array(rows.tokens)
+        if self.shape.block_tokens is None:
+            offsets = [0, *rows.lengths.cumsum().tolist()]
+            tokens = arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), values)
+        else:
+            tokens = arrow.FixedSizeListArray.from_arrays(values, self.shape.block_tokens)
+        columns = [tokens, arrow.array([rows.partition] * len(rows), arrow.int32()), arrow.array(rows.numbers)]
+        if self.shape.what == "documents":
+            columns += [arrow.array([_text(one[name]) for one in rows.about], arrow.string()) for name in _ABOUT]
+        else:
+            spelled = [[piece | {name: _text(piece[name]) for name in _ABOUT} for piece in one] for one in rows.about]
+            columns.append(arrow.array(spelled, self.schema.field("documents").type))
+        return arrow.record_batch(columns, schema=self.schema)
+
+
+class ParquetFiles(_Tables):
+    """Parquet, compressed with zstd; a row group for each chunk of rows."""
+
+    suffix = "parquet"
+
+    def open(self, file: BinaryIO) -> Any:
+        """Return a writer of Parquet."""
+        return library("pyarrow.parquet", self.extra, "Parquet").ParquetWriter(file, self.schema, compression="zstd")
+
+
+class ArrowFiles(_Tables):
+    """Arrow's file format (IPC), which is mapped into memory as it is."""
+
+    suffix = "arrow"
+
+    def open(self, file: BinaryIO) -> Any:
+        """Return a writer of Arrow files."""
+        return library("pyarrow.ipc", self.extra, "Arrow").new_file(file, self.schema)
+
+
+class HuggingFaceFiles(_Tables):
+    """What ``datasets.load_from_disk`` reads: streams of Arrow (IPC), and two files that describe them."""
+
+    suffix = "arrow"
+
+    def open(self, file: BinaryIO) -> Any:
+        """Return a writer of Arrow streams."""
+        return library("pyarrow.ipc", self.extra, "data sets of Hugging Face").new_stream(file, self.schema)
+
+    def index(self, content: ExportContent) -> None:
+        """Write ``dataset_info.json``, in which the library finds the columns' types by itself, and ``state.json``."""
+        state: dict[str, Any] = {
+            "_data_files": [{"filename": file.name} for file in content.files],
+            "_fingerprint": content.identity,
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": None,
+        }
+        put_index(self.out / "dataset_info.json", json.dumps({"citation": "", "description": ""}).encode())
+        put_index(self.out / "state.json", json.dumps(state, indent=2).encode())
+
+
+_LANCE: Final = "2.2"
+"""Version of Lance's data files: all of a data set have the same."""
+_DATA: Final = "data"
+"""Folder of the data files in a Lance data set."""
+
+
+class LanceFiles(_Tables):
+    """A Lance data set: a file and a fragment for each segment, and a version of the data set for each run.
+
+    Lance's own writer writes the files; their names are ours, and a version names those that are whole.
+    """
+
+    extra = "lance"
+
+    def __init__(self, out: Path, shape: RowShape) -> None:
+        """Load Lance. Raises InputError where it is not installed."""
+        self._lance = library("lance", self.extra, "a Lance data set")
+        self._file = library("lance.file", self.extra, "a Lance data set")
+        super().__init__(out, shape)
+
+    def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
+        """Write the data file of a segment; no version names it yet."""
+        path = self.out / _DATA / f"{name}.lance"
+        path.parent.mkdir(exist_ok=True)
+        temporary = hidden(path)
+        with self._file.LanceFileWriter(str(temporary), self.schema, version=_LANCE) as writer:
+            written = self.fill(writer, rows)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        return [ExportedFile(f"{_DATA}/{path.name}", *written, path.stat().st_size)]
+
+    def index(self, content: ExportContent) -> None:
+        """Commit a version with the files that the one before lacks: rows keep their numbers, new ones come behind."""
+        opened = self._opened()
+        known = {file.path for fragment in opened.get_fragments() for file in fragment.data_files()}
+        new = [file for file in content.files if file.name.removeprefix(f"{_DATA}/") not in known]
+        if not new:
+            return
+        like = self._fragment(self.out / new[0].name)
+        append = self._lance.LanceOperation.Append([_renamed(like, file) for file in new])
+        self._lance.LanceDataset.commit(str(self.out), append, read_version=opened.version)
+
+    def _fragment(self, file: Path) -> Any:
+        """Return how Lance itself describes a file of this schema: its numbers of fields and columns."""
+        row = self._file.LanceFileReader(str(file)).read_range(0, 1).to_table()
+        with TemporaryDirectory() as folder:
+            (fragment,) = self._lance.fragment.write_fragments(row, folder, mode="create", data_storage_version=_LANCE)
+        return fragment
+
+    def _opened(self) -> Any:
+        try:
+            return self._lance.dataset(str(self.out))
+        except ValueError:  # there is none yet
+            empty = self.schema.empty_table()
+            return self._lance.write_dataset(empty, str(self.out), data_storage_version=_LANCE)
+
+
+def _renamed(fragment: Any, file: ExportedFile) -> Any:
+    """Return the description of another file, of the same schema."""
+    (data,) = fragment.files
+    path, major, minor = file.name.removeprefix(f"{_DATA}/"), data.file_major_version, data.file_minor_version
+    described = type(data)(path, data.fields, data.column_indices, major, minor, file.size)
+    return replace(fragment, files=[described], physical_rows=file.rows)
+
+
+_INDEX: Final = "index.json"
+_I8: Final = Struct("<q")
+
+
+class _Shards(ExportFormat):
+    """A file for each chunk of rows: ``<segment>-<number of the chunk>.<suffix>``.
+
+    Those of mosaicml-streaming and of litData are rows of bytes behind a table of 32-bit offsets, and an
+    ``index.json``. They are written here and not by these libraries, which write an index once, under names of their
+    own, and need torch and other versions of numpy.
+    """
+
+    suffix: str
+
+    def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
+        """Write the shards of a segment."""
+        files = []
+        for number, chunk in enumerate(rows):
+            path = self.out / f"{name}-{number:03d}.{self.suffix}"
+            encoded = list(map(b"".join, self.encoded(chunk)))
+            header = self.header(chunk)
+            sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+            begin = 4 * (len(encoded) + 2) + len(header)
+            offsets = begin + np.concatenate([[0], np.cumsum(sizes)])
+            with new_file(path) as file:
+                file.write(np.array([len(encoded), *offsets], "<u4").tobytes() + header)
+                file.writelines(encoded)
+            files.append(ExportedFile(path.name, len(chunk), len(chunk.tokens), path.stat().st_size))
+        return files
+
+    def encoded(self, rows: ExportRows) -> Iterator[Sequence[bytes]]:
+        """Yield the parts of each row."""
+        raise NotImplementedError
+
+    def header(self, rows: ExportRows) -> bytes:
+        """Return what is between the offsets and the rows."""
+        raise NotImplementedError
+
+
+class MosaicShards(_Shards):
+    """MDS, as `streaming.StreamingDataset` reads it: ``tokens`` as an array, ``document`` or ``documents`` as JSON."""
+
+    suffix = "mds"
+
+    def __init__(self, out: Path, shape: RowShape) -> None:
+        """Settle the columns, which the format has in the order of their names."""
+        super().__init__(out, shape)
+        dtype = f"ndarray:{shape.dtype.name}"
+        tokens: tuple[str, int | None] = (dtype, None)
+        if shape.block_tokens is not None:
+            tokens = (f"{dtype}:{shape.block_tokens}", shape.block_tokens * shape.dtype.itemsize)
+        columns: dict[str, tuple[str, int | None]] = {shape.about: ("json", None), shape.number: ("int", 8)}
+        columns |= {"partition": ("int", 8), "tokens": tokens}
+        self._names = sorted(columns)
+        self._config = {
+            "version": 2,
+            "format": "mds",
+            "compression": None,
+            "hashes": [],
+            "size_limit": None,
+            "column_names": self._names,
+            "column_encodings": [columns[name][0] for name in self._names],
+            "column_sizes": [columns[name][1] for name in self._names],
+        }
+        self._dynamic = [name for name in self._names if columns[name][1] is None]
+
+    def header(self, rows: ExportRows) -> bytes:  # noqa: ARG002 - the columns are those of all rows
+        """Return the columns, as JSON."""
+        return json.dumps(self._config, sort_keys=True).encode()
+
+    def encoded(self, rows: ExportRows) -> Iterator[Sequence[bytes]]:
+        """Yield the sizes of the columns that have none of their own, and all columns."""
+        for number, tokens, about in zip(rows.numbers, rows.pieces, rows.about, strict=True):
+            values = {
+                self.shape.about: orjson.dumps(about),
+                self.shape.number: _I8.pack(number),
+                "partition": _I8.pack(rows.partition),
+                "tokens": (b"" if self.shape.block_tokens else _shape_of(len(tokens))) + tokens.tobytes(),
+            }
+            sizes = np.array([len(values[name]) for name in self._dynamic], "<u4")
+            yield sizes.tobytes(), *(values[name] for name in self._names)
+
+    def index(self, content: ExportContent) -> None:
+        """Write ``index.json``, with all shards."""
+        shards = [
+            {
+                **self._config,
+                "raw_data": {"basename": file.name, "bytes": file.size, "hashes": {}},
+                "samples": file.rows,
+                "zip_data": None,
+            }
+            for file in content.files
+        ]
+        put_index(self.out / _INDEX, json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode())
+
+
+def _shape_of(length: int) -> bytes:
+    """Return how MDS spells the shape of an array of one dimension: ndim and width of the length, then the length."""
+    code, dtype = next((c, d) for c, d in enumerate(("<u1", "<u2", "<u4", "<u8")) if length <= np.iinfo(d).max)
+    return bytes([1 << 2 | code]) + np.array([length], dtype).tobytes()
+
+
+_LITDATA: Final = {"uint8": 4, "uint16": 5, "uint32": 6}
+"""litData's numbers of dtypes (``litdata.constants``)."""
+
+
+class LitDataShards(_Shards):
+    """What `litdata.StreamingDataset` reads: rows are dicts with ``tokens`` as an array, and ids and fields as JSON.
+
+    All tokens are in front of the rows once more, back to back: so litData's ``TokensLoader``, which wants no more than
+    that, reads the same files.
+    """
+
+    suffix = "bin"
+
+    def header(self, rows: ExportRows) -> bytes:
+        """Return the tokens."""
+        return rows.tokens.tobytes()
+
+    def encoded(self, rows: ExportRows) -> Iterator[Sequence[bytes]]:
+        """Yield the sizes of all values, and the values."""
+        for number, tokens, about in zip(rows.numbers, rows.pieces, rows.about, strict=True):
+            values = [tokens.tobytes(), _I8.pack(rows.partition), _I8.pack(number), orjson.dumps(about)]
+            yield np.array(list(map(len, values)), "<u4").tobytes(), *values
+
+    def index(self, content: ExportContent) -> None:
+        """Write ``index.json``, with all shards."""
+        names = ["tokens", "partition", self.shape.number, self.shape.about]
+        leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+        spec = {"type": "builtins.dict", "context": json.dumps(names), "children_spec": [leaf] * len(names)}
+        config = {
+            "chunk_bytes": None,
+            "chunk_size": None,
+            "compression": None,
+            "data_format": [f"no_header_numpy:{_LITDATA[self.shape.dtype.name]}", "int", "int", "str"],
+            "data_spec": json.dumps([1, spec]),
+            "encryption": None,
+        }
+        chunks = [
+            {"chunk_bytes": file.size, "chunk_size": file.rows, "dim": file.tokens, "filename": file.name}
+            for file in content.files
+        ]
+        found = {"chunks": chunks, "config": config, "updated_at": content.identity}  # by which copies are kept or not
+        put_index(self.out / _INDEX, json.dumps(found, sort_keys=True).encode())
+
+
+class NanoGptFiles(ExportFormat):
+    """``<segment>.bin``: tokens, little-endian; and ``<segment>.jsonl``, with a line for each row and what it is."""
+
+    def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
+        """Write the files of a segment."""
+        return self.with_lengths(name, rows)[0]
+
+    def with_lengths(self, name: str, rows: Iterator[ExportRows]) -> tuple[list[ExportedFile], "np.ndarray[Any, Any]"]:
+        """Write the files of a segment; return the lengths of its rows as well."""
+        found = []
+        bin_path, line_path = self.out / f"{name}.bin", self.out / f"{name}.jsonl"
+        with new_file(bin_path) as tokens, new_file(line_path) as lines:
+            for chunk in rows:
+                tokens.write(chunk.tokens.data)
+                lines.writelines(self._lines(chunk))
+                found.append(chunk.lengths)
+        lengths = np.concatenate(found)
+        count, total = len(lengths), int(lengths.sum())
+        return [ExportedFile(p.name, count, total, p.stat().st_size) for p in (bin_path, line_path)], lengths
+
+    def _lines(self, rows: ExportRows) -> Iterator[bytes]:
+        for number, length, one in zip(rows.numbers, rows.lengths.tolist(), rows.about, strict=True):
+            line = {"partition": rows.partition, self.shape.number: number, "tokens": length, self.shape.about: one}
+            yield orjson.dumps(line) + b"\n"
+
+
+class MegatronFiles(NanoGptFiles):
+    """The same, and ``<segment>.idx``: ``<segment>`` is an `IndexedDataset`, whose sequences are the rows."""
+
+    def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
+        """Write the files of a segment."""
+        files, lengths = self.with_lengths(name, rows)
+        path = self.out / f"{name}.idx"
+        with new_file(path) as file:
+            file.write(index_of_lengths(lengths, self.shape.dtype))
+        return [*files, ExportedFile(path.name, files[0].rows, files[0].tokens, path.stat().st_size)]
+
+
+FormatChoice = Literal["parquet", "arrow", "lance", "hf", "mds", "litdata", "megatron", "nanogpt"]
+FORMATS: Final = get_args(FormatChoice)
 LATER_FILES: Final[dict[FormatChoice, dict[str, int]]] = {"litdata": {"format": 2}}
 """Formats whose files are other ones than those of `app.tools.export.folder.FORMAT`: to a folder of one kind, none of
 the other are added."""

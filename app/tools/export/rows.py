@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -37,6 +38,11 @@ class RowShape:
         """  # noqa: D205 - one sentence
         return "block" if self.what == "blocks" else "offset"
 
+    @property
+    def about(self) -> str:
+        """Name of what `ExportRows.about` has of a row."""
+        return "document" if self.what == "documents" else "documents"
+
 
 @dataclass(frozen=True, slots=True)
 class ExportRows:
@@ -57,11 +63,13 @@ class ExportRows:
         return len(self.numbers)
 
     @property
-    def pieces(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+    def pieces(self) -> list[npt.NDArray[np.unsignedinteger]]:
         """The tokens of each row: views."""
-        stops = np.cumsum(self.lengths)
-        for start, stop in zip((stops - self.lengths).tolist(), stops.tolist(), strict=True):
-            yield self.tokens[start:stop]
+        return np.split(self.tokens, np.cumsum(self.lengths)[:-1])
+
+
+_PIECE: Final = ("start", "stop", "offset", "position", "id", "fields")
+_values: Final = attrgetter(*_PIECE)
 
 
 def block_rows(reader: PartitionReader, first: int, stop: int) -> Iterator[ExportRows]:
@@ -80,22 +88,11 @@ def block_rows(reader: PartitionReader, first: int, stop: int) -> Iterator[Expor
             numbers=numbers.tolist(),
             lengths=np.full(len(numbers), reader.block_tokens),
             tokens=part.tokens[part.rows[0] : part.rows[-1] + 1].reshape(-1),
-            about=[_pieces(reader, number) for number in numbers.tolist()],
+            about=[
+                [dict(zip(_PIECE, _values(piece), strict=True)) for piece in reader.documents(number)]
+                for number in numbers.tolist()
+            ],
         )
-
-
-def _pieces(reader: PartitionReader, number: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "start": piece.start,
-            "stop": piece.stop,
-            "offset": piece.offset,
-            "position": piece.position,
-            "id": piece.id,
-            "fields": dict(piece.fields),
-        }
-        for piece in reader.documents(number)
-    ]
 
 
 def document_rows(reader: PartitionReader, index: DocumentIndex, count: int) -> Iterator[ExportRows]:
@@ -130,5 +127,5 @@ def _documents(reader: PartitionReader, index: DocumentIndex, documents: npt.NDA
         numbers=[piece.offset for piece in first_pieces],
         lengths=index.lengths[documents].astype(np.int64),
         tokens=np.concatenate(parts),
-        about=[{"id": piece.id, "fields": dict(piece.fields)} for piece in first_pieces],
+        about=[{"id": piece.id, "fields": piece.fields} for piece in first_pieces],
     )
