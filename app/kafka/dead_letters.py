@@ -14,7 +14,9 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from tokenmill.records import SourceRecord
 
 PREFIX: Final = "tokenmill.dead-letter."
 MAX_DETAIL_BYTES: Final = 1024
@@ -71,25 +73,6 @@ class SourcePlace(NamedTuple):
 
 
 Place: TypeAlias = RecordPlace | SourcePlace
-
-
-class KafkaRecord(Protocol):
-    """A record as a Kafka client gives it."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Its key."""
-        ...
-
-    @property
-    def value(self) -> bytes | None:
-        """Its value."""
-        ...
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """Name and value of each header."""
-        ...
 
 
 class LetterTopic(NamedTuple):
@@ -240,7 +223,7 @@ def _about_cut(name: str, content: bytes | None, kept: bytes | None) -> list[tup
     return [(f"{PREFIX}{name}-bytes", size), (f"{PREFIX}{name}-sha256", digest)]
 
 
-def decode_dead_letter(record: KafkaRecord) -> DeadLetter | None:
+def decode_dead_letter(record: SourceRecord) -> DeadLetter | None:
     """Return the dead letter in a record; None if TokenMill did not write it.
 
     Our headers come first: an original one may have the same name.

@@ -125,7 +125,8 @@ class World:
 
     def letters(self, partition: int) -> list[SourcePlace]:
         """Return the places of dead letters."""
-        found = [decode_dead_letter(record) for record in self.kafka.logs[TopicPartition(DEAD, partition)].records]
+        records: Any = self.kafka.logs[TopicPartition(DEAD, partition)].records
+        found = [decode_dead_letter(record) for record in records]
         return [one.place for one in found if one is not None and isinstance(one.place, SourcePlace)]
 
 
