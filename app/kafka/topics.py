@@ -1,7 +1,7 @@
 """The topics that the settings need: what they must be, made where they are missing, checked where they are there."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
@@ -300,17 +300,14 @@ async def ensure_produced(settings: Settings, raw_topic: str) -> None:
         ) from error
 
 
-async def check_topics(settings: Settings) -> list[Problem]:
-    """Return what is wrong with the topics that the settings need; nothing is changed.
+async def check_topics(settings: Settings, needed: Sequence[NeededTopic] | None = None) -> list[Problem]:
+    """Return what is wrong with the topics that the settings need, or those ``needed``; nothing is changed.
 
     Raises:
         BrokerError: no broker answers.
 
     """
-    return await _problems(settings, needed_topics(settings))
-
-
-async def _problems(settings: Settings, needed: list[NeededTopic]) -> list[Problem]:
+    needed = needed_topics(settings) if needed is None else needed
     existing = await described(settings, [topic.name for topic in needed])
     return [problem for topic in needed for problem in find_problems(topic, existing)]
 
@@ -331,7 +328,7 @@ async def require_topics(settings: Settings) -> list[Problem]:
 
 async def _require(settings: Settings) -> list[Problem]:
     needed = [topic for topic in needed_topics(settings) if topic.kind != "produced"]
-    problems = await _problems(settings, needed)
+    problems = await check_topics(settings, needed)
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more: see `tokenmill topics check`)" if len(errors) > 1 else ""

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from tokenmill.eras import EraLog
@@ -278,15 +277,13 @@ class PartitionVerifier:
     def take(self, records: Sequence[SourceRecord]) -> None:
         """Mill and compare consecutive records."""
         size = sum([len(record.value or b"") for record in records])
-        low, high = self._sampler.choose(records, size)
-        for start, stop in pairwise(sorted({0, low, high, len(records)})):
-            sampled = low <= start < high
+        for part, sampled in self._sampler.parts(records, size):
             checks = [SampleCheck(chain.mill, chain.result, self._reference) for chain in self._chains if sampled]
-            milled = self.mill.feed(records[start:stop])
+            milled = self.mill.feed(part)
             for chain in self._chains:
                 chain.compare(milled.messages[chain.recipe.split])
             for check in checks:
-                check.compare(records[start:stop], milled.messages)
+                check.compare(part, milled.messages)
 
     def commit(self, files: PackFiles) -> None:
         """Do nothing: nothing is written."""

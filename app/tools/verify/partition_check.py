@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from operator import add
@@ -367,26 +366,14 @@ class _PartitionCheck:
         for check in self._checks:
             await check.read_to(records[-1].offset + 1)
         size = sum([len(record.value or b"") for record in records])
-        low, high = self._sampler.choose(records, size)
-        for part, sampled in self._parts(records, low, high):
+        first, last = records[0].offset, records[-1].offset
+        cuts = {offset for check in self._checks for offset in check.carries_within(first, last)}
+        for part, sampled in self._sampler.parts(records, size, cuts):
             self._part(part, sampled=sampled)
         for check in self._checks:
             check.remember()
         made = sum(check.result.reference_blocks for check in self._checks) - blocks
         self._report(Advance(len(records), made, size))
-
-    def _parts(
-        self, records: Sequence[SourceRecord], low: int, high: int
-    ) -> Iterator[tuple[Sequence[SourceRecord], bool]]:
-        """Divide records where there is a carry, and around the sample ``[low, high)``; say which parts are of it."""
-        first, last = records[0].offset, records[-1].offset
-        cuts = {offset for check in self._checks for offset in check.carries_within(first, last)}
-        bounds = {0, low, high, len(records)}
-        if cuts:
-            bounds |= {sum(record.offset < cut for record in records) for cut in cuts}
-        ordered = sorted(bounds)
-        for start, stop in pairwise(ordered):
-            yield records[start:stop], low <= start < high
 
     def _part(self, records: Sequence[SourceRecord], *, sampled: bool) -> None:
         for check in self._checks:
@@ -416,24 +403,18 @@ def check_partitions(
     """
     waiting = deque(enumerate(tasks))
     with _workers(min(processes, len(tasks))) as workers:
-        busy: dict[Connection, int] = {}
-        for connection in workers:
-            busy[connection] = _give(connection, waiting)
-        while busy:
+        idle, busy = list(workers), dict[Connection, int]()
+        while busy or waiting:
+            while idle and waiting:
+                busy[idle[-1]], task = waiting.popleft()
+                _send(idle.pop(), task)
             for ready in wait(list(busy)):
                 connection = next(known for known in busy if known is ready)
                 answer = _receive(connection, workers[connection], tasks[busy[connection]])
                 yield busy[connection], answer
                 if isinstance(answer, list):
                     del busy[connection]
-                    if waiting:
-                        busy[connection] = _give(connection, waiting)
-
-
-def _give(connection: Connection, waiting: deque[tuple[int, PartitionTask]]) -> int:
-    index, task = waiting.popleft()
-    _send(connection, task)
-    return index
+                    idle.append(connection)
 
 
 def _send(connection: Connection, message: object) -> None:

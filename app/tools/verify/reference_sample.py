@@ -6,8 +6,9 @@ never on what else is in the batch (`app.milling.tokenizers.Engine`), so that en
 text that was not encoded before is encoded then.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from typing import Any, Final, cast
 
@@ -103,6 +104,18 @@ class Sampler:
             start = max(self._passed, self._window + self._random.randrange(EVERY_BYTES - RUN_BYTES))
             self._next = (start, start + RUN_BYTES)
         return low, high
+
+    def parts(
+        self, records: Sequence[SourceRecord], size: int, cuts: Iterable[int] = ()
+    ) -> Iterator[tuple[Sequence[SourceRecord], bool]]:
+        """Divide the next records, one at least, around the run among them and before the offsets ``cuts``.
+
+        With each part it is said whether it is of the run.
+        """
+        low, high = self.choose(records, size)
+        bounds = {0, low, high, len(records), *(sum(record.offset < cut for record in records) for cut in cuts)}
+        for start, stop in pairwise(sorted(bounds)):
+            yield records[start:stop], low <= start < high
 
 
 class SampleCheck:
