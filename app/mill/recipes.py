@@ -21,6 +21,7 @@ from ..kafka.control_topic import Settled
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
 from ..kafka.settled_streams import draft_recipe
 from ..milling.decoding import FramedDecoder
+from ..milling.decoding.framed_values import schema_number
 from ..milling.document_frame import NONE
 from ..milling.outcomes import Stages
 from ..milling.recipe_stages import complete
@@ -156,21 +157,22 @@ class SchemaWait:
         """
         if self._decoder is None:
             return
-        wanted = [r for r in records if r.value is not None and r.offset >= first and r.offset not in skips]
-        for number in self._decoder.unknown([record.value for record in wanted if record.value is not None]):
-            await self._learn_one(number, wanted)
+        wanted = {r.offset: r.value for r in records if r.value and r.offset >= first and r.offset not in skips}
+        for number in self._decoder.unknown(wanted.values()):
+            offset = next(at for at, value in wanted.items() if schema_number(value) == number)
+            await self._learn_one(self._decoder, number, offset)
 
-    async def _learn_one(self, number: int, records: Sequence[SourceRecord]) -> None:
-        backoff, said, decoder = Backoff(FIRST_PAUSE, LONGEST_PAUSE), "", self._decoder
+    async def _learn_one(self, decoder: FramedDecoder, number: int, offset: int) -> None:
+        """Learn a schema that the record at ``offset`` is the first one to name."""
+        backoff, said = Backoff(FIRST_PAUSE, LONGEST_PAUSE), ""
         try:
-            while decoder is not None and not self._ended.is_set():
+            while not self._ended.is_set():
                 try:
                     with suppress(ValueError):  # which `learn` makes something of
                         await asyncio.to_thread(decoder.source.schema, number)  # nobody dies of what is waited for
-                    offset = self._first(number, records)
                     await asyncio.to_thread(self._work, offset, offset, partial(decoder.learn, number))
                 except RegistryError as error:
-                    reason = f"offset {self._first(number, records)} of {self._where} waits: {error}"
+                    reason = f"offset {offset} of {self._where} waits: {error}"
                     if reason != said:
                         log.warning("waiting for the schema registry", reason=reason)
                     said = reason
@@ -183,9 +185,3 @@ class SchemaWait:
             self._show(None)
         if said and not self._ended.is_set():
             log.warning("the schema registry has answered", schema=number, partition=self._where)
-
-    def _first(self, number: int, records: Sequence[SourceRecord]) -> int:
-        """Return the offset of the first record that names the schema."""
-        decoder = self._decoder
-        named = (r.offset for r in records if decoder is not None and decoder.unknown([r.value or b""]) == [number])
-        return next(named)

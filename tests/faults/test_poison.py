@@ -1,17 +1,22 @@
 """Records that are poison for one stage each, and cheap to send: none stops a neighbour."""
 
 import gzip
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.app.milling.decoding.registered import framed
+from tests.app.milling.decoding.test_json_schema_values import BRANCHES, nested
+from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
 from tests.conftest import TopicFactory
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import PREFIX, read_letters
 from tests.faults.trial import Trial
 from tests.odd_batches import GZIP, ODD, batch, record, send_through
+from tests.registry_servers import SmallRegistry, small_registry
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
@@ -22,6 +27,8 @@ from tokenmill.app.tools.verify import verify
 pytestmark = pytest.mark.fault("poison-record")
 
 TEXT = b"a neighbour, which nothing happens to; "
+SHORT: Final = ("plain text", "tokenmill.app.cli")
+"""The recipe and the module that are tried in a plain run, too."""
 LARGE: Final = 20_000_000
 """Bytes that no topic here takes, and that gzip makes a few kilobytes of."""
 
@@ -41,7 +48,15 @@ def packed(value: bytes, **parts: Any) -> bytes:
     return batch([record(0, value, **parts)], GZIP, gzip.compress)
 
 
+def value(content: bytes) -> bytes:
+    """Return a batch of one record."""
+    return batch([record(0, content)])
+
+
 PLAIN: Final = (
+    Poison("decode", value(b'{"a":' * 5000), "too_deep"),
+    Poison("steps", packed(b"a" + "\u0323\u0301".encode() * 100_000)),
+    Poison("tokenizer", value(HARMFUL.encode()), "tokenizer_failed"),
     *(Poison("fetch", data) for data in ODD.values()),
     Poison("letter", packed(b"word " * (LARGE // 5)), "too_large"),
     Poison("letter", packed(b"\xff", key=b"k" * LARGE), "invalid_utf8"),
@@ -50,38 +65,59 @@ PLAIN: Final = (
     Poison("letter", packed(b"\xff", headers=[(b"", None)] * 1_000_000), "invalid_utf8"),
     Poison("letter", packed(b" " * 1_000_000, key=b"k" * LARGE)),
 )
-RECIPES: Final[Mapping[str, tuple[dict[str, Any], Sequence[Poison]]]] = {
-    "plain text": ({"rejects": "topic"}, PLAIN),
+SCHEMAS: Final = ("{}", '{"not": ' * 5000 + "{}" + "}" * 5000, json.dumps({"anyOf": BRANCHES}))
+"""By their ids, from 1 on: a good one, one that cannot be learned, one by which values take long."""
+FRAMED: Final = (
+    Poison("learn", value(framed(b'{"text": "a"}', 2)), "unusable_schema"),
+    Poison("decode", value(nested(300).replace(b"\1", b"\3", 1)), "schema_mismatch"),
+    Poison("decode", packed(framed(b'{"text": "a", "b": ' + b"[" * 1_000_000)), "too_many_values"),
+)
+RECIPES: Final[Mapping[str, tuple[dict[str, Any], bytes, Sequence[Poison]]]] = {
+    "plain text": ({"rejects": "topic", "normalize": "NFC"}, TEXT, PLAIN),
+    "schemas": ({"decode": "json_schema"}, framed(json.dumps({"text": TEXT.decode()}).encode()), FRAMED),
 }
+"""Settings, a value that is harmless by them, and poisons."""
 
 
-async def send_all(settings: Settings, poisons: Sequence[Poison]) -> dict[int, Poison]:
+async def send_all(settings: Settings, neighbour: bytes, poisons: Sequence[Poison]) -> dict[int, Poison]:
     """Send each between neighbours, to partition 0; return where each is."""
     (topic,) = settings.raw_topics
     places = {}
     async with producer(settings) as client:
         for poison in poisons:
-            await client.send_and_wait(topic, TEXT, partition=0)
+            await client.send_and_wait(topic, neighbour, partition=0)
             places[await send_through(client, topic, poison.data)] = poison
-        await client.send_and_wait(topic, TEXT, partition=0)
+        await client.send_and_wait(topic, neighbour, partition=0)
     return places
+
+
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    """Run a registry."""
+    with small_registry() as small:
+        yield small
 
 
 @pytest.mark.parametrize(
     ("recipe", "entry"),
     [
-        *((recipe, "tokenmill.app.cli") for recipe in RECIPES),
-        *(pytest.param(recipe, "tests.app.stock_aiokafka", marks=pytest.mark.needs("minutes")) for recipe in RECIPES),
+        pytest.param(recipe, entry, marks=[] if (recipe, entry) == SHORT else pytest.mark.needs("minutes"))
+        for recipe in RECIPES
+        for entry in ("tokenmill.app.cli", "tests.app.stock_aiokafka")
     ],
 )
 def test_no_record_stops_another_whatever_stage_it_is_poison_for(  # noqa: PLR0917 - fixtures
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, recipe: str, entry: str
+    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, recipe: str, entry: str
 ) -> None:
     """No worker ends, all that is sent is milled, and each has its letter; a record that is skipped, too."""
-    others, poisons = RECIPES[recipe]
-    settings = service_settings(broker, topic(2), tmp_path, **others)
-    send(settings, [Raw(TEXT, 1)] * 20)
-    places = in_own_loop(lambda: send_all(settings, poisons))
+    others, neighbour, poisons = RECIPES[recipe]
+    (tmp_path / "tokenizer.json").write_bytes(panicking())
+    for number, schema in enumerate(SCHEMAS):
+        assert registry.register(f"pages-{number}", schema, "JSON") == number + 1
+    own = {"tokenizer": str(tmp_path / "tokenizer.json"), "schema_registry_url": registry.url}
+    settings = service_settings(broker, topic(2), tmp_path, **own, **others)
+    send(settings, [Raw(neighbour, partition) for _ in range(20) for partition in (0, 1)])
+    places = in_own_loop(lambda: send_all(settings, neighbour, poisons))
     flush_all(settings)
     mill_all(settings, tmp_path, entry)
     for stage in {poison.stage for poison in poisons}:
@@ -89,7 +125,9 @@ def test_no_record_stops_another_whatever_stage_it_is_poison_for(  # noqa: PLR09
     expected = {place: poison.letter for place, poison in places.items() if poison.letter is not None}
     assert reasons(settings) == expected
 
-    (place,) = in_own_loop(lambda: send_all(settings, [max(poisons, key=lambda poison: poison.stage == "letter")]))
+    (place,) = in_own_loop(
+        lambda: send_all(settings, neighbour, [max(poisons, key=lambda poison: poison.stage == "letter")])
+    )
     in_own_loop(lambda: skip(settings, settings.raw_topics[0], 0, place))
     flush_all(settings)
     mill_all(settings, tmp_path, entry, skips=[place])

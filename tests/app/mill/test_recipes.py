@@ -5,13 +5,15 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.app.mill.test_raw_partition import EPOCH, resumed
-from tests.app.milling.decoding.registered import framed, written
+from tests.app.milling.decoding.opened import opened
+from tests.app.milling.decoding.registered import Registry, avro, framed, written
 from tests.conftest import TopicFactory
 from tests.marked import until as wait_until
 from tests.registry_servers import SmallRegistry, small_registry
@@ -19,13 +21,15 @@ from tests.service import Raw, Service, in_own_loop, raw_records, reference_bloc
 from tokenmill.app.kafka.control_topic import settle, settled_recipe
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.raw_partition import RawPartition
-from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.mill.recipes import SchemaWait, plan_topic
+from tokenmill.app.milling.decoding import RegisteredSchema
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.block_trace import trace_block
 from tokenmill.app.tools.skip_and_ignore import skip, skip_schema
 from tokenmill.app.tools.verify.verification import verify
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import InputError, RegistryError
+from tokenmill.records import Record
 
 TEXT = {"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]}
 NEWER: Any = {
@@ -82,6 +86,26 @@ def test_a_stream_that_was_settled_by_earlier_rules_goes_on_by_them(
         mine = f"{raw_topic}/0"
         assert wait_until(lambda: mine in mill.partitions or not mill.running, 60), mill.log
         assert mill.running, mill.log
+
+
+async def test_a_schema_that_another_partition_learns_meanwhile_is_learned() -> None:
+    """Both meet it in the same moment, and have one decoder."""
+    source, worked = Registry({3: avro(TEXT)}), []
+    decoder, schema = opened("avro", schemas=source), source.schema
+
+    def while_another_learns(number: int) -> RegisteredSchema:
+        source.schema = schema  # type: ignore[method-assign]
+        decoder.learn(number)  # type: ignore[attr-defined]
+        return schema(number)
+
+    source.schema = while_another_learns  # type: ignore[method-assign]
+    wait = SchemaWait(
+        SimpleNamespace(decoder=decoder),  # type: ignore[arg-type]
+        *("raw[0]", lambda _: None, lambda first, last, learn: worked.append((first, last, learn()))),
+    )
+    value = framed(written(TEXT, {"text": "a page"}), 3)
+    await wait.learn([Record(7, 0, None, b"no frame"), Record(8, 0, None, value)], 0)
+    assert (worked, decoder(value).text) == ([(8, 8, None)], "a page")
 
 
 async def until(words: str, partition: RawPartition) -> None:
