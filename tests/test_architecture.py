@@ -54,7 +54,7 @@ def test_every_module_of_the_core_was_imported(pure: set[str]) -> None:
 
 def test_the_core_needs_no_kafka_no_faust_no_torch_and_neither_side(pure: set[str]) -> None:
     """It can be simulated, and installed, without any of them."""
-    foreign = {"aiokafka", "confluent_kafka", "kafka", "faust", "mode", "torch", "pydantic_settings", "typer"}
+    foreign = {"aiokafka", "confluent_kafka", "kafka", "faust", "mode", "torch", "pydantic", "typer"}
     assert not {name.partition(".")[0] for name in pure} & foreign
     assert not [name for name in pure if name.startswith(OTHERS)]
 

