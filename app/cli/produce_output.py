@@ -141,6 +141,7 @@ def _dry_json(found: DryRunResult) -> dict[str, Any]:
         "documents": found.documents,
         "bytes": found.bytes,
         "refused": found.refused,
+        "broken": found.broken,
         "unmet": found.unmet,
         "without_field": found.without_field,
         "data_sets": [_known_json(known) for known in found.known],

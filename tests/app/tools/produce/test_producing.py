@@ -1,6 +1,7 @@
 """Produce: what lies in files arrives in the raw topic, once, in order; what cannot is named."""
 
 import asyncio
+import gzip
 import json
 import random
 import re
@@ -25,7 +26,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.conditions import Condition
-from tokenmill.app.tools.produce import RunIdentity, RunPlan, flush, produce
+from tokenmill.app.tools.produce import RunIdentity, RunPlan, dry_run, flush, produce
 from tokenmill.app.tools.produce.producing import partition_of
 from tokenmill.app.tools.produce.refused_records import require_leaders
 from tokenmill.app.tools.produce.run_notes import ORDER
@@ -328,6 +329,42 @@ async def test_what_is_no_document_can_go_to_the_dead_letters(
     ]
     assert [header["source"] for header in headers] == [f"{tmp_path / 'a.jsonl'}:{number}" for number in (2, 3)]
     assert "'text' is a number" in headers[0]["detail"]
+
+
+async def test_a_dry_run_says_what_the_run_does(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """Of files as people have them: what is sent, what is refused and why, and what cannot be read to its end."""
+    files = {
+        "cut.jsonl": b'{"text": "one"}\n{"text": "tw\n{"text": NaN}\n{"text": "two"}\n',
+        "log.json": b'{"text": "one"}\nError\n{"text": "two"}\n',
+        "wiki_00": b'{"text": "one"}\n{"text": "two"}\n',
+        "values": b'"one"\n"two"\n',
+        "stray.csv": b'id,text\n1,"one" more\n2,two\n',
+        "latin.txt": "caf\xe9".encode("latin-1"),
+        "wide.txt": "wide".encode("utf-16"),
+        "book.txt": b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n",
+        "cut.txt.gz": gzip.compress(b"text " * 1000)[:-9],
+        "table/_delta_log/00000000000000000000.json": b"{}",
+        "table/a.jsonl": b'{"text": "deleted"}\n',
+        "spark/lang=en/part-0.tsv": b"id\ttext\n1\tone\n",
+        "spark/_committed_1": b"{}",
+        "odd\nname.txt": b"text",
+    }
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+
+    told = dry_run(sources_of(settings, tmp_path), "raw")
+    done = await produce(settings, topic(), sources_of(settings, tmp_path))
+
+    assert (told.documents, told.bytes, told.refused, told.broken) == (
+        done.documents,
+        done.bytes,
+        done.refused,
+        done.broken,
+    )
+    assert sorted(told.examples) == sorted(done.examples)
+    assert told.documents == 10
+    assert told.broken == 3
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
