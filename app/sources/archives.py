@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from .compressed import DAMAGE, in_steps
@@ -30,7 +30,7 @@ def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
     An archive that cannot be read is one source, which says so when it is read.
     """
     try:
-        listed = _opened(_Version.of(path)).infolist()
+        listed = _archive(path).infolist()
     except (*DAMAGE, ValueError, NotImplementedError) as error:  # names in no encoding; parts on several disks
         yield Unreadable(readable(path), f"no zip archive, or damaged: {error}")
         return
@@ -73,7 +73,7 @@ class ZipMember:
         if why := _hindrance(self.info):
             raise BadZipFile(why)
         try:
-            opened = _opened(_Version.of(self.archive)).open(self.info)
+            opened = _archive(self.archive).open(self.info)
         except (ValueError, NotImplementedError, RuntimeError) as error:  # its own head says other than the table
             raise BadZipFile(str(error)) from error
         with opened as member:
@@ -86,24 +86,16 @@ class ZipMember:
             yield file, read_so_far
 
 
-class _Version(NamedTuple):
-    """An archive as it is now: if it changes meanwhile, its old table is not used."""
-
-    path: str
-    size: int
-    modified: int
-    changed: int
-
-    @classmethod
-    def of(cls, path: str) -> "_Version":
-        status = Path(path).stat()
-        return cls(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+def _archive(path: str) -> ZipFile:
+    """Return an archive as it is now: if it changes meanwhile, its old table is not used."""
+    status = Path(path).stat()
+    return _opened(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @lru_cache(OPEN_ARCHIVES)
-def _opened(version: _Version) -> ZipFile:
+def _opened(path: str, _size: int, _modified: int, _changed: int) -> ZipFile:
     """Return the archive, whose table of members is read once; it is closed when no reference is left."""
-    return ZipFile(version.path)
+    return ZipFile(path)
 
 
 def _is_file(info: ZipInfo) -> bool:

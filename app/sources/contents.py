@@ -6,7 +6,7 @@ unpacked, a pointer of Git LFS. The first bytes decide alone, so a run that goes
 
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from typing import Any, Final, NamedTuple
 
@@ -29,53 +29,31 @@ _UNPACK: Final = "unpack it, and name the file or folder"
 _PACKED_SO: Final = f"compressed in a way that is not read: {_UNPACK}"
 _UNREAD: Final = (".br", ".deflate", ".lzo", ".snappy", ".sz", ".z", ".zz")
 """Suffixes of compressions whose beginnings may not show them."""
-_FOREIGN: Final = tuple(
-    (re.compile(begin, re.DOTALL), what)
-    for begin, what in (
-        (
-            rb"version https://git-lfs\.github\.com/spec/",
-            "a pointer of Git LFS, not the file: get it with `git lfs pull`",
-        ),
-        (
-            rb"# xet version |version https://hawser\.github\.com/",
-            "a pointer, not the file: get it with git, and the extension that left it",
-        ),
-        (
-            rb"(?:\.\./|/)*+(?:\.git/)?annex/objects/",
-            "a pointer of git-annex, not the file: get it with `git annex get`",
-        ),
-        (
-            rb"PK(?:\x03\x04|\x05\x06)",
-            f"a zip archive, or a document in one; only .zip files on disk are read: {_UNPACK}",
-        ),
-        (rb"7z\xbc\xaf'\x1c", f"a 7z archive: {_UNPACK}"),
-        (rb"Rar!\x1a\x07", f"a RAR archive: {_UNPACK}"),
-        (rb"\x1f[\x9d\xa0]|x[\x01\x9c\xda]|LZIP\x01|\x89LZO|\xff\x06\0\0sNaPpY", _PACKED_SO),
-        (
-            rb"%PDF-|%!PS|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-            "a document (PDF, PostScript, RTF, Office): take its text out of it",
-        ),
-        (
-            rb"ORC.?[\0-\x08\x80-\xff]|Obj\x01|SEQ[\x04-\x06]",
-            "a file of ORC, Avro or Hadoop: write its rows as parquet",
-        ),
-        (rb"SQLite format 3\0", "a database of SQLite: --sql reads its rows"),
-    )
-)
+_FOREIGN: Final = {
+    "a pointer of Git LFS, not the file: get it with `git lfs pull`": rb"version https://git-lfs\.github\.com/spec/",
+    "a pointer of git-annex, not the file: get it with `git annex get`": rb"(?:\.\./|/)*+(?:\.git/)?annex/objects/",
+    "a pointer, not the file: get it with git, and the extension that left it": (
+        rb"# xet version |version https://hawser\.github\.com/"
+    ),
+    f"a zip archive, or a document in one; only .zip files on disk are read: {_UNPACK}": rb"PK(?:\x03\x04|\x05\x06)",
+    f"a 7z archive: {_UNPACK}": rb"7z\xbc\xaf'\x1c",
+    f"a RAR archive: {_UNPACK}": rb"Rar!\x1a\x07",
+    _PACKED_SO: rb"\x1f[\x9d\xa0]|x[\x01\x9c\xda]|LZIP\x01|\x89LZO|\xff\x06\0\0sNaPpY",
+    "a document (PDF, PostScript, RTF, Office): take its text out of it": (
+        rb"%PDF-|%!PS|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+    ),
+    "a file of ORC, Avro or Hadoop: write its rows as parquet": rb"ORC.?[\0-\x08\x80-\xff]|Obj\x01|SEQ[\x04-\x06]",
+    "a database of SQLite: --sql reads its rows": rb"SQLite format 3\0",
+}
 """What files begin with that nobody reads here, or that stand for others."""
-_PACKED: Final = (
-    (b"\x1f\x8b", ".gz"),
-    (b"\x28\xb5\x2f\xfd", ".zst"),
-    *((bytes([number, *b"\x2a\x4d\x18"]), ".zst") for number in range(0x50, 0x60)),
-    (b"BZh", ".bz2"),
-    (b"\xfd7zXZ\0", ".xz"),
-    (b"\x04\x22\x4d\x18", ".lz4"),
-)
-_KINDS: Final = (
-    (re.compile(rb"PAR1"), "parquet"),
-    (re.compile(rb"ARROW1|\xff{4}...\0", re.DOTALL), "arrow"),
-    (re.compile(rb"\s*WARC/[01]\."), "warc"),
-)
+_PACKED: Final = {
+    ".gz": rb"\x1f\x8b",
+    ".zst": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
+    ".bz2": rb"BZh",
+    ".xz": rb"\xfd7zXZ\0",
+    ".lz4": rb"\x04\x22\x4d\x18",
+}
+_KINDS: Final = {"parquet": rb"PAR1", "arrow": rb"ARROW1|\xff{4}...\0", "warc": rb"\s*WARC/[01]\."}
 _AROUND: Final = b"\xef\xbb\xbf\x1e\t\n\r "
 _JSON: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*+\x1e?"
@@ -107,13 +85,12 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None) -> Lo
 
     ``choice`` and ``encoding`` are what somebody said of all files. A byte order mark is of one file, and so believed.
     """
-    why_not = next((what for mark, what in _FOREIGN if mark.match(begin)), "") or _tar(begin)
-    why_not = why_not or (_PACKED_SO if name.lower().endswith(_UNREAD) else "")
+    why_not = _marked(begin, _FOREIGN) or _tar(begin) or (_PACKED_SO if name.lower().endswith(_UNREAD) else "")
     suffix, packing = suffixes_of(name)
-    packing = packing or next((found for mark, found in _PACKED if begin.startswith(mark)), "")
+    packing = packing or _marked(begin, _PACKED)
     if why_not or packing:
         return Look(packing="" if why_not else packing, why_not=why_not)
-    kind = kind_of(suffix, choice) or next((found for mark, found in _KINDS if mark.match(begin)), "")
+    kind = kind_of(suffix, choice) or _marked(begin, _KINDS)
     if kind in BINARY:
         return Look(kind)
     encoding = marked_encoding(begin) or encoding or UTF_8
@@ -121,6 +98,11 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None) -> Lo
         return Look(why_not=NULS + advice)
     text = begin if encoding == UTF_8 else begin.decode(encoding, "ignore").encode("utf-8", "ignore")
     return Look(kind or _json_kind(text) or ("lines" if choice == "lines" else "text"), encoding=encoding)
+
+
+def _marked(begin: bytes, marks: Mapping[str, bytes]) -> str:
+    """Return which of these is what begins so; nothing if none is."""
+    return next((found for found, mark in marks.items() if re.match(mark, begin, re.DOTALL)), "")
 
 
 def _tar(begin: bytes) -> str:

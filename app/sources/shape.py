@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, TOO_LARGE, Limits
-from tokenmill.errors import RecordError
+from tokenmill.errors import InputError, RecordError
 
 from ..milling.decoding.auto import check_plain
 from ..milling.decoding.json_objects import check_integer
@@ -394,12 +394,18 @@ def shape_for(topic: TopicSettings, max_record_bytes: int, options: ShapeOptions
     """Return how documents for a raw topic are made, by the settings of that topic and the options.
 
     A topic that is decoded as ``text`` gets plain text whatever the options: JSON would be tokenized as it is.
+
+    Raises:
+        InputError: plain texts are asked for, and the topic takes none.
+
     """
     options = options or ShapeOptions()
     fields = tuple(options.fields) or topic.text_fields
     id_field = topic.id_field if options.id_field is None else options.id_field
     metadata_fields = topic.metadata_fields if options.metadata_fields is None else tuple(options.metadata_fields)
     plain = options.plain or topic.decode == "text"
+    if plain and topic.decode == "json":
+        raise InputError('a mill with decode = "json" takes objects alone: leave --plain out, or set decode = "text"')
     needed = [*fields, id_field, *metadata_fields, *(condition.field for condition in options.where)]
     needed += [] if options.key is None else [options.key]
     as_is = not plain and fields == topic.text_fields and id_field == topic.id_field and options.metadata_fields is None

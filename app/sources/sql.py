@@ -5,6 +5,7 @@ So a query has an ORDER BY, of columns that leave no two rows equal.
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -88,10 +89,9 @@ class SqlSource:
             InputError: the database does not answer, or refuses the query.
 
         """
-        rows = _Hashed(self._rows())
-        for _ in rows:
-            pass
-        self._digest = rows.digest()
+        content = xxhash.xxh3_128()
+        deque(_hashed(self._rows(), content), maxlen=0)
+        self._digest = content.digest()
         return self._digest
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
@@ -105,14 +105,14 @@ class SqlSource:
         yield from chunker.all(self._reading.mapped(self._entries(start), self.name))
 
     def _entries(self, start: Place) -> Iterator[Entry]:
-        rows = _Hashed(self._rows())
-        for number, row in enumerate(rows, 1):
+        content = xxhash.xxh3_128()
+        for number, row in enumerate(_hashed(self._rows(), content), 1):
             if number == 1 and (bad := self._reading.needs.missing(list(row))):
                 yield 0, 0, bad
                 return
             if number > start.entry:
                 yield number, 0, _plain(row)
-        if self._digest is not None and rows.digest() != self._digest:
+        if self._digest is not None and content.digest() != self._digest:
             raise InputError(
                 f"{self.name}: the result of the query changed while it was read; what was read before is sent. Read "
                 "from a table that does not change, or send all again with --restart"
@@ -141,21 +141,11 @@ def sql_sources(urls: Sequence[str], query: str, reading: Reading) -> list[Docum
     return [SqlSource(url, query, reading) for url in urls]
 
 
-class _Hashed:
-    """Rows, and a hash of all that were taken."""
-
-    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
-        self._rows = rows
-        self._hash = xxhash.xxh3_128()
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for row in self._rows:
-            self._hash.update(repr([*row.items()]).encode("utf-8", "surrogatepass"))
-            yield row
-
-    def digest(self) -> bytes:
-        """Return the hash."""
-        return self._hash.digest()
+def _hashed(rows: Iterator[dict[str, Any]], content: xxhash.xxh3_128) -> Iterator[dict[str, Any]]:
+    """Yield the rows, which become part of a hash."""
+    for row in rows:
+        content.update(repr([*row.items()]).encode("utf-8", "surrogatepass"))
+        yield row
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any] | Bad:

@@ -111,24 +111,13 @@ def _of_fixed_size_list(array: Any) -> Weights:
 
 
 def _of_text(array: Any) -> Weights:
-    wide = str(array.type).startswith("large")
-    offsets = _numbers(array, np.dtype(np.int64 if wide else np.int32))
-    return VALUE_BYTES + np.diff(offsets[array.offset : array.offset + len(array) + 1]).astype(np.float64)
+    lengths = library("pyarrow.compute", "produce", "reading Arrow files").binary_length(array).fill_null(0)
+    return cast("Weights", VALUE_BYTES + lengths.to_numpy(zero_copy_only=False).astype(np.float64))
 
 
 def _of_view(array: Any) -> Weights:
-    views = _numbers(array, np.dtype((np.int32, 4)))  # each begins with its length
+    views = np.frombuffer(array.buffers()[1] or b"", np.int32).reshape(-1, 4)  # each begins with its length
     return VALUE_BYTES + views[array.offset : array.offset + len(array), 0].astype(np.float64)
-
-
-def _numbers(array: Any, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return what is in the buffer behind that of nulls; it may be longer than what is in it."""
-    buffer = array.buffers()[1] or b""
-    return np.frombuffer(buffer, kind, len(buffer) // kind.itemsize)
-
-
-def _of_fixed_size_binary(array: Any) -> Weights:
-    return VALUE_BYTES + float(array.type.byte_width)
 
 
 def _of_runs(array: Any) -> Weights:
@@ -142,7 +131,7 @@ _BY_TYPE: Final[dict[str, Callable[[Any], Weights]]] = {
     "large_binary": _of_text,
     "string_view": _of_view,
     "binary_view": _of_view,
-    "fixed_size_binary": _of_fixed_size_binary,
+    "fixed_size_binary": _of_text,
     "dictionary": _of_dictionary,
     "struct": _of_struct,
     "map": _of_map,

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests.app.sources.reading import reading_of
 from tokenmill.app.settings import Settings
-from tokenmill.app.sources import Item, Refused
+from tokenmill.app.sources import Item, Refused, ShapeOptions, shape_for
 from tokenmill.app.sources.conditions import Condition, finder
 from tokenmill.app.sources.items import Unmet
+from tokenmill.errors import InputError
 
 ROW = {"uid": 7, "story": "once", "meta": {"lang": "de", "tags": ["a", "b"]}, "text": "t", "id": "x", "ok": True}
 
@@ -266,3 +267,10 @@ def test_a_text_has_the_limit_that_the_recipe_will_have(settings: dict[str, Any]
                 assert (found.item is not None) == (limit == 3 << 19)
                 assert found.size == len(found.item.value if found.item else found.data)
     assert (shape.deciding() == earlier.deciding()) == ("max_text_bytes" not in settings)
+
+
+def test_texts_alone_are_not_for_a_mill_that_takes_objects_alone() -> None:
+    """It is said before anything is sent."""
+    topic = Settings(decode="json").for_topic("raw")
+    with pytest.raises(InputError, match="leave --plain out"):
+        shape_for(topic, 1 << 20, ShapeOptions(plain=True))
