@@ -21,7 +21,8 @@ import xxhash
 from tokenmill.errors import DamagedError, FingerprintError, InputError, SettingsError, StoreError
 from tokenmill.recipe import Recipe
 from tokenmill.store import Store, StreamInfo, read_stream, streams_in
-from tokenmill.store.layout import StoreLock, stream_directory
+from tokenmill.store.layout import StoreLock, partition_directory, segment_firsts, stream_directory
+from tokenmill.store.store import partitions_in
 from tokenmill.wire.genesis import MAX_PARTITIONS, Genesis
 from tokenmill.wire.totals import Totals
 
@@ -558,10 +559,16 @@ def forget_nothing(store: Store, files: PackFiles, raw_topic: str) -> None:
     if any(carry.totals.records or carry.cursor.block for state in states for carry in state.carries.values()):
         return
     suffix = files.directory.name.removeprefix(raw_topic)
-    for name in streams_in(store.path):
-        recipe = Genesis.from_dict(read_stream(store.path, name).values["genesis"]).recipe
-        if name == f"{raw_topic}.{recipe.split}{suffix}":
-            shutil.rmtree(stream_directory(store.path, name))
+    splits = {
+        name: Genesis.from_dict(read_stream(store.path, name).values["genesis"]).recipe.split
+        for name in streams_in(store.path)
+    }
+    streams = [name for name, split in splits.items() if name == f"{raw_topic}.{split}{suffix}"]
+    places = [(name, number) for name in streams for number in partitions_in(store.path, name)]
+    if any(segment_firsts(os.listdir(partition_directory(store.path, *place))) for place in places):  # noqa: PTH208
+        return  # blocks are committed before anything is noted of them
+    for name in streams:
+        shutil.rmtree(stream_directory(store.path, name))
     shutil.rmtree(files.directory)
 
 

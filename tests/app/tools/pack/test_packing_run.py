@@ -96,19 +96,22 @@ def test_a_source_that_ends_in_the_middle_of_a_record(tmp_path: Path, monkeypatc
     whole = pack_into(other, paths, on_error="dead-letter", processes=2, **plain)
 
     assert sum(map(sum, held.values())) > 0
-    assert (summary.before > 0, summary.documents + summary.before) == (True, 161)
-    assert (summary.refused, whole.refused, whole.documents) == (1, 1, 161)
+    assert (summary.before > 0, summary.documents + summary.before) == (True, 160)
+    assert (summary.refused, whole.refused, whole.documents) == (2, 2, 160)
     assert summary.streams == whole.streams
     require_equal(content(one.store, eras=True), content(other.store, eras=True))
     for store in (one.store, other.store):
-        (letter,) = letters(store, "dead-letters-sources.jsonl")
-        assert (letter["source"], letter["reason"]) == (f"{second}:81", "not_produced")
-        assert b64decode(letter["value"]) == b'{"id": "x", "text": "cut o'
-        (letter,) = [one for name in (0, 1) for one in letters(store, f"dead-letters-{name}.jsonl")]
-        assert letter["reason"] == "malformed_json"
-        assert b64decode(letter["value"]) == no_document.read_bytes()
+        found = [
+            (letter["source"], letter["reason"], b64decode(letter["value"]))
+            for letter in letters(store, "dead-letters-sources.jsonl")
+        ]
+        assert sorted(found) == [
+            (f"{second}:81", "not_produced", b'{"id": "x", "text": "cut o'),
+            (str(no_document), "not_produced", no_document.read_bytes()),
+        ]
+        assert [one for name in (0, 1) for one in letters(store, f"dead-letters-{name}.jsonl")] == []
     totals = [stream.totals for stream in whole.streams.values()]
-    assert [one.records for one in totals] == [161, 161]
+    assert [one.records for one in totals] == [160, 160]
     assert sum(one.kept for one in totals) == 160
 
 
