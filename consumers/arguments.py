@@ -410,8 +410,8 @@ def _refusal(kind: str, name: str, known: list[str]) -> str:
     if name in _LOADER:
         return f"{kind} takes no {name}, which {_OF_LOADERS}"
     meant = [one for one in known if name in _OTHER_NAMES.get(one, ())] or get_close_matches(name, known, 1)
-    hint = f"; {meant[0]} is meant, perhaps" if meant else ""
-    return f"{kind} takes no {name}{hint}: give {', '.join(known)}"
+    hint = f"{meant[0]} is meant, perhaps" if meant else f"it takes {', '.join(known)}"
+    return f"{kind} takes no {name}; {hint}"
 
 
 class DataRank(NamedTuple):

@@ -17,6 +17,8 @@ _SAY_AFTER: Final = 5.0
 """Seconds of waiting after which it is said, but for the first time, which is said at once: who waits for what does not
 come should not wonder; who has caught up with a stream that flows waits a little for each era, and need not hear it."""
 _SAY_EVERY: Final = 60.0
+_ADVISE_AFTER: Final = 15.0
+"""Seconds of waiting after which what to do is said, too, for the first time."""
 
 log = logging.getLogger(__name__)
 
@@ -136,8 +138,8 @@ def _missing(samples: TrainableSamples, number: int) -> str:
         )
     if not eras.eras:
         return (
-            f"the first era of {stream} in {store}: mill workers write eras and the segment worker brings them; check "
-            "that both run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
+            f"the first era of {stream} in {store}: check that mill and segment worker run; a store that is a copy "
+            "needs eras.jsonl and eras.index, too"
         )
     return (
         f"{place}: check that mill and segment worker run and that text flows, close the stream (`tokenmill close`), "
@@ -189,7 +191,10 @@ class StoreWait:
                 passed = f"nothing came within {self._timeout} seconds of waiting for"
                 raise StoreError(f"{passed} {awaited.what}, or wait longer (timeout)")
             if says:
-                log.warning("waiting for %s (%.0f seconds so far)", awaited.what, waited)
-                self._said = begun
+                if waited:
+                    log.warning("waiting for %s (%.0f seconds so far)", awaited.what, waited)
+                else:  # a healthy start: advice comes when it takes longer
+                    log.warning("waiting for %s", awaited.what.partition(": ")[0])
+                self._said = begun if waited else begun - _SAY_EVERY + _ADVISE_AFTER
         time.sleep(min(self._poll_seconds, left))
         self.waited_seconds += time.monotonic() - begun

@@ -54,6 +54,7 @@ COMMANDS: Final = {
     "eras": "control_records",
     "close": "control_records",
     "inspect": "inspect",
+    "tail": "tail",
     "trace": "trace",
     "dead-letters": "dead_letters",
     "rejects": "dead_letters",

@@ -182,7 +182,7 @@ def _finish(
         show_json(summary_json(summary))
     else:
         show(summary_line(summary))
-        if not then_flush:
+        if summary.documents and not then_flush:
             say_open_tokens(settings, summary)
     if summary.broken:
         named = "what earlier calls of this run said, and above" if summary.broken_before else "above"

@@ -212,7 +212,7 @@ class DatasetSource:
         why = _one_line(errors[0]) if isinstance(errors[0], missing) else reason(errors[0], heard)
         raise InputError(
             f"{self.name}: the hub does not tell its commit, without which nobody can go on in it: {why}; check the "
-            "name and the connection, or send it in one go (--no-resume)"
+            "name and the connection"
         ) from errors[0]
 
     def _target(self) -> tuple[str, dict[str, Any]]:

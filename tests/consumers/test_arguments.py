@@ -185,7 +185,7 @@ WINDOWS: dict[str, Any] = {"stream": STREAM, "length": 4}
         (Batches, PLACES, "num_workers", r", which is an argument of torch's DataLoader, .*StepDataset"),
         (Batches, PLACES, "pin_memory", "device='cuda' copies out of pinned memory by itself"),
         (Batches, PLACES, "seqence_length", "; sequence_length is meant"),
-        (Batches, PLACES, "nothing_like_it", ": give store, stream, batch_size, "),
+        (Batches, PLACES, "nothing_like_it", "; it takes store, stream, batch_size, "),
         (StepDataset, PLACES, "epochs", "; passes is meant"),
         (EraDataset, {"stream": STREAM, "sequence_length": 4}, "drop_last", "an argument of torch's DataLoader"),
         (Windows, WINDOWS, "sequence_length", "; length is meant"),

@@ -336,7 +336,7 @@ def test_waiting_is_counted_said_and_ended(
 def test_the_first_wait_is_said_at_once_and_later_ones_when_they_last(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who named what does not come hears of it at once; who caught up with a stream waits for each era, quietly."""
+    """Who named what does not come hears of it at once, and what to do when it lasts; between two eras it is quiet."""
     now = [0.0]
     growing = make_store(tmp_path, INFO)
 
@@ -347,14 +347,15 @@ def test_the_first_wait_is_said_at_once_and_later_ones_when_they_last(
 
     monkeypatch.setattr("tokenmill.consumers.waiting.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     loop = iter(open_batches(growing, poll_seconds=0.5, stop=lambda: now[0] >= 70))
-    told: list[tuple[float, int]] = []
+    told: list[tuple[float, str]] = []
     monkeypatch.setattr(
-        "tokenmill.consumers.waiting.log.warning", lambda *parts: told.append((now[0], round(float(parts[-1]))))
+        "tokenmill.consumers.waiting.log.warning", lambda text, *parts: told.append((now[0], text % parts))
     )
     next(loop)
-    assert told == [(0.0, 0)]
+    (first,) = told
+    assert first == (0.0, f"waiting for the first era of {INFO.name} in {growing.path}")
     assert len(list(loop)) == 1
-    assert told == [(0.0, 0), (6.0, 5), (66.0, 65)]
+    assert [(at, "check that" in text) for at, text in told] == [(0.0, False), (6.0, True), (66.0, True)]
 
 
 def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

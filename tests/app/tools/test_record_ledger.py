@@ -29,6 +29,7 @@ from tokenmill.app.tools.inspect.record_ledger import (
     raw_partition_accounts,
     read_ledger,
 )
+from tokenmill.app.tools.inspect.tracing import passing_records
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.totals import Totals
 
@@ -56,6 +57,38 @@ async def test_the_ledger_is_what_the_reference_counts(milled: Milled) -> None:
     assert sum(stream.padding for stream in ledger.streams) > 0
     assert [stream.totals.flushes for stream in ledger.streams] == [2, 2]
     assert sum((stream.totals.dead_lettered for stream in ledger.streams), Counter[str]()) == {"invalid_utf8": 3}
+
+
+def test_the_tail_of_a_topic_is_two_lines_a_document(milled: Milled, capsys: pytest.CaptureFixture[str]) -> None:
+    """And of a kept one its ids; it stops at the limit, also where it follows."""
+    servers = ("--bootstrap-servers", milled.settings.bootstrap_servers)
+    with pytest.raises(SystemExit) as ended:
+        main(["tail", milled.raw_topic, *servers, "--last", "40", "--follow", "--limit", "30"])
+    assert ended.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    places = [line for line in lines if f"{milled.raw_topic}/0/" in line]
+    assert len(places) == 30
+    kept = [number for number, line in enumerate(lines) if "  kept (" in line]
+    assert kept
+    ids = lines[kept[0] + 2].removesuffix(" …").split()
+    assert bytes(map(int, ids)).decode(errors="replace")[:5] in lines[kept[0] + 1]
+
+
+async def test_what_passes_is_shown_with_what_becomes_of_it(milled: Milled) -> None:
+    """All records of the topic: as many of each outcome as the ledger counts, and the ids of those that are kept."""
+    ledger = await read_ledger(milled.settings)
+    found = [one async for one in passing_records(milled.settings, milled.raw_topic, 10**6, follow=False)]
+    for stream in ledger.streams:
+        split = stream.stream.removeprefix(f"{milled.raw_topic}.")
+        counted = Counter(one.outcome.kind for one in found if one.outcome.split in {split, ""})
+        totals = stream.totals
+        wanted = {"kept": totals.kept, "filtered": totals.filtered.total()}
+        wanted |= {"dead_lettered": totals.dead_lettered.total(), "tombstone": totals.tombstones}
+        assert counted == Counter(wanted | {"flush": totals.flushes})
+        ids = sum(len(one.outcome.tokens) + 1 for one in found if one.outcome.split == split and one.outcome.tokens)
+        assert ids == totals.tokens
+    newest = [one async for one in passing_records(milled.settings, milled.raw_topic, 2, follow=False)]
+    assert newest == [one for n in (0, 1) for one in [o for o in found if o.place.partition == n][-2:]]
 
 
 @pytest.mark.usefixtures("logging_restored")

@@ -1,0 +1,78 @@
+"""``tokenmill tail``: documents as they pass, with what becomes of each."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ..funnel.tried_documents import beginning_of
+from ..settings import Settings
+from ..tools.inspect.tracing import PassingRecord, passing_records
+from .options import examples, with_settings
+from .output import LINE_CHARACTERS, AsJson, count, moment_of, show, show_json, size
+
+Topic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
+Last = Annotated[int, typer.Option("--last", metavar="N", min=0, help="Begin with so many of each partition.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C or --limit.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many.", show_default=False)]
+SHOWN_TOKENS = 12  # ids of a document, in its line; --json has all
+WORDS = {"kept": "kept", "filtered": "filtered out", "dead_lettered": "dead letter", "other_split": "of no split"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    commands = (
+        "tokenmill tail raw-text",
+        "tokenmill tail raw-text --follow",
+        "tokenmill tail raw-text --json --last 100",
+    )
+    app.command("tail", epilog=examples(*commands))(with_settings(tail_command))
+
+
+def tail_command(
+    settings: Settings,
+    topic: Topic,
+    *,
+    last: Last = 5,
+    follow: Follow = False,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest documents of a raw topic, and what becomes of each: kept, filtered out, or a dead letter.
+
+    With the reason, and of a kept one the ids of its text. Read only; what is shown is by the recipe of the topic's
+    streams, whether a mill has come to it yet or not.
+    """
+    asyncio.run(_tail(settings, topic, last, follow=follow, limit=limit, as_json=as_json))
+
+
+async def _tail(settings: Settings, topic: str, last: int, *, follow: bool, limit: int | None, as_json: bool) -> None:
+    shown = 0
+    async with aclosing(passing_records(settings, topic, last, follow=follow)) as passing:
+        async for found in passing:
+            if as_json:
+                show_json(asdict(found) | {"place": found.place._asdict()})
+            for line in lines_of(found) if not as_json else ():
+                show(line)
+            shown += 1
+            if shown == limit:
+                return
+
+
+def lines_of(found: PassingRecord) -> Iterator[str]:
+    """Yield the place of a record and what becomes of it; below, the beginning of its text, and of its ids."""
+    outcome, record = found.outcome, found.record
+    what = WORDS.get(outcome.kind, outcome.kind)
+    split = f" ({outcome.split})" if outcome.split else ""
+    told = f": {outcome.reason}" if outcome.reason and outcome.kind != "other_split" else ""
+    tokens = f", {count(len(outcome.tokens), 'token')}" if outcome.tokens else ""
+    time = f"{moment_of(record.timestamp)}  " if moment_of(record.timestamp) else ""
+    yield f"{time}{found.place}  {what}{split}{told}{tokens}, {size(record.value_bytes)}"
+    if record.text:
+        yield f"  {beginning_of(record.text, LINE_CHARACTERS)!r}"
+    if outcome.tokens:
+        more = " …" if len(outcome.tokens) > SHOWN_TOKENS else ""
+        yield f"  {' '.join(map(str, outcome.tokens[:SHOWN_TOKENS]))}{more}"
