@@ -118,9 +118,9 @@ class Containment:
             try:
                 done = action()
             except PanicError as error:
-                in_flight = self.note.hanging(0)
+                words = f"{error}; to go on without it: {self.note.hanging(0)}"
                 self.note.done()
-                raise PanicError(f"{error}; to go on without it: {in_flight}" if in_flight else str(error)) from error
+                raise PanicError(words) from error
             except (*HALTING, RegistryError):
                 self.note.done()
                 raise

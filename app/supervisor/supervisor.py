@@ -179,7 +179,11 @@ class Supervisor:
     def ended(self, slot: WorkerSlot, child: Child, reason: str, pause: float | None) -> None:
         """Take note that a process ended."""
         self._export.ended(slot.name, child)
-        self._deaths.add(child.board.records_in_flight())  # none of a worker that ended over something else
+        try:
+            self._deaths.add(child.board.records_in_flight())  # none of a worker that ended over something else
+        except OSError as error:
+            text = f"what {slot.name} died over is not counted ({error!r}): look after the disk of temporary files"
+            log.error("death not noted", reason=text)  # noqa: TRY400 - it says all
         child.board.close()
         self._ledger.ended(slot.name)
         say = log.info if slot.stopping else log.warning

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.outages import Hands
 from tokenmill.app.broker_contact import OutageLog
@@ -16,7 +17,7 @@ from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor import supervisor as supervisor_module
 from tokenmill.app.supervisor.worker_slot import Child
-from tokenmill.app.worker.in_flight import RecordsInFlight
+from tokenmill.app.worker.in_flight import Deaths, RecordsInFlight
 from tokenmill.store import Store
 
 LIMITS = WatchLimits(unowned=30, still=60, resume=600)
@@ -254,6 +255,16 @@ def test_what_a_worker_died_over_is_told_to_all(seen: PartitionsSeen) -> None:
         seen.start(worker, [guilty])
         seen.end(worker)
     assert list(seen.supervisor._deaths.of("raw-text", 0)) == [guilty, guilty]
+
+
+def test_a_death_that_cannot_be_noted_harms_nobody(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: it is not counted."""
+    monkeypatch.setattr(seen.supervisor, "_deaths", Deaths(-1))
+    seen.start("mill-1", [RecordsInFlight("raw-text", 0, 9, 9)])
+    with capture_logs() as said:
+        seen.end("mill-1")
+    assert said[0]["event"] == "death not noted"
+    assert [kind for kind, _ in seen.told()] == ["ended"]
 
 
 def counted(records: float) -> list[tuple[str, dict[str, str], float]]:
