@@ -12,13 +12,14 @@ import torch
 import typer
 from rich.console import Console
 
+from benchmarks.loaders.batch_sizes import measure_batch_sizes
 from benchmarks.loaders.following import measure_following
 from benchmarks.loaders.gpu import measure_gpu
 from benchmarks.loaders.large import measure_large
 from benchmarks.loaders.place import Stock
 from benchmarks.loaders.shapes import measure_shapes
 from benchmarks.loaders.stock import make_stock
-from benchmarks.loaders.table import print_following, print_large, print_shapes, print_speeds
+from benchmarks.loaders.table import print_batch_sizes, print_following, print_large, print_shapes, print_speeds
 from benchmarks.measuring import BenchmarkError
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 
@@ -52,12 +53,20 @@ def main(
     ] = 1_000_000,
     large: Annotated[int, typer.Option(help="Small blocks in the large store; 0 leaves it out.")] = 10_000_000,
     shapes: Annotated[bool, typer.Option(help="Measure an era of many segments, and many small eras.")] = True,
+    sizes_only: Annotated[bool, typer.Option(help="Measure batches of other sizes alone, into loader.json.")] = False,
     seconds: Annotated[float, typer.Option(help="How long each loader reads in each cell.")] = 1.0,
     only: Annotated[str, typer.Option(help="These loaders, with commas.")] = ",".join(NAMES),
     directory: Annotated[Path, typer.Option(help="Where the tokens go, 12 kB a block; emptied first.")] = DIRECTORY,
     output: Annotated[Path, typer.Option(help="Where loader.json goes.")] = RESULTS,
 ) -> None:
     """Measure, print tables, and write `loader.json`."""
+    if sizes_only:
+        with workplace(directory, log_level="error"):
+            found_sizes = measure_batch_sizes(directory.absolute(), rounds)
+        print_batch_sizes(found_sizes, console)
+        held = json.loads((output / "loader.json").read_text())
+        write_result(output, "loader.json", held | {"batch_sizes": {"of": about_this_run(), "cells": found_sizes}})
+        return
     about = about_this_run() | {"gpu_name": _gpu()}
     names = [name for name in NAMES if name in only.split(",")]
     with workplace(directory, log_level="error"):
@@ -83,9 +92,12 @@ def main(
         print_large(sizes, console)
         found_shapes = measure_shapes(directory.absolute(), rounds) if shapes else []
         print_shapes(found_shapes, console)
+        batch_sizes = measure_batch_sizes(directory.absolute(), rounds)
+        print_batch_sizes(batch_sizes, console)
         following = measure_following(directory.absolute())
         print_following(following, console)
     result = about | {"loaders": versions, "rounds": rounds, "blocks": stock.blocks, "speeds": speeds}
+    result |= {"batch_sizes": {"of": about_this_run(), "cells": batch_sizes}}
     result |= {"sizes": sizes, "shapes": found_shapes, "following": following, "gpu": gpu}
     write_result(output, "loader.json", result)
 

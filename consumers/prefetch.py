@@ -30,12 +30,15 @@ from tokenmill.samples import Samples, SequenceId, TrainableSamples
 from tokenmill.samples.places import EraPlaces
 from tokenmill.store import StreamInfo, open_eras
 from tokenmill.store.layout import SegmentPaths, partition_directory
-from tokenmill.store.maps import FileRange, read_pieces, read_small
+from tokenmill.store.maps import FileRange, is_in_memory, read_pieces, read_small
 
 from .arguments import whole
 
 _RUN_BYTES: Final = 8 << 20
-"""Consecutive small eras that are read as one: their blocks follow each other in each partition."""
+"""Consecutive small eras that are read as one: their blocks follow each other in each partition. The loop waits for the
+first of them ..."""
+_LATER_BYTES: Final = 32 << 20
+"""... and for none of the others, so what each costs beside its bytes is shared by more of them."""
 _GAP_BYTES: Final = 32 << 10
 """Between two samples in a file: to read them is cheaper than another request."""
 _AWAITED_SEGMENTS: Final = 256
@@ -101,11 +104,15 @@ class StreamFiles:
         self._described: set[Path] = set()
         """Manifests of the sealed segments of the last run."""
 
-    def run(self, turn: Turn, most_bytes: int) -> EraRun:
-        """Return the eras to be read together from a known one on: one, or several small ones."""
+    def run(self, turn: Turn, most_bytes: int, *, later: bool = False) -> EraRun:
+        """Return the eras to be read together from a known one on: one, or several small ones.
+
+        ``later``: they follow others that are read, or being read.
+        """
+        together = min(_LATER_BYTES, most_bytes) if later else _RUN_BYTES
         before, size = self.eras.blocks_before(turn.era), self._info.block_bytes
         stop, known = turn.era + 1, self._places.last_era() + 1
-        while stop < known and (self.eras.blocks_before(stop + 1) - before) * size <= _RUN_BYTES:
+        while stop < known and (self.eras.blocks_before(stop + 1) - before) * size <= together:
             stop += 1
         count = (self.eras.blocks_before(stop) - before) * size
         first = self.eras.era(turn.era).ranges
@@ -240,9 +247,10 @@ class _Reading:
                 for description in files.descriptions(task) if task.is_awaited else ():
                     for _ in read_pieces(description):
                         pass
-                parts = list(files.tokens(task)) if task.is_whole else []
+                parts = [part for part in files.tokens(task) if not is_in_memory(part)] if task.is_whole else []
                 with self._changed:
                     task.parts.extend(parts)
+                    task.left = sum(part.stop - part.first for part in parts) if task.is_whole else task.left
                     task.is_planned = True
                     self._changed.notify_all()
             elif (part := self._begin_part(task)) is not None:
@@ -356,7 +364,7 @@ class _Reading:
         if turn is None or (turn.era >= files.eras.eras and turn.era >= files.eras.refresh()):
             self._looked = asked
             return
-        run = files.run(turn, self._most_bytes // 2)
+        run = files.run(turn, self._most_bytes // 2, later=last is not None)
         with self._changed:
             self._runs.append(run)
             self._changed.notify_all()

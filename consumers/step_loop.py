@@ -18,9 +18,9 @@ from .step_schedule import Found, Phases, Stagings, Walk, told_lengths
 from .transfer import End, begin_ahead, next_usable
 from .waiting import Awaited, ReachableStream, ReachableStreams, StoreWait
 
-_CHUNK_BYTES: Final = 16 << 20
-"""Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
-_CHUNK_SAMPLES: Final = 8192
+_CHUNK_BYTES: Final = 32 << 20
+"""Of tokens that are looked up in one go: 1024 batches of 16 x 1024 share the cost of finding them in the store."""
+_CHUNK_SAMPLES: Final = 16_384
 """At most, so that the first batch of small samples comes soon."""
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from operator import methodcaller
+from sys import getrefcount
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tokenmill.errors import InputError
@@ -21,6 +22,12 @@ from .sample_lookup import Rows
 _CARRIERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 """Torch dtypes of the same width as the tokens'. Torch hardly computes in its own uint16 and uint32."""
 _EXACT: Final = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+_REUSED_BYTES: Final = 32 << 20
+"""Of x and y that are kept to be used again: of all batches that a thread makes of what is copied in one go ..."""
+_REUSED_AT_LEAST: Final = 8
+"""... and where batches are large, x and y of the one that the loop has, of the next one, and of two that it keeps."""
+
+Wide: TypeAlias = npt.NDArray[np.int64]
 
 
 class Mark(Protocol):
@@ -228,13 +235,15 @@ class HostStaging:
         self._device = device
         self._is_cpu = device.type == "cpu"
         self._widens = widen
+        self._memory = ReusedMemory()
 
     def send(self, stretch: Rows) -> Iterator[Sent]:
         """Widen the rows; or give them as they are, or as views of what is on the device."""
         if self._is_cpu and not self._widens:
             return iter(stretch)
         if self._widens:
-            wide = map(Staged, _widened(stretch[..., :-1]), _widened(stretch[..., 1:]))
+            widened = self._memory.widened
+            wide = map(Staged, map(widened, stretch[..., :-1]), map(widened, stretch[..., 1:]))
             return wide if self._is_cpu else map(self._moved, wide)
         return map(self._narrow, stretch)
 
@@ -249,9 +258,38 @@ class HostStaging:
         return Staged(staged.x.to(self._device), staged.y.to(self._device))
 
 
-def _widened(tokens: Rows) -> Iterator[torch.Tensor]:
-    """Return tensors with memory of their own: autograd would see what is done in place to one view in all."""
-    return map(torch.from_numpy, map(methodcaller("astype", np.dtype(np.int64)), tokens))
+def _holders(arrays: list[Wide], index: int) -> int:
+    return getrefcount(arrays[index])
+
+
+_NOBODY: Final = _holders([np.empty((0, 0), np.int64)], 0)
+"""`_holders` of an array that only the list holds."""
+
+
+class ReusedMemory:
+    """Memory of tensors, of one shape, that is used again once nobody holds it: new memory costs more than to fill it.
+
+    A tensor over an array holds the array, and whatever shares the tensor's memory holds that: views, what autograd
+    saved for the backward pass, arrays and other libraries' tensors of it. So the array's reference count says whether
+    anybody can still see it.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[Wide] = []
+
+    def widened(self, tokens: Rows) -> torch.Tensor:
+        """Return the tokens with memory of their own: autograd would see what is done in place to one view in all."""
+        arrays = self._arrays
+        if arrays and arrays[0].shape != tokens.shape:
+            arrays.clear()
+        for index in range(len(arrays)):
+            if _holders(arrays, index) == _NOBODY:
+                np.copyto(arrays[index], tokens)
+                return torch.from_numpy(arrays[index])
+        arrays.append(tokens.astype(np.int64))
+        if len(arrays) > max(_REUSED_BYTES // max(arrays[0].nbytes, 1), _REUSED_AT_LEAST):
+            del arrays[0]  # who holds so many keeps them
+        return torch.from_numpy(arrays[-1])
 
 
 class LaneStaging:

@@ -1,19 +1,56 @@
 """From token ids on the host to tensors."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from tokenmill.consumers.sample_lookup import Rows
 from tokenmill.consumers.transfer import CudaLane, LaneStaging, Mark, Sent, Staged, Staging, open_staging
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 DEVICES = ["cpu", "late", pytest.param("cuda", marks=CUDA)]
+
+
+HOLDERS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "the tensor": lambda x: x,
+    "a view": lambda x: x[1:, :1],
+    "detached": lambda x: x.detach(),
+    "its storage": lambda x: x.untyped_storage(),
+    "an array": lambda x: x.numpy()[1:],
+    "a buffer": lambda x: x.numpy().data,
+    "a tensor of another library": lambda x: x.__dlpack__(),
+    "what autograd saved": lambda x: nn.functional.embedding(x, torch.ones(200, 2, requires_grad=True)),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_memory_is_used_again_only_when_nobody_holds_it(name: str) -> None:
+    """However it is held; whoever lets go of his batches gets the same memory again and again."""
+    staging = open_staging(2, 9, np.dtype(np.uint8), torch.device("cpu"))
+    rows = np.arange(18, dtype=np.uint8).reshape(1, 2, 9)
+
+    def sent() -> torch.Tensor:
+        (staged,) = staging.send(rows)
+        assert isinstance(staged, Staged)
+        assert np.array_equal(staged.x, rows[0, :, :-1])
+        assert np.array_equal(staged.y, rows[0, :, 1:])
+        return staged.x
+
+    first = sent()
+    place, held = first.data_ptr(), HOLDERS[name](first)
+    del first
+    assert place not in {sent().data_ptr() for _ in range(5)}
+    del held
+    assert place in {sent().data_ptr() for _ in range(5)}
+    kept = [sent() for _ in range(50)]
+    assert len({x.data_ptr() for x in kept}) == 50
 
 
 class LateMark:

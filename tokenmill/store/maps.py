@@ -244,6 +244,22 @@ class FileRange(NamedTuple):
     stop: int
 
 
+def is_in_memory(part: FileRange) -> bool:
+    """Return whether all bytes of a part of a file are in the page cache; False where nobody says so.
+
+    Raises:
+        OSError: the file cannot be opened.
+
+    """
+    descriptor = _open(part.path)
+    if descriptor is None:
+        return False
+    try:
+        return part.stop <= os.fstat(descriptor).st_size and is_cached(descriptor, part.first, part.stop - part.first)
+    finally:
+        os.close(descriptor)
+
+
 def read_pieces(part: FileRange) -> Iterator[int]:
     """Bring a part of a file into the page cache, piece by piece; yield the bytes that each piece had.
 
