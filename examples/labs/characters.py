@@ -10,25 +10,28 @@ import unicodedata
 from collections import Counter
 
 import numpy as np
-from corpus import arguments
+from corpus import arguments, ran_with
 
 from tokenmill.app.settings import Settings
-from tokenmill.app.sources import Reading, Refused, find_sources, read_items, shape_for
+from tokenmill.app.sources import Reading, Refused, ShapeOptions, find_sources, read_items, shape_for
 
 
 def main() -> None:
     """Count texts, lengths and characters."""
     parser = arguments(__doc__)
     parser.add_argument("--rare", type=int, default=3, help="characters of fewer texts are shown as rare")
+    parser.add_argument("--shown", type=int, default=200, help="so many of the characters are printed")
     options = parser.parse_args()
+    print(ran_with())
     characters: Counter[str] = Counter()
     lengths: list[int] = []
     refused = 0
     settings = Settings()
+    fields = ShapeOptions(fields=[options.field] if options.field else ())
     reading = Reading(
-        shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes)
+        shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes, fields)
     )  # as `tokenmill pack` and `produce` read them
-    for item in read_items(find_sources(options.texts, reading)):
+    for item in read_items(find_sources(options.texts, reading, options.split)):
         if isinstance(item, Refused):
             refused += 1
             continue
@@ -43,6 +46,7 @@ def main() -> None:
     print(f"5 % have {percent[0]:,} characters or fewer, half {percent[1]:,}, 95 % {percent[2]:,}")
     print(f"{refused:,} entries are no texts" if refused else "all entries are texts")
     print(f"{len(characters):,} different characters")
+    print(" ".join(map(ascii, sorted(characters)[: options.shown])) + (" …" if len(characters) > options.shown else ""))
     kinds = Counter(unicodedata.category(character)[0] for character in characters)
     print(", ".join(f"{name} {kinds[kind]}" for kind, name in KINDS.items() if kinds[kind]))
     rare = sorted(character for character, count in characters.items() if count < options.rare)

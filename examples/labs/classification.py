@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import torch
-from corpus import STANDARD_LIBRARY, arguments, pack
+from corpus import STANDARD_LIBRARY, arguments, pack, reading
+from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional
 
@@ -33,15 +34,36 @@ def main() -> None:
     texts = options.texts if options.texts != parser.get_default("texts") else [str(labelled(options.store))]
     packing = {"name": "rows", "long": "truncate", "short": "pad"}
     settings = {"sequence_length": LENGTH, "packing": packing, "metadata_fields": options.label_field}
-    train = pack(texts, options.store, options.tokenizer, **settings)["train"]
-    names = options.labels.split(",")
+    if has_template(options.tokenizer):
+        settings["template"] = "tokenizer"
+    train = pack(texts, options.store, options.tokenizer, reading(options), **settings)["train"]
+    names = [int(name) if name.lstrip("-").isdigit() else name for name in options.labels.split(",")]
     documents = Documents(options.store, train.stream, label_field=options.label_field, label_names=names)
     print(f"{len(documents):,} documents: {documents.label_distribution()}")
+    show(options.store, train.stream, documents)
     for rank in range(WORKERS):
         mine = PaddedBatches(documents, batch_size=8, rank=rank, world_size=WORKERS)
         print(f"worker {rank}: {mine.label_distribution()}")
     batches = PaddedBatches(documents, batch_size=16, max_length=LENGTH, padding="max_length")
     fit(batches, read_stream(options.store, train.stream).values["genesis"]["recipe"]["vocabulary_size"], options.steps)
+
+
+def has_template(tokenizer: str | None) -> bool:
+    """Return whether a tokenizer puts tokens around a text by itself, as BERT's does with [CLS] and [SEP]."""
+    if tokenizer in {None, "bytes"}:
+        return False
+    found = Tokenizer.from_file(tokenizer) if Path(tokenizer).exists() else Tokenizer.from_pretrained(tokenizer)
+    return bool(found.num_special_tokens_to_add(is_pair=False))
+
+
+def show(store: Path, stream: str, documents: Documents) -> None:
+    """Print the first text as its tokens say it, with its label."""
+    path = store / stream / "tokenizer.json"
+    row = next(iter(PaddedBatches(documents, batch_size=1)))
+    ids = row["input_ids"][0][row["attention_mask"][0].bool()].tolist()
+    known = Tokenizer.from_file(str(path)) if path.exists() else None  # else the ids are bytes
+    text = known.decode(ids, skip_special_tokens=False) if known else bytes(ids).decode(errors="replace")
+    print(f"a document of label {row['labels'][0].item()}: {text[:160]!r}")
 
 
 def labelled(store: Path) -> Path:

@@ -5,11 +5,16 @@
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from tokenmill.app.funnel.retention import Retention
 from tokenmill.store import read_stream
@@ -42,23 +47,42 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--tokenizer", help="a tokenizer.json, a name on the hub, or bytes; one is trained if not given"
     )
+    parser.add_argument("--field", help="where the text of a row or object is; text or content if not given")
+    parser.add_argument("--split", help="of a data set of the hub: train, test, …")
     parser.add_argument("--seed", type=int, default=1)
     return parser
 
 
-def pack(texts: list[str], store: Path, tokenizer: str | None, **settings: Any) -> dict[str, Packed]:
+def reading(options: argparse.Namespace) -> list[str]:
+    """Return how the texts are read, as options of `tokenmill pack` and `produce`."""
+    named = {"--field": options.field, "--split": options.split}
+    return [part for name, value in named.items() if value for part in (name, value)]
+
+
+def ran_with() -> str:
+    """Return what a lab runs with: whoever compares figures wants to know."""
+    versions = " ".join(f"{name} {version(name)}" for name in ("tokenmill", "torch", "numpy", "tokenizers"))
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{versions}, Python {platform.python_version()}, {len(os.sched_getaffinity(0))} cores, {device}"
+
+
+def pack(
+    texts: list[str], store: Path, tokenizer: str | None, read: Sequence[str] = (), **settings: Any
+) -> dict[str, Packed]:
     """Fill a store from texts, without Kafka, and return its streams by split; called again, it goes on there.
 
-    The settings are those of docs/settings.md; each travels as a variable of the command.
+    ``read`` is what `reading` returns. The settings are those of docs/settings.md; each travels as a variable of the
+    command.
     """
+    print(ran_with())
     store.mkdir(parents=True, exist_ok=True)
     if tokenizer is None:
         tokenizer = str(store / "trained.json")
         if not Path(tokenizer).exists():
-            _run("train-tokenizer", *texts, "--output", tokenizer, "--vocabulary-size", "2048")
+            _run("train-tokenizer", *texts, *read, "--output", tokenizer, "--vocabulary-size", "2048")
     variables = {f"TOKENMILL_{name.upper()}": _spelled(value) for name, value in settings.items()}
     options = ["--store", str(store), "--tokenizer", tokenizer, "--flush", "--end", "--json"]
-    summary = json.loads(_run("pack", *texts, *options, **variables))
+    summary = json.loads(_run("pack", *texts, *read, *options, **variables))
     return {
         name.rpartition(".")[2]: Packed(
             name, Totals.from_dict(one["totals"]), one["blocks"], read_stream(store, name).block_tokens

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from corpus import TOKENMILL, arguments
+from corpus import TOKENMILL, arguments, ran_with, reading
 
 from tokenmill.consumers import Batches
 from tokenmill.errors import StoreError
@@ -30,11 +30,16 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9092, help="of the Kafka that is started")
     parser.add_argument("--steps", type=int, default=50)
     options = parser.parse_args()
+    print(ran_with())
     if options.running:
         measure(options.store, options.topic, options.steps)
         return
     with service(options) as environment:
-        subprocess.run([TOKENMILL, "produce", options.topic, *options.texts, "--flush"], env=environment, check=True)
+        subprocess.run(
+            [TOKENMILL, "produce", options.topic, *options.texts, *reading(options), "--flush"],
+            env=environment,
+            check=True,
+        )
         measure(options.store, options.topic, options.steps)
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from corpus import arguments, pack
+from corpus import arguments, pack, reading
 from tokenizers import Tokenizer
 from torch.nn import functional
 
@@ -31,7 +31,12 @@ def main() -> None:
     parser.add_argument("--min-chars", type=int, default=100, help="shorter documents are filtered out")
     options = parser.parse_args()
     streams = pack(
-        options.texts, options.store, options.tokenizer, sequence_length=BLOCK - 1, min_chars=options.min_chars
+        options.texts,
+        options.store,
+        options.tokenizer,
+        reading(options),
+        sequence_length=BLOCK - 1,
+        min_chars=options.min_chars,
     )
     train = streams["train"]
     print("\n".join(train.lines()))

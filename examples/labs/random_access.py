@@ -8,7 +8,7 @@ python examples/labs/random_access.py my_texts/ --takes 1000
 import time
 
 import numpy as np
-from corpus import arguments, pack
+from corpus import arguments, pack, reading
 
 from tokenmill.consumers import Documents
 
@@ -18,7 +18,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--takes", type=int, default=1000)
     options = parser.parse_args()
-    train = pack(options.texts, options.store, options.tokenizer, sequence_length=127)["train"]
+    train = pack(options.texts, options.store, options.tokenizer, reading(options), sequence_length=127)["train"]
     began = time.perf_counter()
     documents = Documents(options.store, train.stream)
     print(f"{len(documents):,} documents, opened in {1000 * (time.perf_counter() - began):.1f} ms")

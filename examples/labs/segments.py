@@ -10,7 +10,7 @@ An optimizer step is made for each segment; the memory goes from one to the next
 from itertools import islice
 
 import torch
-from corpus import arguments, pack
+from corpus import arguments, pack, reading
 from torch import nn
 from torch.nn import functional
 
@@ -46,7 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     packing = {"name": "chunks", "chunk_tokens": options.chunk}
     settings = {"sequence_length": options.segment, "packing": packing, "splits": "train=80,validation=20"}
-    streams = pack(options.texts, options.store, "bytes", **settings)
+    streams = pack(options.texts, options.store, "bytes", reading(options), **settings)
     for split, packed in streams.items():
         print(f"{split}: {packed.blocks:,} chunks of {options.chunk // options.segment} segments; {packed.lines()[0]}")
     sizes = {"batch_size": options.batch_size, "sequence_length": options.segment, "in_order": True}

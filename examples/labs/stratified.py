@@ -5,7 +5,7 @@ python examples/labs/stratified.py my_texts/ --samples 200 --strata 5
 
 # ruff: noqa: INP001 - a script, no part of a package
 
-from corpus import arguments, pack
+from corpus import arguments, pack, reading
 
 from tokenmill.consumers import Documents, PaddedBatches, StratifiedSampler
 
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--strata", type=int, default=5)
     parser.add_argument("--max-length", type=int, default=512)
     options = parser.parse_args()
-    train = pack(options.texts, options.store, options.tokenizer, sequence_length=127)["train"]
+    train = pack(options.texts, options.store, options.tokenizer, reading(options), sequence_length=127)["train"]
     documents = Documents(options.store, train.stream)
     lengths = documents.lengths
     print(f"{len(documents):,} documents of {lengths.min():,} to {lengths.max():,} tokens")

@@ -65,8 +65,12 @@ def test_a_new_python_finds_what_labs_import(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_characters(run: Callable[..., str], texts: Path) -> None:
-    """The numbers are those of the texts."""
+def test_characters(run: Callable[..., str], texts: Path, tmp_path: Path) -> None:
+    """The numbers are those of the texts, also where these are in another field."""
+    (tmp_path / "articles.jsonl").write_text(json.dumps({"article": "zap"}))
+    other = run("characters", tmp_path / "articles.jsonl", "--field", "article")
+    assert "'a' 'p' 'z'" in other
+    assert re.match(r"tokenmill \S+ torch \S+ numpy .* cores, ", other)
     found = run("characters", texts)
     whole = [path.read_text() for path in texts.iterdir()]
     assert f"{len(whole)} texts, {sum(map(len, whole)):,} characters" in found
@@ -90,7 +94,7 @@ def test_language_model(run: Callable[..., str], texts: Path, store: Path) -> No
 @pytest.mark.needs("minutes")
 def test_four_workers(run: Callable[..., str], texts: Path, store: Path) -> None:
     """Each says its throughput; here there are two, for a machine with two cores."""
-    found = run("four_workers", texts, "--store", store, "--workers", "2", "--passes", "3")
+    found = run("four_workers", texts, "--store", store, "--workers", "2", "--seconds", "1")
     assert re.findall(r"worker (\d): [\d,]+ tokens a second", found) == ["0", "1"]
     assert re.search(r"a parallel efficiency of \d+ %", found)
 
@@ -121,6 +125,17 @@ def test_classification(run: Callable[..., str], tmp_path: Path) -> None:
     assert len(re.findall(r"worker \d: \{'code': \d+, 'prose': \d+\}", found)) == 2
     assert int(re.search(r"accuracy of the last batch (\d+) %", found)[1]) > 60  # type: ignore[index]
     assert re.search(r"[\d,]+ samples a second", found)
+    assert re.search(r"a document of label [01]: '.+'", found)
+
+
+def test_labels_may_be_numbers(run: Callable[..., str], tmp_path: Path) -> None:
+    """As in data sets of reviews; the text is in a field of another name."""
+    rows = [json.dumps({"review": f"a {'good' if n % 2 else 'bad'} one " * 9, "mark": n % 2}) for n in range(120)]
+    (tmp_path / "reviews.jsonl").write_text("\n".join(rows))
+    options = ("--tokenizer", "bytes", "--field", "review", "--label-field", "mark", "--labels", "0,1", "--steps", "5")
+    found = run("classification", tmp_path / "reviews.jsonl", "--store", tmp_path / "store", *options)
+    assert re.search(r"documents: \{0: \d+, 1: \d+\}", found)
+    assert re.search(r"a document of label \d: 'a (good|bad) one ", found)
 
 
 def test_segments(run: Callable[..., str], texts: Path, tmp_path: Path) -> None:
