@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,11 @@ from ...sources.items import Item
 from ..verify.reference_sample import ReferenceSample
 from .pack_state import PackFiles
 from .parted_sources import FileSlice, Part, ScannedPart, SliceReader, scan
-from .partition_packer import ChainEnd, PartitionWork
+from .partition_packer import ChainEnd
+
+if TYPE_CHECKING:  # they import what is here
+    from .pack_verification import PartitionVerifier
+    from .partition_packer import PartitionPacker
 
 WAITING_BYTES: Final = 16 << 20
 """Bytes of documents that wait at a process."""
@@ -60,7 +64,7 @@ class MillTask:
     """Of a process's tokenizer."""
     rejects: bool
     """Whether what is filtered out is listed."""
-    open_partition: "Callable[[MillTask, Stages, int], PartitionWork]"
+    open_partition: "Callable[[MillTask, Stages, int], PartitionPacker | PartitionVerifier]"
     """Opens a partition: to pack it, or to verify it."""
     sample: ReferenceSample | None = None
     """What the reference computes as well, where the store is verified."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -107,23 +107,6 @@ class ChainEnd:
     open_tokens: int
     verified: ChainResult | None = None
     """What was found, where it was verified."""
-
-
-class PartitionWork(Protocol):
-    """What is done with the documents of one partition."""
-
-    @property
-    def mill(self) -> PartitionMill:
-        """What mills them."""
-
-    def take(self, records: Sequence[SourceRecord]) -> None:
-        """Take consecutive records."""
-
-    def commit(self, files: PackFiles) -> None:
-        """Make durable what was taken, or conclude."""
-
-    def ends(self) -> dict[str, ChainEnd]:
-        """Return how far each chain is, by split."""
 
 
 def append_new(writer: PartitionWriter, message: Message) -> None:
