@@ -371,5 +371,6 @@ async def joined(answers: Iterable["Future[dict[int, T]]"]) -> dict[int, T]:
     """Return what all processes answer, by partition."""
     found: dict[int, T] = {}
     for answer in answers:
-        found |= await asyncio.wrap_future(answer)
+        part: dict[int, T] = await asyncio.wrap_future(answer)
+        found |= part
     return found

@@ -301,8 +301,8 @@ class PackedEras:
             if block
         }
         eras: list[tuple[Era, int]] = []
-        for ends, last in due:
-            extents = {number: self._extent(readers.get(number), number, block) for number, block in ends.items()}
+        for reached, last in due:
+            extents = {number: self._extent(readers.get(number), number, block) for number, block in reached.items()}
             era = close_era(log, extents, now=self.closed, era_blocks=1, overdue=True, end=last)
             if era is None:
                 raise ValueError("an era without blocks")
