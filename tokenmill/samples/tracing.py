@@ -20,8 +20,8 @@ from tokenmill.samples.sequence import count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import PartitionReader, StreamInfo, partitions_in, read_stream
-from tokenmill.store.commit_log import Rows
 from tokenmill.store.layout import StorePath, store_directory
+from tokenmill.store.sealing import Rows
 from tokenmill.wire.pieces import PADDING
 
 _AT_ONCE: Final = 4096

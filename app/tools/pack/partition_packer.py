@@ -22,8 +22,8 @@ from tokenmill.reading.continuing import Extent
 from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.records import SourceRecord
 from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Store, open_partition
-from tokenmill.store.commit_log import UNKNOWN
 from tokenmill.store.layout import blaming, partition_directory, repair_advice, sync_directory, write_at
+from tokenmill.store.sealing import UNKNOWN
 from tokenmill.untrusted import open_regular
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import Genesis
