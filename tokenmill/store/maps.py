@@ -244,13 +244,10 @@ def is_in_memory(part: FileRange) -> bool:
         OSError: the file cannot be opened.
 
     """
-    descriptor = _open(part.path)
-    if descriptor is None:
-        return False
-    try:
-        return part.stop <= os.fstat(descriptor).st_size and is_cached(descriptor, part.first, part.stop - part.first)
-    finally:
-        os.close(descriptor)
+    with _opened(part.path) as descriptor:
+        if descriptor is None or part.stop > os.fstat(descriptor).st_size:
+            return False
+        return is_cached(descriptor, part.first, part.stop - part.first)
 
 
 def read_pieces(part: FileRange) -> Iterator[int]:

@@ -1,7 +1,12 @@
-"""A store's descriptions of a stream and of where its partitions begin: ``stream.json`` and ``start.json``.
+"""A store: a directory tree on one disk that holds a full copy of streams, with an identity of its own.
 
-It is raised, durably, before old segments are unlinked, and written before the first block of a store whose token topic
-no longer held the chain's beginning. It holds the chain hash before its block, which is nowhere else in the store.
+The identity names the consumer group that fills the store. Two copies with one identity would share a group, and each
+would get a part of the blocks. So an identity is bound to its host and directory, and writers refuse a copy. Readers
+ignore the identity: they read copies, on any host.
+
+``stream.json`` describes a stream, and ``start.json`` says where a partition begins. That is raised, durably, before
+old segments are unlinked, and written before the first block of a store whose token topic no longer held the chain's
+beginning. It holds the chain hash before its block, which is nowhere else in the store.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Recovery: which part of an unsealed segment counts, and where a partition goes on.
+"""The writer of one partition: recovers it, appends accepted blocks, commits them, and seals what is full.
 
-Run by the holder of the partition's lock before anything is appended. It keeps the longest committed prefix, cuts off
-only what was never committed, and refuses damage to what was.
+Recovery is run by the holder of the partition's lock before anything is appended. It keeps the longest committed
+prefix, cuts off only what was never committed, and refuses damage to what was.
 """
 
 import os
