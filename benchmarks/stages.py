@@ -20,7 +20,6 @@ TABLE: Final = (
     ("app/kafka/token_topic.py", "decode"),
     ("app/mill/publisher.py", "publish"),
     ("app/segments/store_opening.py", "append"),
-    ("app/segments/block_appender.py", "append"),
     ("app/segments/token_partition.py", "append"),
     ("tokenmill/canonical.py", "decode"),
     ("app/milling/columns.py", "decode"),
