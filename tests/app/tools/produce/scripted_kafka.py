@@ -287,6 +287,10 @@ class Consumer:
         self.kafka = kafka
         self.at: dict[TopicPartition, int] = {}
 
+    async def topics(self) -> set[str]:
+        """Return all topics."""
+        return {name.topic for name in self.kafka.logs}
+
     async def beginning_offsets(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return where they begin."""
         return {name: self.kafka.logs[name].first for name in names}
