@@ -75,7 +75,7 @@ def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path
     assert old == f"{first} old"
     assert new == f"{second} new newer"
     assert missing.startswith(f"hf://{NAME}-of-nobody: the hub does not tell its commit")
-    assert missing.endswith("check the name and the connection, or send it in one go (--no-resume)")
+    assert missing.endswith("; check the name and the connection")  # --no-resume would be no advice for `pack`
     assert left_alone == "True", "a program that reads our sources cannot train with the library any more"
 
 
