@@ -69,7 +69,8 @@ def lines_of(found: PassingRecord) -> Iterator[str]:
     split = f" ({outcome.split})" if outcome.split else ""
     told = f": {outcome.reason}" if outcome.reason and outcome.kind != "other_split" else ""
     tokens = f", {count(len(outcome.tokens), 'token')}" if outcome.tokens else ""
-    time = f"{moment_of(record.timestamp)}  " if moment_of(record.timestamp) else ""
+    moment = moment_of(record.timestamp)
+    time = f"{moment}  " if moment else ""
     yield f"{time}{found.place}  {what}{split}{told}{tokens}, {size(record.value_bytes)}"
     if record.text:
         yield f"  {beginning_of(record.text, LINE_CHARACTERS)!r}"

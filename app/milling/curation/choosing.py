@@ -1,12 +1,14 @@
 """Whether steps get kernels: where numba is installed, and kernels and references agree on the texts of a probe."""
 
-from collections.abc import Sequence
-from typing import Final
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
+from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 
 from ..document_columns import DocumentColumns
-from ..steps.protocol import Step
+from ..steps.protocol import Answer, Rejected, Step
 from ..steps.registry import STEPS
 from ..tokenizers.protocol import PROBE
 
@@ -14,6 +16,45 @@ WITH_KERNELS: Final = frozenset(
     {"c4_paragraph", "c4_quality", "fineweb_quality", "gopher_quality", "gopher_repetition", "language"}
 )
 """Steps that have a kernel, with most parameters."""
+
+
+class KernelStep(ABC):
+    """A step that is its reference for one document, and a kernel for many."""
+
+    __slots__ = ()
+
+    reference: Step
+
+    @property
+    def name(self) -> str:
+        """The reference's name."""
+        return self.reference.name
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the reference says of itself: the answers are the same."""
+        return self.reference.describe()
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return the reference's answer."""
+        return self.reference(document)
+
+    @abstractmethod
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Return the index and the answer of each document that does not stay as it is, ascending.
+
+        Raises:
+            EngineError: a document of the sample has another answer by the reference; none should be used.
+
+        """
+
+    @abstractmethod
+    def check(self, texts: Sequence[str]) -> None:
+        """Compare kernel and reference on each of the texts.
+
+        Raises:
+            EngineError: they differ.
+
+        """
 
 
 def faster_steps(steps: Sequence[Step]) -> tuple[tuple[Step, ...], str]:

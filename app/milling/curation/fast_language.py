@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.documents import Document
 from tokenmill.errors import EngineError, RecordError
 
 from ..document_columns import DocumentColumns
 from ..steps.language import FIRST_LOOK, SURE, LanguageStep, language_named, model_file
-from ..steps.protocol import Answer, Rejected
+from ..steps.protocol import Answer
 from .byte_strings import PADDING, Bytes, equal_bytes
+from .choosing import KernelStep
 from .compiled import compiled
 from .language_model import LanguageModel, read_model
 
@@ -189,7 +189,7 @@ _SHOWN_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class FastLanguage:
+class FastLanguage(KernelStep):
     """A step that is fastText for one document, and a kernel for many."""
 
     reference: LanguageStep
@@ -206,26 +206,8 @@ class FastLanguage:
         """
         return cls(reference, *_read(model_file()))
 
-    @property
-    def name(self) -> str:
-        """The reference's name."""
-        return self.reference.name
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the reference says of itself: the answers are the same."""
-        return self.reference.describe()
-
-    def __call__(self, document: Document) -> Document | Rejected:
-        """Return the reference's answer."""
-        return self.reference(document)
-
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return the index and the answer of each document that does not stay as it is, ascending.
-
-        Raises:
-            EngineError: a document of the sample has another language or score by fastText; none should be used.
-
-        """
+        """Answer, after a sample's languages and scores were compared with those of fastText."""
         found = self.languages_of(documents.texts)
         for text, one in zip(documents.texts, found, strict=True):
             if crc32(text[:FIRST_LOOK].encode()) % SAMPLE_ONE_IN == 0:
@@ -233,12 +215,7 @@ class FastLanguage:
         return list(self._answers(documents, found))
 
     def check(self, texts: Sequence[str]) -> None:
-        """Compare kernel and fastText on each of the texts.
-
-        Raises:
-            EngineError: they differ.
-
-        """
+        """Compare all of them."""
         for text, one in zip(texts, self.languages_of(texts), strict=True):
             self._compare(text, one)
 

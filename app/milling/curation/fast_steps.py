@@ -25,7 +25,7 @@ from ..steps.protocol import Answer, Rejected, Step
 from .byte_strings import PADDING
 from .c4_kernel import REASONS as C4_REASONS
 from .c4_kernel import C4Limits, count_sentences, judge_paragraphs, keep_lines
-from .choosing import CURATION_PROBE
+from .choosing import CURATION_PROBE, KernelStep
 from .chunk_lookup import WordTable
 from .chunked_text import hash_texts
 from .compiled import ASK, KEEP, compiling_once
@@ -195,33 +195,15 @@ _SHOWN_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class FastStep:
+class FastStep(KernelStep):
     """A step that is its reference for one document, and a kernel for many."""
 
     reference: Step
     judge: Judge
     words: WordSplit
 
-    @property
-    def name(self) -> str:
-        """The reference's name."""
-        return self.reference.name
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the reference says of itself: the answers are the same."""
-        return self.reference.describe()
-
-    def __call__(self, document: Document) -> Document | Rejected:
-        """Return the reference's answer."""
-        return self.reference(document)
-
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return the index and the answer of each document that does not stay as it is, ascending.
-
-        Raises:
-            EngineError: a document of the sample has another answer by the reference; none should be used.
-
-        """
+        """Answer, after a sample was compared with the reference."""
         with self.words.lock:
             judgements = dict(self.judge(self.words, documents.texts))
             chosen = [at for located in self.words.locate(documents.texts) for at in sampled(located)]
@@ -234,13 +216,8 @@ class FastStep:
                 self.compare(text, judgement)
         return list(self._answers(documents, judgements))
 
-    def check(self, texts: Iterable[str]) -> None:
-        """Compare kernel and reference on each of the texts.
-
-        Raises:
-            EngineError: they differ.
-
-        """
+    def check(self, texts: Sequence[str]) -> None:
+        """Compare all of them."""
         with self.words.lock:
             for text in texts:
                 self.compare(text, self._alone(text))

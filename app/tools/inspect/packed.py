@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tokenmill.errors import DamagedError, InputError, RecordError
 from tokenmill.store import open_eras, open_partition, read_stream, streams_in
-from tokenmill.store.layout import PACK_DIRECTORY, comparing, is_packed
+from tokenmill.store.layout import comparing, is_packed
 from tokenmill.untrusted import parse_json, regular_file
 from tokenmill.wire.message import Message
 
@@ -20,13 +20,13 @@ from ...kafka.schema_registry import schemas_for_command
 from ...milling.recipe_stages import decoder_of
 from ...milling.splits import SplitRule
 from ...settings import Settings, Stream
-from ..pack.pack_state import PackFiles, PackRun
+from ..pack.pack_state import REJECTED, PackFiles, PackRun, pack_directory
 from ..repair.store_repair import examine_store
 from .block_trace import genesis_in
 from .record_ledger import ChainLedger, RecordLedger, account, raw_partition_accounts, read_ledger
 from .rejected import RejectedDocument, require_counted
 
-REJECTED: Final = "rejected-{}.jsonl"
+_AGAIN: Final = "`tokenmill try` with the same files and settings shows what is filtered out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class StoredPack:
         genesis = genesis_in(read_stream(store, name))
         recipe = genesis.recipe
         suffix = name.removeprefix(f"{recipe.raw_topic}.{recipe.split}")
-        files = PackFiles(store / PACK_DIRECTORY / f"{recipe.raw_topic}{suffix}")
+        files = PackFiles(pack_directory(store, recipe.raw_topic, suffix))
         run = files.read_run()
         stream = Stream(name, recipe.raw_topic, recipe.split)
         return None if run is None else cls(store, Settled(stream, genesis, ControlLog(name, genesis)), files, run)
@@ -124,8 +124,8 @@ def _letters(settings: Settings, one: StoredPack) -> Iterator[RejectedDocument]:
     decoder = decoder_of(recipe, schemas_for_command(settings, recipe.decode))
     splits = SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by)
     for partition in range(one.run.partitions):
-        path = one.files.directory / REJECTED.format(partition)
-        left = one.files.read_partition(partition).letters.get("rejected", 0)
+        path = one.files.letters(REJECTED, partition)
+        left = one.files.read_partition(partition).letters.get(REJECTED, 0)
         if not left:
             continue
         with regular_file(path) as file:
@@ -141,9 +141,6 @@ def _letters(settings: Settings, one: StoredPack) -> Iterator[RejectedDocument]:
                     raise DamagedError(f"{path} is not what was written there ({error!r})", _AGAIN) from error
                 if splits.split_of_document(document) == stream.split:
                     yield RejectedDocument(stream.name, place, *told, document)
-
-
-_AGAIN: Final = "`tokenmill try` with the same files and settings shows what is filtered out"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from tokenmill.store.layout import PACK_DIRECTORY, blaming, put_file, sync_way_t
 from tokenmill.untrusted import read_json_file
 from tokenmill.wire.message import Message, decode_message, encode_header
 
-from ...settings import TopicSettings
 from ...sources.items import Place
 from ...sources.reading_order import LaneState, OrderState
 from ...sources.source_changes import KnownSource
@@ -32,14 +31,17 @@ from ..produce.run_notes import ORDER, ORDERS
 
 RUN_FILE: Final = "run.json"
 POSITION_FILE: Final = "position.json"
+DEAD: Final = "dead-letters"
+REJECTED: Final = "rejected"
+"""Names of a partition's files of letters; its number and a suffix follow."""
 MOST_BYTES: Final = 1 << 30
 """Of a file here: of a million sources, ``run.json`` has a hundred megabytes."""
 _ADVICE: Final = "pack into another store, or verify this one (--verify) and keep it as it is"
 
 
-def pack_directory(store: Path, raw_topic: str, own: TopicSettings) -> Path:
+def pack_directory(store: Path, raw_topic: str, stream_suffix: str) -> Path:
     """Return where the state of the pack of a raw topic's streams is."""
-    return store / PACK_DIRECTORY / f"{raw_topic}{own.stream_suffix}"
+    return store / PACK_DIRECTORY / f"{raw_topic}{stream_suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,10 @@ class PackFiles:
         with blaming(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             sync_way_to(self.directory)
+
+    def letters(self, name: str, partition: int | str) -> Path:
+        """Return the file of what was left out of a partition: `DEAD` letters, or documents that are `REJECTED`."""
+        return self.directory / f"{name}-{partition}.jsonl"
 
     def read_run(self) -> PackRun | None:
         """Return the run; None where there is none.

@@ -100,7 +100,7 @@ async def verify_pack(
     """
     topic_plan = await asyncio.to_thread(plan_pack, settings, plan.raw_topic, plan.partitions)
     own = settings.for_topic(plan.raw_topic)
-    files = PackFiles(pack_directory(settings.store.absolute(), plan.raw_topic, own))
+    files = PackFiles(pack_directory(settings.store.absolute(), plan.raw_topic, own.stream_suffix))
     run = files.read_run()
     if run is None:
         raise StoreError(

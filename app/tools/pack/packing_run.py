@@ -38,14 +38,15 @@ from ..produce.run_notes import IN_TURN, RunIdentity
 from ..produce.sender import Acknowledged
 from ..produce.summary import OnError, Summary
 from .millers import Ends, Millers, MillTask, batch_of
-from .pack_state import PackFiles, PackPosition, PackRun, pack_directory
+from .pack_state import DEAD, PackFiles, PackPosition, PackRun, pack_directory
 from .packed_eras import PackedEras
 from .parted_sources import parted
-from .partition_packer import DEAD, LetterFile, PartitionPacker, source_letter
+from .partition_packer import LetterFile, PartitionPacker, source_letter
 
 COMMIT_SECONDS: Final = 5.0
 """Between two commits: what is done again after a kill."""
-SOURCE_LETTERS: Final = "dead-letters-sources.jsonl"
+SOURCE_LETTERS: Final = "sources"
+"""Stands for the partition in the name of the file of what cannot be a document before it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +129,8 @@ async def pack(
     with ExitStack() as stack:
         store = Store.open_or_create(settings.store)
         stack.callback(StoreLock(store.path, exclusive=True).close)
-        files = PackFiles(pack_directory(store.path, raw_topic, own))
-        summary.letters = str(files.directory / f"{DEAD}-*.jsonl")
+        files = PackFiles(pack_directory(store.path, raw_topic, own.stream_suffix))
+        summary.letters = str(files.letters(DEAD, "*"))
         identity = plan.identity.run if plan.identity is not None else ""
         fresh = new_run(sources, identity, plan.partitions)
         forget_nothing(store, files, raw_topic)
@@ -203,7 +204,7 @@ class _Call:
         self._plan, self._summary = plan, summary
         position = self._files.read_position() or PackPosition.start(len(sources), self._run)
         self._position = position
-        self._letters = LetterFile(self._files.directory / SOURCE_LETTERS, position.letters)
+        self._letters = LetterFile(self._files.letters(DEAD, SOURCE_LETTERS), position.letters)
         summary.refused, summary.broken = position.refused, position.broken
         summary.broken_before, summary.before = position.broken, position.number
         summary.unmet, summary.without_field = position.unmet, position.without_field

@@ -27,7 +27,7 @@ from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Outcome, Stages
 from ...milling.partition_mill import PartitionMill
 from ..verify.verify_result import ChainResult
-from .pack_state import PackFiles, PartitionState
+from .pack_state import DEAD, REJECTED, PackFiles, PartitionState
 
 if TYPE_CHECKING:
     from .millers import MillTask
@@ -37,9 +37,6 @@ MESSAGE_BYTES: Final = 4 << 20
 LOCK_SECONDS: Final = 10.0
 """How long the processes of a killed call may take to end: they see it at once, but finish what they are at."""
 LOCK_PAUSE: Final = 0.05
-DEAD: Final = "dead-letters"
-REJECTED: Final = "rejected"
-"""Names of a partition's files of letters; its number and a suffix follow."""
 
 
 class LetterFile:
@@ -162,10 +159,7 @@ class PartitionPacker:
             writers[split] = _open_writer(store, genesis.stream, partition)
             chains.append(ChainMill(genesis.recipe, point, message_bytes=MESSAGE_BYTES))
         names = (DEAD, REJECTED) if task.rejects else (DEAD,)
-        letters = {
-            name: LetterFile(files.directory / f"{name}-{partition}.jsonl", state.letters.get(name, 0))
-            for name in names
-        }
+        letters = {name: LetterFile(files.letters(name, partition), state.letters.get(name, 0)) for name in names}
         mill = PartitionMill(stages, chains, list_rejected=task.rejects)
         return cls(partition, mill, writers, task.geneses[0].recipe.raw_topic, letters)
 

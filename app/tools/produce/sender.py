@@ -305,7 +305,8 @@ async def fenced_producer(
     by any idempotent producer: readers need not wait for a commit, and nobody is held up when this process dies.
 
     aiokafka offers no transaction without records, and no way back from transactions. So two of its private parts are
-    used here and in `_end_earlier`, and nowhere else; its version is pinned, and a test shows that it works.
+    used here and in `_end_earlier`, and a third where a `Sender` sends what was refused again; its version is pinned,
+    and tests show that it works.
 
     Raises:
         BrokerError: no broker answers.
