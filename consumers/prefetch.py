@@ -27,7 +27,7 @@ import numpy as np
 
 from tokenmill.errors import TokenMillError
 from tokenmill.samples import Samples, SequenceId, TrainableSamples
-from tokenmill.samples.places import EraPlaces
+from tokenmill.samples.era_lookup import EraPlaces
 from tokenmill.store import StreamInfo, open_eras
 from tokenmill.store.layout import SegmentPaths, partition_directory
 from tokenmill.store.maps import FileRange, is_in_memory, read_pieces, read_small

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenmill.reading.acceptance import Acceptor
-from tokenmill.wire.chain import genesis_hash, roll
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor, genesis_hash, roll
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import Piece, encode_entry
 from tokenmill.wire.totals import Totals

@@ -12,10 +12,9 @@ from tests.mills import RECIPE, SILENT, Source, make_source, tiny_bpe
 from tokenmill.documents import Document
 from tokenmill.recipe import Recipe
 from tokenmill.records import FLUSH_HEADER, Record
-from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.figures import Amount, Figures, StepFigures
+from tokenmill.wire.chain import Cursor
 from tokenmill.wire.pieces import Piece
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.totals import Amount, Figures, StepFigures, Totals
 
 texts = st.text()
 """Any Unicode text without lone surrogates: `st.text` makes no others."""

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, make_history
 from tokenmill.reading.acceptance import Acceptor, Taken
-from tokenmill.reading.resume import runs
+from tokenmill.reading.continuing import runs
 from tokenmill.wire.message import Message
 
 LENGTH = 24

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tokenmill.errors import InputError
-from tokenmill.wire.figures import LANGUAGE
+from tokenmill.wire.totals import LANGUAGE
 
 from .retention import Retention
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tokenmill.wire.figures import Amount
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.totals import Amount, Totals
 
 UNNAMED = ""
 """The step of a reason of which the totals do not say it."""

@@ -14,8 +14,7 @@ from tokenmill.reading import continuing
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail
 from tokenmill.records import SourceRecord
-from tokenmill.wire.chain import roll
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor, roll
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 
 from ..settings import Settings

@@ -16,8 +16,7 @@ from aiokafka.errors import (
 
 from tokenmill.errors import MissingTopicError, TopicError
 from tokenmill.packings import SEPARATE, Fit
-from tokenmill.wire.pieces import PIECE
-from tokenmill.wire.references import REFERENCE
+from tokenmill.wire.pieces import PIECE, REFERENCE
 
 from ..settings import Settings, TopicSettings, dead_letter_topic, produced_topic, rejected_topic
 from .clients import admin

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tokenmill.reading.continuing import FIRST_TAIL
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
 
 ReadMessages: TypeAlias = Callable[[int, int], Awaitable[Sequence[tuple[int, Message]]]]

@@ -1,6 +1,6 @@
 """Open blocks of packings that have several: read again at a resume, and written by value before retention takes them.
 
-Messages hold these blocks by reference to raw records (`tokenmill.wire.references`). Where the raw log may soon lose
+Messages hold these blocks by reference to raw records (`tokenmill.wire.pieces`). Where the raw log may soon lose
 one of them, carries hold the blocks by value, and a resume begins with the last of these carries.
 """
 
@@ -11,8 +11,7 @@ from typing import Final
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.reading.continuing import Tail
-from tokenmill.reading.resume import ResumePoint
+from tokenmill.reading.continuing import ResumePoint, Tail
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.message import HEADER_OVERHEAD, Message

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from aiokafka import TopicPartition
 
 from tokenmill.errors import StrayError
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 from ..kafka.dead_letters import (

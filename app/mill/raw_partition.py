@@ -18,7 +18,7 @@ from tokenmill.errors import (
     TopicError,
 )
 from tokenmill.records import SourceRecord
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import structlog
 from aiokafka import AIOKafkaConsumer
 
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor
 
 from ..kafka.control_log import skip_record
 from ..kafka.control_topic import Settled, read_on, write_control

@@ -14,13 +14,12 @@ import numpy.typing as npt
 
 from tokenmill.errors import SettingsError, SourceError
 from tokenmill.packings import Concat, Fit, packing_of
-from tokenmill.reading.resume import ResumePoint
+from tokenmill.reading.continuing import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.wire.chain import roll
-from tokenmill.wire.cursor import Cursor, record_crc
+from tokenmill.wire.chain import Cursor, record_crc, roll
 from tokenmill.wire.message import HEADER_OVERHEAD, Message
-from tokenmill.wire.references import NO_BLOCKS, split_references
+from tokenmill.wire.pieces import NO_BLOCKS, split_references
 from tokenmill.wire.totals import Totals
 
 from .columns import ChainOutcomes

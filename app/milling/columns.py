@@ -17,8 +17,7 @@ import numpy.typing as npt
 from tokenmill.documents import Document
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.wire.figures import LANGUAGE, Amount, Figures
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.totals import LANGUAGE, Amount, Figures, Totals
 
 from .decoding import Decoder, one_by_one
 from .document_columns import DocumentColumns, divide, document_metas

@@ -16,12 +16,11 @@ from zlib import crc32
 import xxhash
 
 from tokenmill.documents import Document
-from tokenmill.reading.resume import ResumePoint
+from tokenmill.reading.continuing import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.figures import LANGUAGE, Amount
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.chain import Cursor
+from tokenmill.wire.totals import LANGUAGE, Amount, Totals
 
 from .outcomes import NO_TOKENS, Kind, Outcome, Stages
 from .packing.reference_packings import (

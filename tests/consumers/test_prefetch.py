@@ -23,7 +23,7 @@ from tokenmill.consumers import Batches, Mixture, prefetch
 from tokenmill.consumers.prefetch import EraReadAhead, StreamFiles
 from tokenmill.errors import DamagedError
 from tokenmill.samples import Samples, SequenceId
-from tokenmill.samples.places import EraPlaces
+from tokenmill.samples.era_lookup import EraPlaces
 from tokenmill.store import PartitionWriter, Store, open_eras, read_stream
 from tokenmill.store.maps import FileRange
 

@@ -24,7 +24,7 @@ from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
-from tokenmill.wire.references import split_references
+from tokenmill.wire.pieces import split_references
 
 FIT = {"packing": {"name": "fit", "open_blocks": 8, "max_age_offsets": 300}, "session_timeout": 2.0}
 TEXTS = [b"%c" % (97 + n) * (5 + 11 * n % 50) for n in range(20)]

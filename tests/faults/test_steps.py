@@ -27,7 +27,7 @@ from tokenmill.app.tools.skip_and_ignore import skip
 from tokenmill.app.tools.verify import verify
 from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import InputError
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor
 
 pytestmark = pytest.mark.fault("step-fails")
 

@@ -17,8 +17,7 @@ from tests.simulation.logs import Log, step
 from tests.simulation.scene import make_scene
 from tokenmill.app.settings import Stream
 from tokenmill.errors import BrokerError
-from tokenmill.wire.chain import genesis_hash, roll
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor, genesis_hash, roll
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 from tokenmill.wire.pieces import Piece, encode_entry
 from tokenmill.wire.totals import Totals

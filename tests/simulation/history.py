@@ -18,7 +18,7 @@ from tests.simulation.store import Store
 from tests.simulation.worker import MillWorker, Rules
 from tokenmill.reading import continuing
 from tokenmill.records import Record
-from tokenmill.wire.references import split_references
+from tokenmill.wire.pieces import split_references
 
 MOST_WORKERS: Final = 3
 """Alive at once: an owner, a zombie, and another one; fewer than the messages of a tail, as the protocol wants it."""

@@ -14,13 +14,11 @@ from tests.simulation.worker import MillWorker, reaches
 from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.reference import ReferenceBlock
 from tokenmill.errors import DifferenceError, GapError, SourceError
-from tokenmill.reading.continuing import Tail
-from tokenmill.reading.resume import resume_point
+from tokenmill.reading.continuing import Tail, resume_point
 from tokenmill.records import Record
-from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.cursor import NO_RECORD, Cursor
+from tokenmill.wire.chain import NO_RECORD, Cursor, genesis_hash
 from tokenmill.wire.message import Message
-from tokenmill.wire.references import split_references
+from tokenmill.wire.pieces import split_references
 from tokenmill.wire.totals import Totals
 
 

@@ -16,8 +16,7 @@ from tokenmill.app.segments import following
 from tokenmill.errors import SourceError
 from tokenmill.reading import continuing
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
-from tokenmill.reading.continuing import ChainLogs
-from tokenmill.reading.resume import ResumePoint, Run, genesis_point
+from tokenmill.reading.continuing import ChainLogs, ResumePoint, Run, genesis_point
 from tokenmill.wire.message import Message
 
 _choose = continuing.choose

@@ -16,9 +16,8 @@ from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.packing import reopening
 from tokenmill.app.milling.partition_mill import Milled, PartitionMill
 from tokenmill.errors import MovedError
-from tokenmill.reading.continuing import Tail, find_tail
-from tokenmill.reading.resume import ResumePoint
-from tokenmill.wire.cursor import Cursor
+from tokenmill.reading.continuing import ResumePoint, Tail, find_tail
+from tokenmill.wire.chain import Cursor
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 

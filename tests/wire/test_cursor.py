@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import cursors
-from tokenmill.wire.cursor import Cursor, record_crc
+from tokenmill.wire.chain import Cursor, record_crc
 
 CURSOR_BYTES = 44
 

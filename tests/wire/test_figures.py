@@ -5,7 +5,7 @@ from hypothesis import given
 
 from tests.strategies import figures
 from tokenmill.canonical import canonical_json
-from tokenmill.wire.figures import Amount, Figures, StepFigures
+from tokenmill.wire.totals import Amount, Figures, StepFigures
 
 
 @given(figures, figures)

@@ -13,10 +13,9 @@ from tests.histories import FINGERPRINT, make_history
 from tests.mills import RECIPE, make_source, text, write
 from tests.strategies import cursors, pieces, totals
 from tokenmill.errors import DamagedError
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import HEADER_OVERHEAD, MAGIC, Message, decode_message, encode_header
-from tokenmill.wire.pieces import encode_entry
-from tokenmill.wire.references import REFERENCE, join_references
+from tokenmill.wire.pieces import REFERENCE, encode_entry, join_references
 from tokenmill.wire.totals import Totals
 
 entries = st.lists(pieces, max_size=3).map(encode_entry)

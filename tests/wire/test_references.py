@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.wire.references import NO_BLOCKS, REFERENCE, join_references, split_references
+from tokenmill.wire.pieces import NO_BLOCKS, REFERENCE, join_references, split_references
 
 rows = st.tuples(
     st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1), st.integers(1, 2**32 - 1), st.integers(0, 2**32 - 1)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import totals
-from tokenmill.wire.figures import Amount, Figures
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.totals import Amount, Figures, Totals
 
 COUNTS = ("kept", "tombstones", "flushes", "other_split")
 

@@ -14,8 +14,7 @@ A look that was interrupted is undone with `EraFollower.rewind`, back to the las
 
 from typing import NamedTuple
 
-from tokenmill.eras.log import EraLog
-from tokenmill.eras.record import ERA_KEY, Era
+from tokenmill.eras.record import ERA_KEY, Era, EraLog
 from tokenmill.errors import DifferenceError
 
 

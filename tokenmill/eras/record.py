@@ -1,6 +1,6 @@
-"""One era as it is written to a control topic and to a store: canonical JSON, linked to the one before by its hash.
+"""Eras: the record of one, the chain of them in a log, and when the next one is closed.
 
-::
+A record is canonical JSON, linked to the one before by its hash, on a control topic and in a store::
 
     {
         "before": "<hash of era 6>",
@@ -15,15 +15,16 @@ where nothing is new. So the last era alone says how the next one must continue.
 ``era``. The hash of an era is the xxh3_128 of these bytes, so its spelling is fixed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 import xxhash
 
 from tokenmill.canonical import canonical_json
+from tokenmill.reading.continuing import Extent
 from tokenmill.untrusted import parse_json
-from tokenmill.wire.chain import HASH_BYTES
+from tokenmill.wire.chain import HASH_BYTES, genesis_hash
 
 ERA_KEY: Final = b"era"
 _BEYOND: Final = 1 << 48
@@ -155,3 +156,112 @@ def _require_sound(era: Era) -> None:
         raise ValueError("no era: a range ends before it begins, or is empty and changes the hash")
     if era.end == bool(era.blocks):
         raise ValueError("no era: it has no blocks, or is the end marker and has some")
+
+
+class EraLog:
+    """The chain of eras of a stream: `add` takes the log's records in order. Holds only the last era.
+
+    Several writers may believe that it is their turn. The log alone decides which of their records count, so all
+    readers of one log agree. A record counts if it names the hash of the era before, continues each partition at the
+    block and chain hash where that era ended, and follows no end marker. Its place in the log does not matter: after
+    the log lost an era, a live writer's next one continues nothing and is ignored.
+    """
+
+    def __init__(self, fingerprint: bytes, last: Era | None = None) -> None:
+        """Begin after era ``last`` of the stream with this fingerprint; None: before era 0."""
+        self.fingerprint: Final = fingerprint
+        self.last = last
+        """The last era, None before the first."""
+        self._head = first_hash(fingerprint) if last is None else last.hash
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next era."""
+        return 0 if self.last is None else self.last.number + 1
+
+    @property
+    def head(self) -> bytes:
+        """The hash that the next era must name."""
+        return self._head
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last era is the end marker: nothing will follow."""
+        return self.last is not None and self.last.end
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions in the eras so far."""
+        return 0 if self.last is None else len(self.last.ranges)
+
+    def end(self, partition: int) -> tuple[int, bytes]:
+        """Return the block, and the chain hash before it, with which a partition's next range begins.
+
+        A partition that is in no era yet begins at block 0.
+        """
+        if self.last is None or partition >= self.partitions:
+            return 0, genesis_hash(self.fingerprint, partition)
+        found: EraRange = self.last.ranges[partition]
+        return found.stop, found.after
+
+    def add(self, value: bytes | None) -> Era | None:
+        """Take the value of the next record with key `ERA_KEY`; return the era, or None if it is ignored."""
+        try:
+            era = Era.unpack(value or b"")
+        except ValueError:
+            return None
+        if not self.continues(era):
+            return None
+        self.last = era
+        self._head = era.hash
+        return era
+
+    def continues(self, era: Era) -> bool:
+        """Return whether a valid era is the next one of this chain."""
+        return (
+            not self.ended
+            and era.number == self.next_number
+            and era.before == self._head
+            and len(era.ranges) >= self.partitions
+            and all(self.end(number) == (part.first, part.before) for number, part in enumerate(era.ranges))
+        )
+
+
+def close_era(
+    log: EraLog,
+    extents: Mapping[int, Extent],
+    *,
+    now: int,
+    era_blocks: int,
+    overdue: bool,
+    end: bool = False,
+) -> Era | None:
+    """Return the era that should be written now, or None.
+
+    An era is closed at ``era_blocks`` new blocks, all partitions together, or as soon as there is one when it is
+    ``overdue``. It takes all new blocks, not the first ``era_blocks``: a token partition's last message says how far it
+    reaches, and the hashes between would have to be read from all messages before. With ``end``, the end marker is
+    returned once no blocks are left, and before that an era of those that are.
+
+    Args:
+        log: the eras so far, as the control topic has them now.
+        extents: how far each token partition reaches. One that is missing, or reaches less far than the eras, as after
+            a lost tail, is continued another time.
+        now: milliseconds since 1970, for the record.
+        era_blocks: new blocks that close an era, 1 at least.
+        overdue: whether the oldest new block has waited long enough.
+        end: whether the stream is to be closed.
+
+    """
+    if log.ended:
+        return None
+    ranges = []
+    for partition in range(max([log.partitions, *(number + 1 for number in extents)])):
+        first, before = log.end(partition)
+        extent = extents.get(partition)
+        reached = Extent(first, before) if extent is None or extent.blocks <= first else extent
+        ranges.append(EraRange(first, reached.blocks, before, reached.hash))
+    new = sum(part.blocks for part in ranges)
+    if new and (new >= era_blocks or overdue or end):
+        return Era(log.next_number, log.head, tuple(ranges), now)
+    return Era(log.next_number, log.head, tuple(ranges), now, end=True) if end and not new else None

@@ -1,6 +1,5 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
-from tokenmill.samples.content import UNPINNED, UsedContent
 from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_in
 from tokenmill.samples.document_order import (
     Stratum,
@@ -10,16 +9,25 @@ from tokenmill.samples.document_order import (
     strata_of,
     stratified_order,
 )
-from tokenmill.samples.mixing import Mixer, Plan, WeightPiece
-from tokenmill.samples.mixture_tracing import MixtureTracer, TracedPart, is_mixture, part_of
-from tokenmill.samples.needed import first_needed, read_any_state, read_state
-from tokenmill.samples.places import EraPlaces
+from tokenmill.samples.era_lookup import UNPINNED, EraPlaces, UsedContent
+from tokenmill.samples.mixing import Change, Course, Mixer, Plan, Point, Schedule, WeightPiece
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
-from tokenmill.samples.schedule import Change, Course, Point, Schedule
 from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, SegmentOrder, count_views, join
-from tokenmill.samples.source import Source, places_of, sources_of
-from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
-from tokenmill.samples.trainable import TrainableSamples
+from tokenmill.samples.tracing import (
+    MixtureTracer,
+    Source,
+    TracedPart,
+    TracedRecord,
+    TracedSample,
+    TracedView,
+    Tracer,
+    Use,
+    is_mixture,
+    part_of,
+    places_of,
+    sources_of,
+)
+from tokenmill.samples.trainable import TrainableSamples, first_needed, read_any_state, read_state
 
 __all__ = [
     "UNPINNED",

@@ -1,21 +1,27 @@
-"""Which samples of a sequence are in a store now: its eras, and whether their blocks are there."""
+"""Which samples of a sequence are in a store now, and which blocks of it a checkpoint still needs.
+
+A sample is there when its era is, and the era's blocks. A checkpoint needs the era of its next sample, and all later
+ones.
+"""
 
 import itertools
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 import numpy as np
 
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
-from tokenmill.samples.content import UsedContent
-from tokenmill.samples.places import EraPlace, EraPlaces
-from tokenmill.samples.position import SequenceId
-from tokenmill.samples.sequence import EraOrder, Numbers, Samples, join
+from tokenmill.samples.era_lookup import EraPlace, EraPlaces, UsedContent
+from tokenmill.samples.position import Position, SequenceId
+from tokenmill.samples.sequence import EraOrder, Numbers, Samples, count_views, join
 from tokenmill.store import OnDamage, PartitionReader, Pieces, StreamInfo, open_eras
 from tokenmill.store.layout import comparing, partition_directory
+from tokenmill.untrusted import read_json_file
 
 
 @dataclass(slots=True)
@@ -267,3 +273,74 @@ class TrainableSamples:
                     "the store again, or read another one"
                 )
         return True
+
+
+def read_state(file: Path) -> Position:
+    """Return the position of a state that a trainer wrote into a file as JSON.
+
+    Raises:
+        InputError: the file is missing, or holds no state.
+
+    """
+    state = read_any_state(file)
+    try:
+        return Position.read(state)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def read_any_state(file: Path) -> Any:
+    """Return what a trainer wrote into a file as JSON: a state, perhaps.
+
+    Raises:
+        InputError: the file is missing, or no JSON.
+
+    """
+    advice = "name a file that holds, as JSON, what state_dict() of Batches returned, and nothing else"
+    try:
+        return read_json_file(file)
+    except (OSError, ValueError, DamagedError) as error:
+        raise InputError(f"{file} cannot be read as a state ({error}): {advice}") from error
+
+
+def first_needed(store: Path, info: StreamInfo, positions: Iterable[Position]) -> list[int]:
+    """Return, for each partition, the first block that any of the positions needs; of partitions beyond, all.
+
+    A position needs the whole era of its next sample, because an era is shuffled as a whole, and all later eras. While
+    passes are left after the current one, it also needs the earlier eras, from the sequence's first one on. Where the
+    era is not known yet, or the sequence is at its end, it needs the blocks after the last era that it has used.
+
+    Raises:
+        InputError: a position is one in another stream, or in one of that name that was made with other settings or
+            of other text.
+        DamagedError: the store's eras are damaged.
+
+    """
+    every = [_needed(store, info, position) for position in positions]
+    shortest = min((len(needed) for needed in every), default=0)
+    return [min(needed[partition] for needed in every) for partition in range(shortest)]
+
+
+def _needed(store: Path, info: StreamInfo, position: Position) -> list[int]:
+    sequence = position.sequence
+    found, wanted = (sequence.stream, sequence.fingerprint), (info.name, info.fingerprint.hex())
+    if found != wanted:
+        raise InputError(
+            f"the state is one of stream {found[0]!r} (fingerprint {found[1]}), and this is {wanted[0]!r} "
+            f"({wanted[1]}): name a state of a run over this stream and store"
+        )
+    views = count_views(info, sequence.sequence_length)
+    samples = TrainableSamples(store, info, sequence, views, check=False, on_damage="refuse")
+    samples.content.compare(position)
+    eras, total = samples.eras, samples.total()
+    first = position.needed(views)
+    passed = first * sequence.passes // total if total else 0
+    if passed < sequence.passes - 1:
+        number = sequence.eras[0]
+    elif total is not None and position.sample >= total:
+        number = eras.eras if sequence.eras[1] is None else sequence.eras[1]
+    else:
+        number = samples.next_era(first)
+    if number < eras.eras:
+        return [part.first for part in eras.era(number).ranges]
+    return [part.stop for part in eras.era(eras.eras - 1).ranges] if eras.eras else []

@@ -6,7 +6,7 @@ Header ``tokenmill``, little-endian, without padding::
     16s fingerprint
     u8  first          number of the first block (of a carry: of the next block)
     u4  count          blocks in the value; 0 for a carry
-    44s cursor         after the last block (`tokenmill.wire.cursor`)
+    44s cursor         after the last block (`tokenmill.wire.chain`)
     16s before, after  chain hash before the first and after the last block (equal in a carry)
     u4  totals_bytes
     u4  entries_bytes
@@ -15,7 +15,7 @@ Header ``tokenmill``, little-endian, without padding::
     …   totals         canonical JSON
     …   entries        one per block; of a carry with open tokens: one for each open block
     …   open           the open blocks' tokens
-    …   references     in "TMm2": the open blocks after the last block (`tokenmill.wire.references`)
+    …   references     in "TMm2": the open blocks after the last block (`tokenmill.wire.pieces`)
     u4  crc            CRC-32 of all that precedes it
 
 A packing with one open block has no references: its carries alone hold the open block, by value. One with several has
@@ -31,9 +31,8 @@ from typing import Final
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError, StrayError
-from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.pieces import split_entries
-from tokenmill.wire.references import NO_BLOCKS, split_references
+from tokenmill.wire.chain import Cursor
+from tokenmill.wire.pieces import NO_BLOCKS, split_entries, split_references
 from tokenmill.wire.totals import Totals
 
 HEADER_NAME: Final = "tokenmill"
@@ -73,7 +72,7 @@ class Message:
     open_entry: bytes = b""
     """The open blocks' entries, back to back; empty where ``open_tokens`` is."""
     references: bytes = NO_BLOCKS
-    """Of a packing with several open blocks: these blocks after the last block (`tokenmill.wire.references`)."""
+    """Of a packing with several open blocks: these blocks after the last block (`tokenmill.wire.pieces`)."""
     chains: Sequence[bytes] = field(default=(), repr=False, compare=False)
     """The hash after each block, as the code that packed them knows it. Not sent: empty in a message that was read."""
 

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE, join_entry
-from tokenmill.wire.references import NO_BLOCKS
+from tokenmill.wire.pieces import ENTRY_HEADER, NO_BLOCKS, PADDING, PIECE, join_entry
 
 from ..document_columns import Metas
 from .packed_blocks import PackedBlocks, Stretches, TokenizedDocuments

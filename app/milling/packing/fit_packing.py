@@ -18,8 +18,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE, split_entries
-from tokenmill.wire.references import NO_BLOCKS, REFERENCE, join_references, split_references
+from tokenmill.wire.pieces import (
+    ENTRY_HEADER,
+    NO_BLOCKS,
+    PADDING,
+    PIECE,
+    REFERENCE,
+    join_references,
+    split_entries,
+    split_references,
+)
 
 from .packed_blocks import PackedBlocks, ScatteredTokens, TokenizedDocuments
 
@@ -73,7 +81,7 @@ class FitPacking:
 
     @property
     def references(self) -> bytes:
-        """The open blocks as references (`tokenmill.wire.references`); `NO_BLOCKS` when none is open."""
+        """The open blocks as references (`tokenmill.wire.pieces`); `NO_BLOCKS` when none is open."""
         return self._open.references(np.arange(len(self._open.sources)))
 
     def add(self, documents: TokenizedDocuments) -> PackedBlocks:

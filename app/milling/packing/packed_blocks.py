@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.wire.references import NO_BLOCKS
+from tokenmill.wire.pieces import NO_BLOCKS
 
 from ..document_columns import Metas, join_bounds
 
@@ -101,7 +101,7 @@ class TokenizedDocuments(NamedTuple):
     taken: int = 0
     """Tokens of the first document that are in blocks already."""
     crc: Callable[[int], int] = _no_crc
-    """Gives the CRC of a document's record (`tokenmill.wire.cursor.record_crc`), for packings that refer to records."""
+    """Gives the CRC of a document's record (`tokenmill.wire.chain.record_crc`), for packings that refer to records."""
     left_out: npt.NDArray[np.int64] | None = None
     """Shape ``[documents]``: ids of each document that no block holds; None in a packing that leaves none out."""
 
@@ -188,5 +188,5 @@ class Packing(Protocol):
 
     @property
     def references(self) -> bytes:
-        """The open blocks as references (`tokenmill.wire.references`); empty in a packing with one open block."""
+        """The open blocks as references (`tokenmill.wire.pieces`); empty in a packing with one open block."""
         ...

@@ -6,7 +6,7 @@ from struct import calcsize, iter_unpack, pack, unpack, unpack_from
 from typing import Any, Final, NamedTuple, Protocol
 
 from tokenmill.packings import Fit, packing_of
-from tokenmill.reading.resume import ResumePoint
+from tokenmill.reading.continuing import ResumePoint
 from tokenmill.recipe import Recipe
 
 ITEM: Final = {"uint8": "B", "uint16": "H", "uint32": "I"}

@@ -12,13 +12,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tokenmill.errors import SourceError
-from tokenmill.reading.continuing import ADVICE, ChainLogs, Tail
-from tokenmill.reading.resume import ResumePoint
+from tokenmill.reading.continuing import ADVICE, ChainLogs, ResumePoint, Tail
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.wire.cursor import record_crc
-from tokenmill.wire.pieces import Piece, encode_entry
-from tokenmill.wire.references import OpenReferences, split_references
+from tokenmill.wire.chain import record_crc
+from tokenmill.wire.pieces import OpenReferences, Piece, encode_entry, split_references
 
 from ..columns import ChainOutcomes, OutcomeColumns, RecordColumns
 from ..outcomes import Stages

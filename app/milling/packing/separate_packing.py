@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE
-from tokenmill.wire.references import NO_BLOCKS
+from tokenmill.wire.pieces import ENTRY_HEADER, NO_BLOCKS, PADDING, PIECE
 
 from .packed_blocks import Array, PackedBlocks, Stretches, TokenizedDocuments
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.wire.message import Message
-from tokenmill.wire.references import split_references
+from tokenmill.wire.pieces import split_references
 from tokenmill.wire.totals import Totals
 
 from ...funnel.retention import Retention

@@ -16,8 +16,7 @@ from tokenmill.store.layout import SegmentPaths, partition_directory, segment_fi
 from tokenmill.store.segment import Segment
 from tokenmill.store.stream import read_start
 from tokenmill.wire.message import HEADER_NAME, MAGIC, Message
-from tokenmill.wire.pieces import Piece, decode_entry, split_entries
-from tokenmill.wire.references import OpenReferences, split_references
+from tokenmill.wire.pieces import OpenReferences, Piece, decode_entry, split_entries, split_references
 
 from ...funnel.tried_documents import beginning_of
 from ...kafka.clients import consumer, offsets, read_range

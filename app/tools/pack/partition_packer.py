@@ -11,7 +11,7 @@ import orjson
 
 from tokenmill.errors import DamagedError, DifferenceError, LockedError
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
+from tokenmill.reading.continuing import ResumePoint, genesis_point, resume_point
 from tokenmill.records import SourceRecord
 from tokenmill.store import PartitionWriter, Store, open_partition
 from tokenmill.store.commit_log import UNKNOWN

@@ -23,7 +23,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import TokenMillError
-from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
+from tokenmill.reading.continuing import ResumePoint, genesis_point, resume_point
 from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo
 from tokenmill.wire.chain import genesis_hash

@@ -12,7 +12,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Final, cast
 
-from tokenmill.reading.resume import ResumePoint, resume_point
+from tokenmill.reading.continuing import ResumePoint, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.message import Message

@@ -6,8 +6,7 @@ from hypothesis import given
 
 from tests.strategies import totals
 from tokenmill.app.funnel.retention import UNNAMED, FunnelRow, Retention, kept_line
-from tokenmill.wire.figures import Amount, Figures, StepFigures
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.totals import Amount, Figures, StepFigures, Totals
 
 FIGURES = Figures(
     [

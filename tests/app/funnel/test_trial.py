@@ -23,8 +23,7 @@ from tokenmill.app.milling.steps import Step
 from tokenmill.app.milling.tokenizers import RAW_BYTES, EngineName, TokenizerFile
 from tokenmill.documents import Document
 from tokenmill.records import Record
-from tokenmill.wire.figures import Amount
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.totals import Amount, Totals
 
 value_lists = st.lists(values, max_size=30)
 

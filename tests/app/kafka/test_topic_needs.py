@@ -7,11 +7,10 @@ import pytest
 from tokenmill.app.kafka.topics import worst_message_bytes
 from tokenmill.app.milling.decoding import REASONS
 from tokenmill.app.settings import Settings
-from tokenmill.wire.cursor import Cursor
-from tokenmill.wire.figures import Amount, Figures, StepFigures
+from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message, encode_header
 from tokenmill.wire.pieces import Piece, encode_entry
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.totals import Amount, Figures, StepFigures, Totals
 
 HUGE = 10**18
 FRAME = 300

@@ -27,11 +27,9 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.worker.in_flight import MOST_DEATHS, Board, Deaths, RecordsInFlight, nameless_file
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
-from tokenmill.reading.continuing import Tail
-from tokenmill.reading.resume import genesis_point
+from tokenmill.reading.continuing import Tail, genesis_point
 from tokenmill.records import Record
-from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor, genesis_hash
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import HEADER_NAME, decode_message
 

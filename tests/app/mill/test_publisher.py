@@ -13,7 +13,7 @@ from tokenmill.app.mill.log_end import LogEnd
 from tokenmill.app.mill.open_blocks import ValueCarries
 from tokenmill.app.mill.publisher import CarryTime, Publisher
 from tokenmill.errors import StrayError
-from tokenmill.wire.cursor import NO_RECORD, Cursor
+from tokenmill.wire.chain import NO_RECORD, Cursor
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 
 LENGTH = 12

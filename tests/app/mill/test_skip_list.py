@@ -8,7 +8,7 @@ from tokenmill.app.kafka.control_log import ControlLog, skip_record, skip_reques
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.skip_list import SkipList, has_passed
 from tokenmill.app.settings import Settings, Stream
-from tokenmill.wire.cursor import NO_RECORD, Cursor
+from tokenmill.wire.chain import NO_RECORD, Cursor
 from tokenmill.wire.genesis import Genesis
 
 CURSORS = st.builds(

@@ -27,10 +27,9 @@ from tokenmill.app.milling.chain_mill import ChainMill, open_packing
 from tokenmill.app.milling.outcomes import NO_TOKENS
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.errors import SettingsError, SourceError
-from tokenmill.reading.resume import genesis_point, resume_point
+from tokenmill.reading.continuing import genesis_point, resume_point
 from tokenmill.records import Record
-from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.cursor import Cursor, record_crc
+from tokenmill.wire.chain import Cursor, genesis_hash, record_crc
 from tokenmill.wire.message import HEADER_OVERHEAD, Message, encode_header
 from tokenmill.wire.pieces import PADDING, decode_entry
 from tokenmill.wire.totals import Totals

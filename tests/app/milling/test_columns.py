@@ -28,8 +28,7 @@ from tokenmill.app.milling.steps.protocol import Answer, each_alone
 from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError
 from tokenmill.records import Record
-from tokenmill.wire.figures import Amount, Figures
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.totals import Amount, Figures, Totals
 
 
 @dataclass(frozen=True)

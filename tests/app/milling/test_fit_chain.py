@@ -11,11 +11,11 @@ from tests.strategies import feed_sizes, message_bytes, record_lists, sources
 from tokenmill.app.milling.packing.reopening import NEAR_OFFSETS, Reopening
 from tokenmill.app.milling.reference import Reference
 from tokenmill.errors import SourceError
-from tokenmill.reading.resume import ResumePoint, resume_point
+from tokenmill.reading.continuing import ResumePoint, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.wire.message import Message, decode_message, encode_header
-from tokenmill.wire.references import split_references
+from tokenmill.wire.pieces import split_references
 
 
 def fitting(source: Source, most_open: int, age: int) -> Source:

@@ -23,7 +23,7 @@ from tokenmill.app.milling.tokenizers import Engine, EngineName, TokenBatch, Tok
 from tokenmill.app.milling.tokenizers.protocol import RawBytes
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.errors import PanicError, RecordError
-from tokenmill.reading.resume import ResumePoint, resume_point
+from tokenmill.reading.continuing import ResumePoint, resume_point
 from tokenmill.records import Record
 from tokenmill.wire.message import Message
 

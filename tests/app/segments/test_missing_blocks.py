@@ -23,7 +23,7 @@ from tokenmill.app.segments.token_partition import SegmentContext, TokenPartitio
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import GapError
-from tokenmill.reading.resume import genesis_point
+from tokenmill.reading.continuing import genesis_point
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import Genesis

@@ -34,7 +34,7 @@ from tokenmill.app.tools.repair.store_repair import repair_store
 from tokenmill.app.worker.ending import end_for
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DifferenceError, GapError, StrayError
-from tokenmill.reading.resume import genesis_point
+from tokenmill.reading.continuing import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.commit_log import scan
 from tokenmill.wire.chain import genesis_hash

@@ -27,7 +27,7 @@ from tokenmill.app.telemetry.measuring import (
 from tokenmill.app.telemetry.mill_meter import MillMeter
 from tokenmill.app.telemetry.worker_metrics import STAGE_SECONDS, WORKER
 from tokenmill.records import Record
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor
 
 
 class Hands:

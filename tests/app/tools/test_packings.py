@@ -26,7 +26,7 @@ from tokenmill.errors import FingerprintError, InputError
 from tokenmill.recipe import Recipe
 from tokenmill.samples import Position, SequenceId
 from tokenmill.store import open_partition, read_stream
-from tokenmill.wire.references import split_references
+from tokenmill.wire.pieces import split_references
 
 SENT = 120
 SHAPES: dict[str, tuple[dict[str, Any], list[str], str]] = {

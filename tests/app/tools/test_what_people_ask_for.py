@@ -25,8 +25,7 @@ from tokenmill.app.tools.resend import NOTE, RESENT, ResendOutcome, ResendReques
 from tokenmill.app.tools.skip_and_ignore import ignore, skip
 from tokenmill.errors import BrokerError, DamagedError, FingerprintError, InputError
 from tokenmill.store import Store, StreamInfo
-from tokenmill.wire.chain import roll
-from tokenmill.wire.cursor import NO_RECORD, Cursor
+from tokenmill.wire.chain import NO_RECORD, Cursor, roll
 
 RAW = "raw-text"
 

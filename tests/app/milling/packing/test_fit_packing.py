@@ -16,8 +16,7 @@ from tokenmill.app.milling.document_columns import Metas
 from tokenmill.app.milling.packing.fit_packing import FitPacking
 from tokenmill.app.milling.packing.packed_blocks import PackedBlocks, Stretches, TokenizedDocuments
 from tokenmill.app.milling.packing.reference_packings import FitReference, LeavingBlock
-from tokenmill.wire.pieces import PADDING, Piece, decode_entry
-from tokenmill.wire.references import split_references
+from tokenmill.wire.pieces import PADDING, Piece, decode_entry, split_references
 
 UINT16 = np.dtype("<u2")
 PAD = 65535

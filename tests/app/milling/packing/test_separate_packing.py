@@ -17,7 +17,7 @@ from tokenmill.app.milling.recipe_stages import complete, reopen_stages
 from tokenmill.app.milling.tokenizers import TokenizerFile
 from tokenmill.errors import SettingsError
 from tokenmill.packings import SEPARATE
-from tokenmill.reading.resume import resume_point
+from tokenmill.reading.continuing import resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.wire.pieces import decode_entry

@@ -23,7 +23,7 @@ from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.reading.acceptance import Acceptor, Taken
-from tokenmill.reading.resume import genesis_point
+from tokenmill.reading.continuing import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import Genesis

@@ -16,7 +16,7 @@ from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.reading.acceptance import Acceptor, Taken
-from tokenmill.reading.resume import genesis_point
+from tokenmill.reading.continuing import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header

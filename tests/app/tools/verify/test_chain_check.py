@@ -17,8 +17,7 @@ from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.eras import Era, EraRange
 from tokenmill.records import FLUSH_HEADER
-from tokenmill.wire.chain import roll
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor, roll
 from tokenmill.wire.message import Message
 
 BLOCKS = len(TEXTS) * 15 // 4

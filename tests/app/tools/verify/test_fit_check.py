@@ -13,13 +13,12 @@ from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.earlier import VerifiedChain
 from tokenmill.app.tools.verify.verify_marks import StoreMark
-from tokenmill.reading.resume import genesis_point
+from tokenmill.reading.continuing import genesis_point
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.samples import Position, SequenceId, Tracer
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import Message
-from tokenmill.wire.pieces import PADDING
-from tokenmill.wire.references import join_references, split_references
+from tokenmill.wire.pieces import PADDING, join_references, split_references
 
 TEXTS = [bytes([97 + n]) * (1 + n * 7 % 23) for n in range(26)] * 3
 AGE = 20

@@ -14,11 +14,10 @@ from tests.strategies import feed_sizes, record_lists, sources
 from tokenmill.errors import DifferenceError, FingerprintError
 from tokenmill.reading import acceptance
 from tokenmill.reading.acceptance import Acceptor
-from tokenmill.reading.resume import Run, resume_point, runs
+from tokenmill.reading.continuing import Run, resume_point, runs
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
-from tokenmill.wire.chain import genesis_hash, roll
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor, genesis_hash, roll
 from tokenmill.wire.message import Message, decode_message, encode_header
 
 LENGTH = 10
