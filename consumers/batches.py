@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
-from tokenmill.store import OnDamage, StreamInfo, open_eras, read_stream
+from tokenmill.samples import Position, Ranks, TrainableSamples, count_views
+from tokenmill.store import OnDamage, open_eras, read_stream
 from tokenmill.store.layout import StorePath, ending, store_directory
 
 from . import arguments
@@ -21,23 +21,6 @@ from .step_loop import Delivery, StepLoop
 from .step_schedule import Found, Phases, Stagings
 from .transfer import device_of
 from .waiting import Awaited, ReachableStream, StoreWait, awaited_era
-
-
-class OpenBatches(NamedTuple):
-    """What `Batches` have open, for what reads several of them."""
-
-    info: StreamInfo
-    sequence: SequenceId
-    ranks: Ranks
-    options: tuple[Any, ...]
-    """What batches of several streams must have in common, beside these: device, checks and others."""
-    trainable: TrainableSamples
-    reader: RowReader
-    head: Head
-    reachable: ReachableStream
-    delivery: Delivery
-    keeps_last: bool
-    """Whether what is too little for a step is one."""
 
 
 class Batches(StepLoop):
@@ -148,31 +131,29 @@ class Batches(StepLoop):
         target = device_of(device)
         self._store = store_directory(store)
         self._info = info = read_stream(self._store, stream)
-        reachable = ReachableStream(self._store, stream)
+        reachable = ReachableStream((self._store, stream))
         length = asked.sequence_length
         self._views = views = count_views(info, length)
         if asked.in_order:
             arguments.require_chunks(info)
         sequence = replace(asked, fingerprint=info.fingerprint.hex())
         with reachable:
-            head = Head(open_eras(self._store, stream), sequence, views)
+            self._head = Head(open_eras(self._store, stream), sequence, views)
             self._trainable = TrainableSamples(
                 self._store, info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
         ahead = open_read_ahead(read_ahead, self._trainable, documents=masks or named)
         self._reader = RowReader(self._trainable, phases.first, length, ahead, skip=skips, options=rows)
         given = (mask_loss, widen, check, on_damage, sends, named)
-        options = (str(target), prefetch, *given, str(batch_size), str(phases.lengths))
+        self._options = (str(target), prefetch, *given, str(batch_size), str(phases.lengths))
+        """What batches of several streams must have in common, beside what is the stream's."""
         prefetch = prefetch if target.type == "cuda" else 0
         slots = prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
         stagings = Stagings(phases, info.dtype, target, widen=widen, slots=slots)
         row_bytes = (length + 1) * info.dtype.itemsize
         delivery = Delivery(phases, stagings, store_wait, stop, prefetch, row_bytes, finish, skips)
-        self._opened = OpenBatches(
-            *(info, sequence, phases.first, options, self._trainable, self._reader, head, reachable, delivery),
-            keeps_last=not drop_last,
-        )
-        """What is open, for what reads several streams: `Mixture`."""
+        self._keeps_last = not drop_last
+        """Whether what is too little for a step is one."""
         super().__init__(delivery, reachable, Position.beginning(sequence, phases.first.global_batch))
 
     def __repr__(self) -> str:
@@ -195,14 +176,14 @@ class Batches(StepLoop):
             TypeError: the end is not known; as Python and torch expect it of what has no length.
 
         """
-        if (total := self._opened.head.total()) is None:
+        if (total := self._head.total()) is None:
             raise TypeError(
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
                 f"that are there (eras=range(0, 8)), close the stream ({ending(self._store, self._info.name)}), or "
                 "leave len() out"
             )
         end = replace(self._position, sample=max(self._position.end(total, self._views), 0))
-        return end.step + (self._opened.keeps_last and end.before(end.step).sample < total)
+        return end.step + (self._keeps_last and end.before(end.step).sample < total)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
@@ -232,7 +213,7 @@ class Batches(StepLoop):
         Raises StoreError where the store is not there any more, DamagedError where the files of the eras are damaged.
         """
         with self._reachable:
-            return self._opened.head.behind(self._position.after(self._made).sample)
+            return self._head.behind(self._position.after(self._made).sample)
 
     @property
     def skipped(self) -> int:
@@ -244,11 +225,11 @@ class Batches(StepLoop):
         return state | {"content": self.state_dict()["content"]}
 
     def _leg(self) -> Leg:
-        end = self._trainable.total if self._opened.keeps_last else lambda: None  # not self, which batches would keep
+        end = self._trainable.total if self._keeps_last else lambda: None  # not self, which batches would keep
         return Leg(self._position, self._trainable.content, end, self._told_lengths())
 
     def _end(self) -> int | None:
-        return self._trainable.total() if self._opened.keeps_last else None
+        return self._trainable.total() if self._keeps_last else None
 
     def _release(self) -> None:
         self._reader._ahead, self._reader._tables = None, {}
@@ -282,7 +263,7 @@ class Batches(StepLoop):
         if begin.sample - ahead > total:
             raise arguments.behind_end(begin.sample, self._info.name, total)
         ends = begin.end(total, self._views)
-        if not begin.sample and ends < (1 if self._opened.keeps_last else ranks.global_batch):
+        if not begin.sample and ends < (1 if self._keeps_last else ranks.global_batch):
             raise arguments.too_large(ranks, begin.sequence, total)
         return not ranks.steps_in(ends - sample)
 

@@ -76,7 +76,7 @@ class EraDataset(Dataset[Sample]):
         self._with_documents = arguments.flag("documents", documents)
         arguments.eras_of(eras)
         self._info = read_stream(self._store, arguments.stream_of(stream))
-        self._reachable = ReachableStream(self._store, stream)
+        self._reachable = ReachableStream((self._store, stream))
         self._length = arguments.whole("sequence_length", sequence_length, 1, "tokens")
         self._views = count_views(self._info, self._length)
         with self._reachable:

@@ -181,7 +181,7 @@ class Documents:
         named = Labels.of(label_field, label_names)
         drops = arguments.choice("on_missing_label", on_missing_label, ("refuse", "drop")) == "drop"
         self._info = read_stream(self._store, arguments.stream_of(stream))
-        self._reachable = ReachableStream(self._store, stream)
+        self._reachable = ReachableStream((self._store, stream))
         self._readers: dict[int, PartitionReader] = {}
         self._watch = MapWatch()
         self.unlabelled = 0

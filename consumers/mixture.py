@@ -31,7 +31,7 @@ from .mixture_state import (
 )
 from .step_loop import StepLoop
 from .step_schedule import Found
-from .waiting import Awaited, ReachableStreams
+from .waiting import Awaited, ReachableStream
 
 
 class Mixture(StepLoop):
@@ -84,10 +84,14 @@ class Mixture(StepLoop):
         with told("streams", streams):
             self._streams = streams_of(streams)
         require_alike(self._streams)
-        opened = [batches._opened for batches in self._streams.values()]
-        delivery, ranks = opened[0].delivery, opened[0].ranks
+        first = next(iter(self._streams.values()))
+        delivery, ranks = first._delivery, first._ranks
         begin = beginning_of(self._streams, ranks.global_batch)
-        super().__init__(delivery, ReachableStreams([one.reachable for one in opened]), begin)
+        super().__init__(
+            delivery,
+            ReachableStream(*(place for one in self._streams.values() for place in one._reachable.streams)),
+            begin,
+        )
         self._mixing = mixing = mixing_of(
             self._streams,
             weights,
@@ -101,7 +105,7 @@ class Mixture(StepLoop):
             raise InputError(
                 "with interleave='batch' weights count steps of one size: give one batch_size, no schedule"
             )
-        length, dtype = opened[0].sequence.sequence_length, opened[0].info.dtype
+        length, dtype = first._position.sequence.sequence_length, first._info.dtype
         self._reader = MixedReader(ranks, length, dtype, whole_steps=mixing.whole_steps)
         self._positions: dict[str, Position] = {}
         """Of each stream, in its own sequence, where it stood when a state was loaded."""
@@ -255,7 +259,7 @@ class Mixture(StepLoop):
         found = []
         for name, batches in self._streams.items():
             with self._reachable:
-                found.append(batches._opened.head.behind(samples.get(name, 0)))
+                found.append(batches._head.behind(samples.get(name, 0)))
         return Behind(*(sum(column) for column in zip(*found, strict=True)))
 
     def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -298,10 +302,11 @@ class Mixture(StepLoop):
 
     def _add_part(self, name: str) -> None:
         batches = self._streams[name]
-        opened = batches._opened
-        part = MixturePart(opened.trainable, opened.reader, opened.head, leaves=self._mixing.at_end[name] == "leave")
+        part = MixturePart(
+            batches._trainable, batches._reader, batches._head, leaves=self._mixing.at_end[name] == "leave"
+        )
         self._reader.parts[name] = part
-        self._positions[name] = Position.beginning(batches._opened.sequence, 1)
+        self._positions[name] = Position.beginning(batches._position.sequence, 1)
         views = {each.trainable.views for each in self._reader.parts.values()}
         for each in self._reader.parts.values():
             each.reader.checks_copies = views == {1}

@@ -1,7 +1,8 @@
 """What a `Mixture` is made of, as it is given and as a state says it; each refusal says what to give."""
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -27,7 +28,7 @@ from tokenmill.samples import (
 from tokenmill.wire.pieces import PADDING
 
 from .arguments import choice, flag, shown, whole
-from .batches import Batches, OpenBatches
+from .batches import Batches
 from .mixed_rows import MixedReader, MixturePart, MixturePlace
 
 MIXED: Final = ("linear", "unit", "at_end", "interleave", "by")
@@ -70,14 +71,6 @@ class Mixing(NamedTuple):
         return {"mixture": weights, "settings": [settings]}
 
 
-class _Trait(NamedTuple):
-    """What the streams of a mixture must have in common."""
-
-    name: str
-    values: dict[str, Any]
-    advice: str
-
-
 @contextmanager
 def told(name: str, value: Any) -> Iterator[None]:
     """Let refusals of what is in a value say what the whole is."""
@@ -97,9 +90,9 @@ def streams_of(value: Any) -> dict[str, Batches]:
             raise InputError(f"a stream of the mixture is named {shown(name)}: give it a text as name")
         if type(batches) is not Batches:
             raise InputError(f"stream {name!r} is {shown(batches)}: give Batches of a stream of its own")
-        if batches._opened.sequence.in_order:
+        if batches._position.sequence.in_order:
             raise InputError(f"stream {name!r} is read in order: give Batches without in_order")
-        if batches._opened.keeps_last:
+        if batches._keeps_last:
             raise InputError(
                 f"stream {name!r} has drop_last=False, and a mixture ends with a step: give Batches without"
             )
@@ -115,54 +108,35 @@ def streams_of(value: Any) -> dict[str, Batches]:
 
 def require_alike(streams: Mapping[str, Batches]) -> None:
     """Raise InputError where streams cannot be in one batch; says how to make them alike."""
-    opened = {name: batches._opened for name, batches in streams.items()}
-    recipes = {name: one.info.values.get("genesis", {}).get("recipe", {}) for name, one in opened.items()}
-    traits = [
-        _Trait(
-            "sequence_length",
-            {name: one.sequence.sequence_length for name, one in opened.items()},
-            f"open all with one that divides the blocks of each, such as {_common_length(opened.values())}",
-        ),
-        _Trait(
-            "tokenizer",
-            {name: recipe.get("tokenizer_sha256") for name, recipe in recipes.items()},
-            "mill them again with one tokenizer: ids of several mean different tokens",
-        ),
-        _Trait(
-            "vocabulary size",
-            {name: recipe.get("vocabulary_size") for name, recipe in recipes.items()},
-            "mill them again with one tokenizer",
-        ),
-        _Trait(
-            "end of document",
-            {name: one.info.values.get("end_of_document") for name, one in opened.items()},
-            "mill them again with one end_of_document",
-        ),
-        _Trait(
-            "dtype",
-            {name: one.info.dtype.name for name, one in opened.items()},
-            "mill them again with one tokenizer, whose vocabulary has one size",
-        ),
-        _Trait(
-            "batch_size, rank, world_size and worker",
-            {name: str(one.ranks) for name, one in opened.items()},
-            "open all Batches with the same ones",
-        ),
-        _Trait("options", {name: one.options for name, one in opened.items()}, "open all Batches with the same ones"),
-    ]
-    for trait in traits:
-        first, *others = trait.values
-        for other in others:
-            if trait.values[other] != trait.values[first]:
-                raise InputError(
-                    f"the streams of a mixture have one {trait.name}, but {first!r} has {trait.values[first]} and "
-                    f"{other!r} {trait.values[other]}: give streams that agree; {trait.advice}"
-                )
+    common = math.gcd(*(batches._info.block_tokens - 1 for batches in streams.values()))
+    one_tokenizer, same_options = "mill them again with one tokenizer", "open all Batches with the same ones"
+    advice = {
+        "sequence_length": f"open all with one that divides the blocks of each, such as {common}",
+        "tokenizer": f"{one_tokenizer}: ids of several mean different tokens",
+        "vocabulary size": one_tokenizer,
+        "end of document": "mill them again with one end_of_document",
+        "dtype": f"{one_tokenizer}, whose vocabulary has one size",
+        "batch_size, rank, world_size and worker": same_options,
+        "options": same_options,
+    }
+    traits = {name: dict(zip(advice, _traits_of(batches), strict=True)) for name, batches in streams.items()}
+    first, *others = traits
+    for trait, other in itertools.product(advice, others):
+        if traits[other][trait] != traits[first][trait]:
+            raise InputError(
+                f"the streams of a mixture have one {trait}, but {first!r} has {traits[first][trait]} and "
+                f"{other!r} {traits[other][trait]}: give streams that agree; {advice[trait]}"
+            )
 
 
-def _common_length(opened: Iterable[OpenBatches]) -> int:
-    """Return the greatest sequence length that blocks of all have."""
-    return math.gcd(*(one.info.block_tokens - 1 for one in opened))
+def _traits_of(batches: Batches) -> tuple[Any, ...]:
+    """Return what the streams of a mixture must have in common."""
+    info = batches._info
+    recipe = info.values.get("genesis", {}).get("recipe", {})
+    return (
+        *(batches._position.sequence.sequence_length, recipe.get("tokenizer_sha256"), recipe.get("vocabulary_size")),
+        *(info.values.get("end_of_document"), info.dtype.name, str(batches._ranks), batches._options),
+    )
 
 
 def mixing_of(
@@ -249,7 +223,7 @@ def at_end_of(value: Any, streams: Mapping[str, Batches]) -> dict[str, str]:
     found = dict.fromkeys(streams, "wait")
     for name, one in named.items():
         found[name] = choice("at_end", one, _AT_END)
-        if one == "repeat" and streams[name]._opened.sequence.passes == 1:
+        if one == "repeat" and streams[name]._position.sequence.passes == 1:
             raise InputError(
                 f"at_end is 'repeat' for {name!r}, whose Batches go through it once: give them passes=4, or as many as "
                 "you want"
@@ -387,7 +361,7 @@ def _course_at(schedule: Schedule, place: int) -> Course:
 
 def beginning_of(streams: Mapping[str, Batches], global_batch: int) -> Position:
     """Return the first position of a mixture; its sequence names all streams, by a hash."""
-    opened = {name: batches._opened.sequence for name, batches in streams.items()}
+    opened = {name: batches._position.sequence for name, batches in streams.items()}
     identity = canonical_json({name: [one.stream, one.fingerprint, one.seed] for name, one in opened.items()})
     length = next(iter(opened.values())).sequence_length
     name, fingerprint = "+".join(opened), xxhash.xxh3_128_hexdigest(identity)
@@ -431,7 +405,7 @@ def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str
             )
     positions = {}
     for name, batches in streams.items():
-        sequence = batches._opened.sequence
+        sequence = batches._position.sequence
         if name in named:
             try:
                 positions[name] = Position.from_dict(named[name], sequence)

@@ -6,7 +6,7 @@ threads without end, in the training process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,55 +16,42 @@ from tokenmill.errors import InputError
 from tokenmill.page_server import PageServer, metrics_of
 
 from . import arguments
-from .metrics import Metrics
 from .mixture import Mixture
 from .mixture_state import StreamShare
 from .step_loop import StepLoop
 
-
-class _Counted(NamedTuple):
-    name: str
-    meaning: str
-    value: Callable[[Metrics], float]
-
-
-_COUNTED: Final = (
-    _Counted("batches", "Batches delivered to the training loop.", lambda m: m.batches),
-    _Counted("samples", "Samples in them.", lambda m: m.samples),
-    _Counted("tokens", "Tokens of x in them.", lambda m: m.tokens),
-    _Counted("bytes", "Bytes of their tokens, as they are stored and travel to a device.", lambda m: m.bytes),
-    _Counted(
-        "work_seconds",
-        "Seconds from getting a batch to asking for the next one: the model's.",
-        lambda m: m.work_seconds,
-    ),
-    _Counted(
-        "wait_seconds",
-        "Seconds from asking for a batch to getting it: the data's. Their part in the sum of both says which is the "
-        "bottleneck.",
-        lambda m: m.wait_seconds,
-    ),
-    _Counted(
-        "store_wait_seconds",
-        "The part of them in which no whole step was trainable yet: text comes more slowly than it is trained on.",
-        lambda m: m.store_wait_seconds,
-    ),
-    _Counted(
-        "device_wait_seconds",
-        "Seconds that the work on a CUDA device waited because a batch was still on its way.",
-        lambda m: m.device_wait_seconds,
-    ),
-)
+_COUNTED: Final = {
+    "batches": "Batches delivered to the training loop.",
+    "samples": "Samples in them.",
+    "tokens": "Tokens of x in them.",
+    "bytes": "Bytes of their tokens, as they are stored and travel to a device.",
+    "work_seconds": "Seconds from getting a batch to asking for the next one: the model's.",
+    "wait_seconds": "Seconds from asking for a batch to getting it: the data's. Their part in the sum of both says "
+    "which is the bottleneck.",
+    "store_wait_seconds": "The part of them in which no whole step was trainable yet: text comes more slowly than it "
+    "is trained on.",
+    "device_wait_seconds": "Seconds that the work on a CUDA device waited because a batch was still on its way.",
+}
+"""The fields of `Metrics`."""
 _STEP: Final = ("step", "The number of the next step.")
 _BLOCKS: Final = ("behind_blocks", "Blocks of the eras in the store that the run has not wholly read, in this pass.")
 _ERAS: Final = ("behind_eras", "The eras that these are in.")
-_PARTS: Final = (
-    ("mixture_share", "Of a mixture's stream: its part of the next samples, as the weights say."),
-    ("mixture_wanted", "Samples (steps, where batches are whole) that it was to give up to now."),
-    ("mixture_delivered", "Those that it gave."),
-    ("mixture_passes", "How often it was gone through as a whole."),
-    ("mixture_newest_seconds", "When the era of its latest sample was closed, in seconds since 1970; 0: it gave none."),
-)
+_PARTS: Final[dict[str, tuple[str, Callable[[StreamShare], float]]]] = {
+    "share": (
+        "Of a mixture's stream: its part of the next samples, as the weights say.",
+        lambda share: float(share.share),
+    ),
+    "wanted": (
+        "Samples (steps, where batches are whole) that it was to give up to now.",
+        lambda share: float(share.wanted),
+    ),
+    "delivered": ("Those that it gave.", lambda share: share.delivered),
+    "passes": ("How often it was gone through as a whole.", lambda share: share.passes),
+    "newest_seconds": (
+        "When the era of its latest sample was closed, in seconds since 1970; 0: it gave none.",
+        lambda share: (share.newest or 0) / 1000,
+    ),
+}
 _PREFIX: Final = "tokenmill_trainer_"
 _PART: Final = "part"
 """The label with the name of a mixture's stream."""
@@ -72,10 +59,12 @@ _PART: Final = "part"
 
 def described(labels: Sequence[str] = ()) -> Iterator[Metric]:
     """Return all metrics, without samples."""
-    yield from (CounterMetricFamily(_PREFIX + one.name, one.meaning, labels=labels) for one in _COUNTED)
+    yield from (CounterMetricFamily(_PREFIX + name, meaning, labels=labels) for name, meaning in _COUNTED.items())
     yield from (GaugeMetricFamily(_PREFIX + name, meaning, labels=labels) for name, meaning in (_STEP, _BLOCKS, _ERAS))
     parts = [*labels, _PART]
-    yield from (GaugeMetricFamily(_PREFIX + name, meaning, labels=parts) for name, meaning in _PARTS)
+    yield from (
+        GaugeMetricFamily(f"{_PREFIX}mixture_{name}", meaning, labels=parts) for name, (meaning, _) in _PARTS.items()
+    )
 
 
 def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistry = REGISTRY) -> PageServer:
@@ -127,9 +116,9 @@ class BatchesCollector(Collector):
 
         """
         metrics = self._batches.metrics
-        for one in _COUNTED:
-            counter = CounterMetricFamily(_PREFIX + one.name, one.meaning, labels=self._names)
-            counter.add_metric(self._values, one.value(metrics))
+        for name, meaning in _COUNTED.items():
+            counter = CounterMetricFamily(_PREFIX + name, meaning, labels=self._names)
+            counter.add_metric(self._values, getattr(metrics, name))
             yield counter
         behind = self._batches.behind()
         for (name, meaning), value in (
@@ -146,17 +135,8 @@ class BatchesCollector(Collector):
     def _parts(self, mixture: Mixture) -> Iterator[Metric]:
         """Return what is known of each stream of a mixture."""
         shares = mixture.shares()
-        for (name, meaning), value in zip(_PARTS, _VALUES, strict=True):
-            gauge = GaugeMetricFamily(_PREFIX + name, meaning, labels=[*self._names, _PART])
+        for name, (meaning, value) in _PARTS.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}mixture_{name}", meaning, labels=[*self._names, _PART])
             for part, share in shares.items():
                 gauge.add_metric([*self._values, part], value(share))
             yield gauge
-
-
-_VALUES: Final[tuple[Callable[[StreamShare], float], ...]] = (
-    lambda share: float(share.share),
-    lambda share: float(share.wanted),
-    lambda share: share.delivered,
-    lambda share: share.passes,
-    lambda share: (share.newest or 0) / 1000,
-)

@@ -405,7 +405,7 @@ class Chunk:
             with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
                 self._pieces = (start, ahead, self._read_pieces(start, ahead))
                 return self._pieces[2].between(0, self.batch_size * self.split)
-        with ReachableStream(self.trainable.store, self.trainable.stream):
+        with ReachableStream((self.trainable.store, self.trainable.stream)):
             return self._read_pieces(start, stop)
 
     def asked_pieces(self, start: int) -> Pieces | None:
@@ -435,7 +435,7 @@ class Chunk:
 
     @staticmethod
     def _sources_of(trainable: TrainableSamples, places: Samples, rows: Numbers, length: int) -> list[list[Source]]:
-        with ReachableStream(trainable.store, trainable.stream), trainable.lock:
+        with ReachableStream((trainable.store, trainable.stream)), trainable.lock:
             return [
                 sources_of(trainable.reader(partition), block, view, length)
                 for partition, block, view in places_of(Samples(*(column[rows] for column in places)))
@@ -546,7 +546,7 @@ class RowReader:
             order: self._tables.get(order) or EraTable(order, self.trainable, checks_copies=self.checks_copies)
             for order in dict.fromkeys(order for order, _ in items)
         }
-        view_bytes = self._length * self.trainable.dtype.itemsize
+        view_bytes = self._length * self.trainable.info.dtype.itemsize
         try:
             addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
         except DamagedError:  # a repair will put another file in the place of what was looked up
@@ -596,7 +596,7 @@ class RowReader:
     def _chunk(self, items: Items, steps: int, found: LocatedRows, batch_size: int | None = None) -> Chunk:
         return Chunk(
             items,
-            found.gathering(self._length + 1, self.trainable.dtype, self._watch),
+            found.gathering(self._length + 1, self.trainable.info.dtype, self._watch),
             steps=steps,
             batch_size=self.ranks.batch_size if batch_size is None else batch_size,
             trainable=self.trainable,

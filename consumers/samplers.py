@@ -43,11 +43,16 @@ class DocumentSampler(ABC):
     def __init__(
         self, documents: Documents, *, seed: int, passes: int, rank: int | None, world_size: int | None
     ) -> None:
-        self._documents: Documents = arguments.instance_of("documents", documents, Documents)
+        self.documents: Documents = arguments.instance_of("documents", documents, Documents)
+        """What is sampled."""
+        self.in_pass = len(documents)
+        """How many documents a pass has."""
         self._seed = arguments.seed_of(seed)
         self._passes = arguments.whole("passes", passes, 1, "passes")
         self._data_rank = None if rank is world_size is None else DataRank.of(rank, world_size)
         self._ranks = arguments.ranks_of(1, *(self._data_rank or DataRank(0, 1))[:2], (0, 1))
+        self._own: dict[str, Any] = {}
+        """What decides the sequence beside seed and documents, as states say it."""
         self._sample = 0
         self._pass: tuple[int, Numbers] | None = None
         """The last pass that was asked for."""
@@ -57,19 +62,10 @@ class DocumentSampler(ABC):
         """Return the documents of a pass."""
 
     @property
-    @abstractmethod
-    def in_pass(self) -> int:
-        """How many documents a pass has."""
-
-    @property
-    def documents(self) -> Documents:
-        """What is sampled."""
-        return self._documents
-
-    @property
     def _identity(self) -> dict[str, Any]:
         """What decides the sequence, for states: JSON."""
-        return {"format": STATE_FORMAT, "order": self._kind, "seed": self._seed} | self._documents._identity
+        shared = {"format": STATE_FORMAT, "order": self._kind, "seed": self._seed}
+        return shared | self.documents._identity | self._own
 
     @property
     def total(self) -> int:
@@ -158,25 +154,14 @@ class EraSampler(DocumentSampler):
 
         """
         super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
-        self._shuffle = arguments.flag("shuffle", shuffle)
-
-    @property
-    def in_pass(self) -> int:
-        """How many documents a pass has: all."""
-        return len(self._documents)
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        """What decides the sequence, for states: JSON."""
-        return super()._identity | {"shuffle": self._shuffle}
+        self._own = {"shuffle": arguments.flag("shuffle", shuffle)}
 
     def _order(self, passed: int) -> Numbers:
-        """Return the documents of a pass; the eras of all are looked up once."""
-        return era_order(self._eras, seed=self._seed, passed=passed, shuffle=self._shuffle)
+        return era_order(self._eras, seed=self._seed, passed=passed, shuffle=self._own["shuffle"])
 
     @cached_property
-    def _eras(self) -> Numbers:
-        return self._documents._era_of_each()
+    def _eras(self) -> Numbers:  # looked up once
+        return self.documents._era_of_each()
 
 
 class BucketSampler(EraSampler):
@@ -206,22 +191,17 @@ class BucketSampler(EraSampler):
 
         """
         super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
-        self._bucket = arguments.whole("bucket_size", bucket_size, 1, "documents")
-        self._window = arguments.whole("window", window, 1, "documents")
-        if self._bucket > self._window:
+        bucket_size = arguments.whole("bucket_size", bucket_size, 1, "documents")
+        window = arguments.whole("window", window, 1, "documents")
+        if bucket_size > window:
             raise InputError(
-                f"bucket_size is {self._bucket}, over the window of {self._window}: give a larger window, or less"
+                f"bucket_size is {bucket_size}, over the window of {window}: give a larger window, or less"
             )
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        """What decides the sequence, for states: JSON."""
-        return super()._identity | {"bucket_size": self._bucket, "window": self._window}
+        self._own |= {"bucket_size": bucket_size, "window": window}
 
     def _order(self, passed: int) -> Numbers:
-        """Return the documents of a pass."""
-        order, lengths = super()._order(passed), self._documents.lengths
-        return bucket_order(order, lengths, window=self._window, bucket=self._bucket, seed=self._seed, passed=passed)
+        sizes = {"window": self._own["window"], "bucket": self._own["bucket_size"]}
+        return bucket_order(super()._order(passed), self.documents.lengths, **sizes, seed=self._seed, passed=passed)
 
 
 class StratifiedSampler(DocumentSampler):
@@ -251,33 +231,22 @@ class StratifiedSampler(DocumentSampler):
 
         """
         super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
-        self._samples = arguments.whole("num_samples", num_samples, 1, "documents")
-        self._strata = arguments.whole("num_strata", num_strata, 1, "strata", 1 << 16)
-        self._owners = strata_of(documents.lengths, self._strata)
-        self.strata: list[Stratum] = describe_strata(
-            documents.lengths, self._owners, samples=self._samples, strata=self._strata
-        )
+        samples = arguments.whole("num_samples", num_samples, 1, "documents")
+        strata = arguments.whole("num_strata", num_strata, 1, "strata", 1 << 16)
+        self._own = {"num_samples": samples, "num_strata": strata}
+        self._owners = strata_of(documents.lengths, strata)
+        self.strata: list[Stratum] = describe_strata(documents.lengths, self._owners, samples=samples, strata=strata)
         """Of each: its shortest and longest, how many documents it has, and its share."""
+        self.in_pass = sum(one.drawn for one in self.strata)
         small = [(number, one) for number, one in enumerate(self.strata) if one.documents < one.share]
         if small:
             number, one = small[0]
             log.warning(
                 "%s of %s strata have fewer documents than their share, %s documents are drawn and not %s: stratum %s, "
                 "of %s to %s tokens, has %s, and its share is %s",
-                *(len(small), self._strata, self.in_pass, self._samples),
+                *(len(small), strata, self.in_pass, samples),
                 *(number, one.shortest, one.longest, one.documents, one.share),
             )
 
-    @property
-    def in_pass(self) -> int:
-        """How many documents a pass has."""
-        return sum(one.drawn for one in self.strata)
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        """What decides the sequence, for states: JSON."""
-        return super()._identity | {"num_samples": self._samples, "num_strata": self._strata}
-
     def _order(self, passed: int) -> Numbers:
-        """Return the documents of a pass."""
         return stratified_order(self._owners, self.strata, seed=self._seed, passed=passed)

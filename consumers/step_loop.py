@@ -16,7 +16,7 @@ from .copy_thread import LONG_SECONDS
 from .metrics import Behind, Metrics
 from .step_schedule import Found, Phases, Stagings, Walk, told_lengths
 from .transfer import End, begin_ahead, next_usable
-from .waiting import Awaited, ReachableStream, ReachableStreams, StoreWait
+from .waiting import Awaited, ReachableStream, StoreWait
 
 _CHUNK_BYTES: Final = 32 << 20
 """Of tokens that are looked up in one go: 1024 batches of 16 x 1024 share the cost of finding them in the store."""
@@ -56,7 +56,7 @@ class StepLoop(ABC):
     _dataset: ClassVar = "StepDataset"
     """What gives the same steps to a DataLoader."""
 
-    def __init__(self, delivery: Delivery, reachable: ReachableStream | ReachableStreams, begin: Position) -> None:
+    def __init__(self, delivery: Delivery, reachable: ReachableStream, begin: Position) -> None:
         """Stand at the beginning, a position in the run's own sequence."""
         self._delivery = delivery
         self._phases = delivery.phases

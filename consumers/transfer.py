@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from sys import getrefcount
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,45 +28,16 @@ _REUSED_AT_LEAST: Final = 8
 """... and where batches are large, x and y of the one that the loop has, of the next one, and of two that it keeps."""
 
 Wide: TypeAlias = npt.NDArray[np.int64]
-
-
-class Mark(Protocol):
-    """A point in the work that was given to a lane."""
-
-    def synchronize(self) -> None:
-        """Return when the work before it is done."""
-
-    def wait(self, stream: Any) -> None:
-        """Let what is begun on a stream from now on come after that work; return at once."""
-
-
-class Lane(Protocol):
-    """Work on a device that goes on beside the consumer's."""
-
-    stalled_seconds: float
-    """How long the consumer's work waited at marks that were handed over, as far as that is known yet."""
-
-    def pinned(self, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return a host buffer that the device can read while the host does something else."""
-
-    def beside(self) -> AbstractContextManager[object]:
-        """Let the work that is begun in the block go on beside the consumer's."""
-
-    def copy(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Begin to copy host rows to the device."""
-
-    def mark(self) -> Mark:
-        """Mark what was begun `beside` up to now."""
-
-    def hand_over(self, mark: Mark, tensors: Iterable[torch.Tensor]) -> None:
-        """Let the consumer's further work come after the mark, and the tensors' memory be kept until it is done."""
+Mark: TypeAlias = Any
+"""A point in the work that was given to a lane, as a `torch.cuda.Event`."""
 
 
 class CudaLane:
-    """A stream of its own on a CUDA device."""
+    """A stream of its own on a CUDA device: work that goes on beside the consumer's."""
 
     def __init__(self, device: torch.device) -> None:
         self.stalled_seconds = 0.0
+        """How long the consumer's work waited at marks that were handed over, as far as that is known yet."""
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
@@ -84,12 +55,12 @@ class CudaLane:
         """Begin one copy of contiguous rows."""
         return tokens.to(self._device, non_blocking=True)
 
-    def mark(self) -> torch.cuda.Event:
-        """Record an event."""
+    def mark(self) -> Mark:
+        """Mark what was begun `beside` up to now."""
         return _record(self._stream)
 
     def hand_over(self, mark: Mark, tensors: Iterable[torch.Tensor]) -> None:
-        """Let the current stream wait for the event, not the host.
+        """Let the current stream wait for the mark, not the host.
 
         The tensors were allocated on the lane's stream. Without `record_stream`, their memory would go to the next
         batch as soon as the consumer lets them go, while kernels may still have to read them.
@@ -134,26 +105,6 @@ Sent: TypeAlias = Staged | Rows
 """A batch on its way; rows that go nowhere are themselves: two views of them cost as much as copying 8."""
 
 
-class Staging(Protocol):
-    """The way of rows of tokens to a device."""
-
-    carries: bool
-    """Whether batches must be delivered; else they are there when they were sent."""
-
-    def send(self, stretch: Rows) -> Iterator[Sent]:
-        """Send batches of rows, ``[batches, rows, columns]``, on their way, each when it is asked for.
-
-        Whoever gave them writes to them no more; what was asked for is not kept here.
-        """
-
-    def deliver(self, sent: Sent) -> None:
-        """Let x and y be used, by all work that is begun from now on."""
-
-    @property
-    def stalled_seconds(self) -> float:
-        """How long a device's work waited because a batch was not there yet, as far as that is known."""
-
-
 def device_of(value: Any) -> torch.device:
     """Return a device that is there; a GPU is asked for as ``cuda`` or ``cuda:1``.
 
@@ -191,7 +142,7 @@ def open_staging(
     *,
     widen: bool = True,
     slots: int = 2,
-) -> Staging:
+) -> "Staging":
     """Open the way to a device; where it needs pinned buffers, ``slots`` of them with ``rows`` rows are allocated.
 
     x and y will be int64 and contiguous; without ``widen``, of the tokens' dtype, and views of one tensor.
@@ -229,7 +180,9 @@ class HostStaging:
     """Staging for the CPU, and for devices that share its memory: rows are widened on the host when they are sent."""
 
     carries = False
+    """Whether batches must be delivered; else they are there when they were sent."""
     stalled_seconds = 0.0
+    """How long a device's work waited because a batch was not there yet, as far as that is known."""
 
     def __init__(self, device: torch.device, *, widen: bool) -> None:
         self._device = device
@@ -238,7 +191,10 @@ class HostStaging:
         self._memory = ReusedMemory()
 
     def send(self, stretch: Rows) -> Iterator[Sent]:
-        """Widen the rows; or give them as they are, or as views of what is on the device."""
+        """Widen batches of rows, ``[batches, rows, columns]``; or give them as they are, or as views on the device.
+
+        Whoever gave the rows writes to them no more; what was asked for is not kept here.
+        """
         if self._is_cpu and not self._widens:
             return iter(stretch)
         if self._widens:
@@ -293,7 +249,7 @@ class ReusedMemory:
 
 
 class LaneStaging:
-    """Staging for devices that copy by themselves (`consumers.lanes`).
+    """Staging for devices that copy by themselves (`CudaLane`).
 
     Tokens travel in the width that they have on disk, each batch with one copy out of pinned memory, and are widened on
     the device, all beside the consumer's work. A buffer is filled again only when the last copy out of it has ended.
@@ -310,7 +266,7 @@ class LaneStaging:
         *,
         widen: bool,
         slots: int,
-        lane: Lane,
+        lane: CudaLane,
     ) -> None:
         self._device = device
         self._dtype = dtype
@@ -355,3 +311,7 @@ class LaneStaging:
             return tokens.view(_EXACT[self._dtype.itemsize])
         wide = tokens.to(torch.int64, memory_format=torch.contiguous_format)
         return wide if tokens.dtype == torch.uint8 else wide.bitwise_and_((1 << 8 * self._dtype.itemsize) - 1)
+
+
+Staging: TypeAlias = HostStaging | LaneStaging
+"""The way of rows of tokens to a device."""

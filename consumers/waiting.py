@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -24,34 +24,33 @@ log = logging.getLogger(__name__)
 
 
 class ReachableStream:
-    """A context in which a stream that was opened is read; entered as often as one likes, at no cost to speak of.
+    """A context in which streams that were opened are read; re-entrant and cheap.
 
     What was read before stays valid: files that are mapped outlive their names.
     """
 
-    def __init__(self, store: Path, stream: str) -> None:
-        """Name a stream that is there."""
-        self._store = store
-        self._stream = stream
-        self._file = stream_directory(store, stream) / STREAM_FILE
+    def __init__(self, *streams: tuple[Path, str]) -> None:
+        """Name streams that are there, each by its store and its name."""
+        self.streams = streams
 
     def require(self) -> None:
-        """Return if the stream is still there; costs one look at a name.
+        """Return if all streams are still there; costs one look at a name of each.
 
         Raises:
-            StoreError: it was deleted, moved away, or its disk is not mounted.
-            DiskError: it may not be read, or its disk fails.
+            StoreError: one was deleted, moved away, or its disk is not mounted.
+            DiskError: one may not be read, or its disk fails.
 
         """
-        try:
-            os.stat(self._file)  # noqa: PTH116 - many times a second, and nothing else of it is wanted
-        except (FileNotFoundError, NotADirectoryError):
-            raise StoreError(
-                f"the store {self._store} no longer holds the stream {self._stream!r}: it was deleted or moved, or its "
-                "disk is not mounted. Bring it back, or open another copy of the store; a saved state goes on there"
-            ) from None
-        except OSError as error:
-            raise self._unreadable(error) from error
+        for store, stream in self.streams:
+            try:
+                os.stat(stream_directory(store, stream) / STREAM_FILE)  # noqa: PTH116 - nothing else of it is wanted
+            except (FileNotFoundError, NotADirectoryError):
+                raise StoreError(
+                    f"the store {store} no longer holds the stream {stream!r}: it was deleted or moved, or its disk is "
+                    "not mounted. Bring it back, or open another copy of the store; a saved state goes on there"
+                ) from None
+            except OSError as error:
+                raise self._unreadable(error) from error
 
     def __enter__(self) -> None:
         """Begin to read."""
@@ -72,31 +71,8 @@ class ReachableStream:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: OSError) -> DiskError:
-        file = error.filename or self._store
+        file = error.filename or self.streams[0][0]
         return DiskError(f"{file} cannot be read ({error.strerror}): let this user read it, or replace its disk")
-
-
-class ReachableStreams:
-    """The same of several streams."""
-
-    def __init__(self, streams: Sequence[ReachableStream]) -> None:
-        """Take streams that are there."""
-        self._streams = streams
-
-    def require(self) -> None:
-        """Return if all are still there; raises as `ReachableStream.require`."""
-        for stream in self._streams:
-            stream.require()
-
-    def __enter__(self) -> None:
-        """Begin to read."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Say of an error what is wrong, as `ReachableStream` does."""
-        for stream in self._streams:
-            stream.__exit__(kind, error, trace)
 
 
 class Awaited(NamedTuple):

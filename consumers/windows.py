@@ -49,7 +49,7 @@ class Windows:
         """Tokens of x, and of y."""
         self._stream, checks = arguments.stream_of(stream), arguments.flag("check", check)
         read_stream(self._store, self._stream)  # or there is nothing to look for partitions in
-        self._reachable = ReachableStream(self._store, self._stream)
+        self._reachable = ReachableStream((self._store, self._stream))
         self._checks = checks
         with self._reachable:
             self._readers: dict[int, PartitionReader] = {

@@ -131,7 +131,7 @@ class Position:
         return total if segments is None else segments.end(total)
 
     def _segments(self, sample: int, views: int) -> SegmentOrder:
-        part = [part for part in self.ranges if part.first_sample <= sample][-1]
+        part = self._range_of(sample)
         return SegmentOrder(part.first_sample, part.global_batch, views)
 
     def before(self, step: int) -> "Position":
@@ -195,7 +195,7 @@ class Position:
         """Return the step that took a sample, and the sample's place in the global batch; None: no step took it."""
         if not 0 <= sample < self.sample:
             return None
-        found = [part for part in self.ranges if part.first_sample <= sample][-1]
+        found = self._range_of(sample)
         steps, place = divmod(sample - found.first_sample, found.global_batch)
         return found.first_step + steps, place
 

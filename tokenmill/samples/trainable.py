@@ -63,68 +63,37 @@ class TrainableSamples:
         """What pins the content of this store that a position of the sequence has used."""
         self.lock = RLock()
         """Held by who uses a reader: samples may be looked for by another thread than asks where others came from."""
-        self._store = store
-        self._info = info
-        self._sequence = sequence
-        self._views = views
+        self.store = store
+        self.info = info
+        self.stream = info.name
+        self.sequence = sequence
+        """Which one the samples are numbered in."""
+        self.views = views
+        """Samples of each block."""
         self.checks = check or on_damage == "skip"
         """Whether blocks are checked against their CRCs when they are located."""
         self._on_damage: OnDamage = on_damage
         self._whole = whole
-        self._readers: dict[int, PartitionReader] = {}
+        self.readers: dict[int, PartitionReader] = {}
+        """Of those partitions of which something was read."""
         self._spans: deque[_Span] = deque()
         self._trainable = -1
         """The highest era that is known to be trainable."""
 
-    @property
-    def store(self) -> Path:
-        """The store's directory."""
-        return self._store
-
-    @property
-    def info(self) -> StreamInfo:
-        """What the stream is."""
-        return self._info
-
-    @property
-    def sequence(self) -> SequenceId:
-        """Which sequence the samples are numbered in."""
-        return self._sequence
-
-    @property
-    def stream(self) -> str:
-        """The name of the stream."""
-        return self._info.name
-
-    @property
-    def dtype(self) -> "np.dtype[np.unsignedinteger]":
-        """The tokens' dtype."""
-        return self._info.dtype
-
-    @property
-    def readers(self) -> dict[int, PartitionReader]:
-        """The readers of those partitions of which something was read."""
-        return self._readers
-
     def reader(self, partition: int) -> PartitionReader:
         """Return the reader of a partition."""
-        found = self._readers.get(partition)
+        found = self.readers.get(partition)
         if found is None:
-            directory = partition_directory(self._store, self._info.name, partition)
+            directory = partition_directory(self.store, self.stream, partition)
             options = {"check": self.checks, "whole": self._whole}
-            found = PartitionReader(directory, self._info, partition, on_damage=self._on_damage, **options)
-            self._readers[partition] = found
+            found = PartitionReader(directory, self.info, partition, on_damage=self._on_damage, **options)
+            self.readers[partition] = found
         return found
 
     def pieces_of(self, partition: int, blocks: Numbers) -> Pieces:
         """Return the pieces of blocks of a partition, in any thread; raises as `PartitionReader.pieces_of`."""
         with self.lock:
             return self.reader(partition).pieces_of(blocks)
-
-    @property
-    def views(self) -> int:
-        """Samples of each block."""
-        return self._views
 
     def samples_of_first(self) -> int:
         """Return how many samples the era has that was asked for last."""
@@ -201,17 +170,17 @@ class TrainableSamples:
         if torn is None or not self.eras.is_complete():
             return None
         return DamagedError(
-            f"era {era} of {self.stream} in {self._store}: {torn.what}",
+            f"era {era} of {self.stream} in {self.store}: {torn.what}",
             "The end of the stream is marked, so all of it was written once, and is damaged. "
-            f"{torn.advice}; {comparing(self._store, self.stream)}",
+            f"{torn.advice}; {comparing(self.store, self.stream)}",
         )
 
     def order(self, era: Era, passed: int) -> EraOrder:
         """Return the order of an era's samples in a pass."""
-        sequence = self._sequence
+        sequence = self.sequence
         return EraOrder(
             era,
-            views=self._views,
+            views=self.views,
             shuffle=sequence.shuffle,
             seed=sequence.seed,
             passed=passed,
@@ -240,7 +209,7 @@ class TrainableSamples:
         """Return what `place` does, without a search, if the sample is the first of the next era in the same pass."""
         if not self._spans or self._spans[-1].stop != sample:
             return None
-        last, stop = self._spans[-1], self._sequence.eras[1]
+        last, stop = self._spans[-1], self.sequence.eras[1]
         number = last.number + 1
         if number >= self.eras.eras - self.eras.ended or (stop is not None and number >= stop):
             return None
@@ -256,8 +225,8 @@ class TrainableSamples:
                 return False
             if part.first < reader.first_block:
                 raise InputError(
-                    f"era {era.number} of {self._info.name} begins at block {part.first} of partition {partition}, but "
-                    f"{self._store} begins at block {reader.first_block}: its older segments were retired. Ask for "
+                    f"era {era.number} of {self.stream} begins at block {part.first} of partition {partition}, but "
+                    f"{self.store} begins at block {reader.first_block}: its older segments were retired. Ask for "
                     "later eras or steps, or read a store that still holds them"
                 )
             try:
@@ -268,8 +237,8 @@ class TrainableSamples:
                 continue  # the blocks that can be read are
             if not agrees:
                 raise DifferenceError(
-                    f"era {era.number} of {self._info.name} names other blocks than {self._store} holds in "
-                    f"partition {partition} before block {part.stop}: {comparing(self._store, self._info.name)}; make "
+                    f"era {era.number} of {self.stream} names other blocks than {self.store} holds in "
+                    f"partition {partition} before block {part.stop}: {comparing(self.store, self.stream)}; make "
                     "the store again, or read another one"
                 )
         return True
