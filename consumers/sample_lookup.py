@@ -514,7 +514,7 @@ class RowReader:
     def reach(self, first: int, samples: int) -> None:
         """Have the eras of samples in memory before they are counted and located, where that is worth waiting for."""
         if self._ahead is not None and samples:
-            self._is_in_memory = self._ahead.reach(self.trainable.places, first, first + samples - 1)
+            self._is_in_memory = self._ahead.reach(first, first + samples - 1)
 
     def _begin_rows(self, first: int, steps: int, items: Items) -> None:
         """Where samples are read one by one: have those of the steps behind these read meanwhile, if they are there."""

@@ -20,11 +20,10 @@ from tests.scripts import run_code
 from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches, Mixture, prefetch
-from tokenmill.consumers.prefetch import EraReadAhead, StreamFiles
+from tokenmill.consumers.prefetch import EraReadAhead
 from tokenmill.errors import DamagedError
-from tokenmill.samples import Samples, SequenceId
-from tokenmill.samples.era_lookup import EraPlaces
-from tokenmill.store import PartitionWriter, Store, open_eras, read_stream
+from tokenmill.samples import Samples, SequenceId, TrainableSamples
+from tokenmill.store import PartitionWriter, Store, read_stream
 from tokenmill.store.maps import FileRange
 
 HALVES: Final = {"early": range(3), "late": range(3, 5)}
@@ -98,6 +97,12 @@ def _sequence(length: int = 4, passes: int = 1) -> SequenceId:
     return SequenceId(STREAM, INFO.fingerprint.hex(), length, 1, shuffle=True, eras=(0, None), passes=passes)
 
 
+def _trainable(store: Store, sequence: SequenceId, views: int) -> TrainableSamples:
+    """Return the samples of the store."""
+    info = read_stream(store.path, STREAM)
+    return TrainableSamples(store.path, info, sequence, views, check=True, on_damage="refuse")
+
+
 @given(st.data())
 def test_the_parts_of_samples_are_their_bytes(store: Store, data: st.DataObject) -> None:
     """All of them, in the order of the files, each file once; and little beside them."""
@@ -105,9 +110,9 @@ def test_the_parts_of_samples_are_their_bytes(store: Store, data: st.DataObject)
     blocks = st.sampled_from([(p, b) for p, part in enumerate(ERAS[-1].ranges) for b in range(part.stop)])
     drawn = data.draw(st.lists(st.tuples(blocks, st.integers(0, views - 1)), min_size=1, max_size=20))
     samples = Samples(*(np.array(column) for column in zip(*((p, b, v) for (p, b), v in drawn), strict=True)))
-    files = StreamFiles(store.path, read_stream(store.path, STREAM), _sequence(4 // views), views, documents=False)
+    ahead = EraReadAhead(_trainable(store, _sequence(4 // views), views))
     item, length = INFO.dtype.itemsize, (INFO.block_tokens - 1) // views
-    found = [(part.path, byte) for part in files.rows(samples) for byte in range(part.first, part.stop)]
+    found = [(part.path, byte) for part in ahead._rows(samples) for byte in range(part.first, part.stop)]
     wanted = set()
     for (partition, block), view in drawn:
         first = block - block % INFO.segment_blocks
@@ -125,9 +130,8 @@ def test_an_era_is_read_whole_and_the_next_one_behind_it(
 ) -> None:
     """Its blocks and no others, and what says where they are; small eras are read together. Not what is in memory."""
     monkeypatch.setattr(prefetch, "is_in_memory", lambda _: in_memory)
-    info = read_stream(store.path, STREAM)
-    ahead = EraReadAhead(store.path, info, _sequence(), 1)
-    assert ahead.reach(EraPlaces(open_eras(store.path, STREAM), _sequence(), 1), 0, 3)
+    ahead = EraReadAhead(_trainable(store, _sequence(), 1))
+    assert ahead.reach(0, 3)
     del ahead
     tokens = {(part.path.parent.name, part.path.name): 0 for part in read}
     for part in read:
