@@ -62,7 +62,7 @@ class Turn(NamedTuple):
     era: int
 
 
-class Reading:
+class PartsAhead:
     """Parts of files that are read in order, by any number of threads."""
 
     def __init__(self, parts: Iterable[FileRange]) -> None:
@@ -120,7 +120,7 @@ class EraRun:
     """The files that say which blocks count, and where they are; none of an era of very many segments."""
     is_whole: bool
     """Whether all of it is read; else its samples are, one by one."""
-    reading: Reading
+    reading: PartsAhead
 
 
 class EraReadAhead:
@@ -136,7 +136,7 @@ class EraReadAhead:
         self._described: set[Path] = set()
         """Manifests of the sealed segments of the last run: what describes these is in memory."""
         self._process = -1
-        self._tasks: SimpleQueue[Reading | RowsAhead | None] = SimpleQueue()
+        self._tasks: SimpleQueue[PartsAhead | RowsAhead | None] = SimpleQueue()
         self._runs: deque[EraRun] = deque()
         """Eras that follow each other without a gap, from the one that the loop is in."""
         self._begun: RowsAhead | None = None
@@ -166,7 +166,7 @@ class EraReadAhead:
             if run.is_whole and run.bytes <= _WORTH_WAITING and run.descriptions:
                 run.reading.done.wait()
             elif not run.reading.done.is_set():
-                Reading(run.descriptions).work()  # by the loop itself: the threads are at the tokens, perhaps
+                PartsAhead(run.descriptions).work()  # by the loop itself: the threads are at the tokens, perhaps
         return all(run.is_whole and run.reading.done.is_set() for run in wanted)
 
     def reach_rows(self, samples: Samples) -> None:
@@ -222,7 +222,7 @@ class EraReadAhead:
         ]
         described = self._descriptions([paths for paths, _ in segments]) if len(segments) <= _AWAITED_SEGMENTS else []
         is_whole = count <= self._most_bytes // 2
-        reading = Reading([*described, *(tokens for _, tokens in segments if is_whole)])
+        reading = PartsAhead([*described, *(tokens for _, tokens in segments if is_whole)])
         return EraRun(turn, Turn(turn.passed, stop - 1), count, described, is_whole, reading)
 
     def _descriptions(self, segments: Sequence[SegmentPaths]) -> list[FileRange]:
@@ -274,14 +274,14 @@ def open_read_ahead(most_bytes: Any, trainable: TrainableSamples, *, documents: 
     return EraReadAhead(trainable, most_bytes=most_bytes, documents=documents) if most_bytes else None
 
 
-def _work(tasks: "SimpleQueue[Reading | RowsAhead | None]") -> None:
+def _work(tasks: "SimpleQueue[PartsAhead | RowsAhead | None]") -> None:
     """Read what is asked for until there is nothing more to come."""
     while (task := tasks.get()) is not None:
         task.work()
         del task
 
 
-def _end(tasks: "SimpleQueue[Reading | RowsAhead | None]", runs: Iterable[EraRun]) -> None:
+def _end(tasks: "SimpleQueue[PartsAhead | RowsAhead | None]", runs: Iterable[EraRun]) -> None:
     """Let the threads end."""
     for run in runs:
         run.reading.is_left = True
