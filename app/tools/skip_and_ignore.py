@@ -13,7 +13,7 @@ from tokenmill.errors import DifferenceError, InputError, MovedError
 from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.reading.continuing import LONGEST_TAIL
 from tokenmill.records import SourceRecord
-from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer, offsets, read_range
