@@ -83,7 +83,7 @@ class PartsAhead:
             except IndexError:
                 break
             with _reporting(part.path):
-                if not is_in_memory(part):
+                if part.stop == _WHOLE or not is_in_memory(part):
                     any(self.is_left for _ in read_pieces(part))  # ends early where it is
             with self._lock:
                 self._left -= 1
