@@ -117,9 +117,11 @@ class EraRun:
     bytes: int
     """Of their tokens."""
     descriptions: list[FileRange]
-    """The files that say which blocks count, and where they are; none of an era of very many segments."""
+    """The files that say which blocks count, and where they are, without those that the run before has, too."""
     is_whole: bool
     """Whether all of it is read; else its samples are, one by one."""
+    is_awaited: bool
+    """Whether the loop waits for it, and needs its descriptions: not of an era of very many segments."""
     reading: PartsAhead
 
 
@@ -163,7 +165,7 @@ class EraReadAhead:
                 self._tasks.put(runs[-1].reading)
         wanted = [run for run in runs if run.first <= end]
         for run in wanted:
-            if run.is_whole and run.bytes <= _WORTH_WAITING and run.descriptions:
+            if run.is_whole and run.is_awaited and run.bytes <= _WORTH_WAITING:
                 run.reading.done.wait()
             elif not run.reading.done.is_set():
                 PartsAhead(run.descriptions).work()  # by the loop itself: the threads are at the tokens, perhaps
@@ -220,10 +222,11 @@ class EraReadAhead:
             for partition, (begin, part) in enumerate(zip(begins, last, strict=True))
             for segment in self._segments(partition, range(begin, part.stop))
         ]
-        described = self._descriptions([paths for paths, _ in segments]) if len(segments) <= _AWAITED_SEGMENTS else []
+        is_awaited = len(segments) <= _AWAITED_SEGMENTS
+        described = self._descriptions([paths for paths, _ in segments]) if is_awaited else []
         is_whole = count <= self._most_bytes // 2
         reading = PartsAhead([*described, *(tokens for _, tokens in segments if is_whole)])
-        return EraRun(turn, Turn(turn.passed, stop - 1), count, described, is_whole, reading)
+        return EraRun(turn, Turn(turn.passed, stop - 1), count, described, is_whole, is_awaited, reading)
 
     def _descriptions(self, segments: Sequence[SegmentPaths]) -> list[FileRange]:
         """Return the files that describe segments, without those of sealed ones that the last run was from, too."""
