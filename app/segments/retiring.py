@@ -23,8 +23,7 @@ from tokenmill.store.layout import (
     take_lock,
 )
 from tokenmill.store.sealing import load_manifest
-from tokenmill.store.store import read_stream
-from tokenmill.store.stream import Start, StreamInfo, read_start, unlink_below, write_start
+from tokenmill.store.store import Start, StreamInfo, read_start, read_stream, unlink_below, write_start
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from tests.store.chains import make_chain
 from tokenmill.canonical import canonical_json
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import StreamInfo
-from tokenmill.store.commit_log import MAGIC
+from tokenmill.store.sealing import MAGIC
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 

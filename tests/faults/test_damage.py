@@ -29,7 +29,7 @@ from tokenmill.app.tools.repair.repairing import examine, repair_partition
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import PartitionWriter, Store, open_partition
-from tokenmill.store.stream import read_start
+from tokenmill.store.store import read_start
 from tokenmill.wire.pieces import decode_entry
 
 INFO: Final = make_info(segment_blocks=6)

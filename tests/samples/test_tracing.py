@@ -21,7 +21,7 @@ from tokenmill.errors import InputError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.samples import Position, SequenceId, Tracer
 from tokenmill.store import Store
-from tokenmill.store.commit_log import Rows
+from tokenmill.store.sealing import Rows
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.chains import make_chain, make_info
-from tokenmill.store.commit_log import BLOCK_ROW, Commit, Scan, chain_after, entry_span, make_rows, scan
+from tokenmill.store.sealing import BLOCK_ROW, Commit, Scan, chain_after, entry_span, make_rows, scan
 
 INFO = make_info(segment_blocks=12)
 CHAIN = make_chain(INFO, 12)

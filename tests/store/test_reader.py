@@ -13,7 +13,7 @@ from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import DocumentPiece, PartitionReader, PartitionWriter, Store, maps, open_partition
-from tokenmill.store.commit_log import BLOCK_ROW
+from tokenmill.store.sealing import BLOCK_ROW
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 
 INFO = make_info()
@@ -158,7 +158,7 @@ def test_a_segment_is_known_when_it_is_mapped_again(tmp_path: Path) -> None:
         segment_of(store, first).manifest.unlink()
     for number in (0, 9, 1, 21, 5):
         assert reader.read(number).tolist() == TOKENS[number].tolist()
-    assert len(reader._segments._cache) == 1
+    assert len(reader._cache) == 1
 
 
 def test_views_stay_valid_while_the_store_grows_and_seals(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.store.chains import STREAM, contents, directory_of, fill, make_chain,
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError
 from tokenmill.store import PartitionWriter, Store, open_partition
-from tokenmill.store.recovery import Recovered, recover_partition
+from tokenmill.store.writer import Recovered, recover_partition
 
 INFO = make_info(segment_blocks=12)
 CHAIN = make_chain(INFO, 30)

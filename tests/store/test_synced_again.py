@@ -11,8 +11,8 @@ from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DiskError, StoreError
 from tokenmill.store import PartitionWriter, Start, Store, open_partition
-from tokenmill.store.commit_log import scan
-from tokenmill.store.stream import write_start
+from tokenmill.store.sealing import scan
+from tokenmill.store.store import write_start
 
 INFO = make_info()
 CHAIN = make_chain(INFO, 30)

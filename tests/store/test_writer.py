@@ -15,9 +15,8 @@ from tests.store.chains import STREAM, contents, cut, directory_of, fill, make_c
 from tokenmill.errors import DiskError, GapError, InputError, LockedError, StoreError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import PartitionWriter, Store, open_partition
-from tokenmill.store.commit_log import scan
 from tokenmill.store.layout import SegmentPaths
-from tokenmill.store.sealing import Manifest
+from tokenmill.store.sealing import Manifest, scan
 from tokenmill.store.sealing import seal as real_seal
 
 INFO = make_info()

@@ -21,8 +21,8 @@ from tokenmill.samples.position import Position, StepRange
 from tokenmill.samples.sequence import Samples, count_views, join, rotation
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import PartitionReader, StreamInfo, partitions_in, read_stream
-from tokenmill.store.commit_log import Rows
 from tokenmill.store.layout import StorePath, store_directory
+from tokenmill.store.sealing import Rows
 from tokenmill.wire.pieces import PADDING
 
 _AT_ONCE: Final = 4096

@@ -10,8 +10,7 @@ from tokenmill.store.layout import StoreLock
 from tokenmill.store.maps import MapWatch
 from tokenmill.store.reader import OnDamage, PartitionReader, open_partition
 from tokenmill.store.segment import DocumentPiece, Pieces, join_pieces
-from tokenmill.store.store import Store, partitions_in, read_stream, streams_in
-from tokenmill.store.stream import Start, StreamInfo
+from tokenmill.store.store import Start, Store, StreamInfo, partitions_in, read_stream, streams_in
 from tokenmill.store.writer import PartitionWriter
 
 __all__ = [

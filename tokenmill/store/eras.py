@@ -18,7 +18,7 @@ here is pure: `scan` sees bytes, never a file.
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -42,8 +42,7 @@ from tokenmill.store.layout import (
     write_at,
 )
 from tokenmill.store.maps import FileAhead, read_part
-from tokenmill.store.store import Store, read_stream
-from tokenmill.store.stream import StreamInfo
+from tokenmill.store.store import Store, StreamInfo, read_stream
 from tokenmill.untrusted import open_regular
 
 ROW_BYTES: Final = 48
@@ -143,12 +142,7 @@ class EraReader:
     """
 
     def __init__(self, directory: Path, info: StreamInfo) -> None:
-        """Read the eras in ``<store>/<stream>``; without files, there are none yet.
-
-        Raises:
-            DamagedError: as in `refresh`.
-
-        """
+        """Read the eras in ``<store>/<stream>``; without files, there are none yet. Raises as `refresh`."""
         self.eras = 0
         """The number of the era after the last one."""
         self.blocks = 0
@@ -210,11 +204,14 @@ class EraReader:
         """
         line = self._committed(number)
         try:
-            return _unpacked(line, number)
+            era = Era.unpack(line)
+            if era.number == number:
+                return era
+            why = f"it is era {era.number}"
         except ValueError as error:
-            self._forget()
-            what = f"era {number}, at byte {self.row(number - 1).stop}, cannot be read ({error})"
-            raise eras_damaged(self._lines, what) from error
+            why = str(error)
+        self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
+        raise eras_damaged(self._lines, f"era {number}, at byte {self.row(number - 1).stop}, cannot be read ({why})")
 
     def hash_of(self, number: int) -> bytes:
         """Return the hash of an era, which pins it, all eras before it, and the blocks of all of these.
@@ -230,8 +227,8 @@ class EraReader:
         self._require(number)
         try:
             return self._line(number)
-        except DamagedError:
-            self._forget()
+        except DamagedError:  # it may have been repaired when it is read again
+            self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
             raise
 
     def _line(self, number: int) -> bytes:
@@ -313,24 +310,12 @@ class EraReader:
     def _cut_off(self, size: int, wanted: int) -> DamagedError:
         return eras_damaged(self._lines, too_short(self._lines, size, wanted))
 
-    def _forget(self) -> None:
-        self._rows_ahead.forget()
-        self._lines_ahead.forget()
-
     def _require(self, number: int) -> None:
         if not 0 <= number < self.eras:
             raise InputError(
                 f"era {number} is not in {self._directory}: it has {self.eras} (as of the last refresh), from 0 on; "
                 "refresh and wait, or ask for one of these"
             )
-
-
-def _unpacked(line: bytes, number: int) -> Era:
-    """Return the era of a line; raises ValueError if it is none, or another."""
-    era = Era.unpack(line)
-    if era.number != number:
-        raise ValueError(f"it is era {era.number}")
-    return era
 
 
 def _size(path: Path) -> int:
@@ -385,17 +370,12 @@ class EraWriter:
 
         """
         directory = stream_directory(store.path, stream)
-        lock = None
-        try:
-            with blaming(directory):
-                store.require()
-                info = read_stream(store.path, stream)
-                lock = PartitionLock(directory)
-                return cls(directory, info, lock)
-        except BaseException:
-            if lock is not None:
-                lock.close()
-            raise
+        with ExitStack() as stack, blaming(directory):
+            store.require()
+            info = read_stream(store.path, stream)
+            writer = cls(directory, info, stack.enter_context(PartitionLock(directory)))
+            stack.pop_all()
+            return writer
 
     def append(self, eras: Sequence[tuple[Era, int]]) -> None:
         """Write eras, each with its record's offset on the control topic; durable and visible when this returns.

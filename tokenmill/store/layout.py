@@ -215,20 +215,36 @@ class PartitionLock:
     """
 
     def __init__(self, directory: Path) -> None:
+        self._lock(directory, fcntl.LOCK_EX)
+
+    def _lock(self, directory: Path, kind: int) -> None:
         self._directory = directory
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            take_lock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, directory)
-            _name_holder(directory / LOCK_FILE)
+            take_lock(self._descriptor, kind | fcntl.LOCK_NB, directory)
+            self._name_holder()
         except BlockingIOError:
-            os.close(self._descriptor)
-            raise LockedError(
-                f"{directory} is being written by {_holder(directory)}; "
-                "it keeps the directory until it ends, even while it is stopped: wait for it, or end it"
-            ) from None
+            self.close()
+            raise LockedError(self._refusal()) from None
         except BaseException:  # Ctrl-C, too: nobody has the object that could let go of the directory
-            os.close(self._descriptor)
+            self.close()
             raise
+
+    def _name_holder(self) -> None:
+        """Write the id of this process into the lock file."""
+        file = self._directory / LOCK_FILE
+        with os.fdopen(open_regular(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as opened:
+            opened.write(f"{os.getpid()}\n")
+
+    def _refusal(self) -> str:
+        try:
+            holder = f"process {int(read_regular(self._directory / LOCK_FILE, most=64))}"
+        except (OSError, ValueError, DamagedError):  # not written yet, or by hand: the lock is held all the same
+            holder = "another process"
+        return (
+            f"{self._directory} is being written by {holder}; "
+            "it keeps the directory until it ends, even while it is stopped: wait for it, or end it"
+        )
 
     def check_place(self) -> None:
         """Check that the path still leads to the locked directory.
@@ -256,7 +272,7 @@ class PartitionLock:
         self.close()
 
 
-class StoreLock:
+class StoreLock(PartitionLock):
     """The right to fill a store, until `close` or the end of the process: for one mirror, or for segment workers.
 
     Segment workers divide the partitions among themselves, and a mirror takes all of them; so one excludes the other.
@@ -268,25 +284,17 @@ class StoreLock:
     """
 
     def __init__(self, store: Path, *, exclusive: bool) -> None:
-        self._descriptor = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            take_lock(self._descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB, store)
-        except BlockingIOError:
-            os.close(self._descriptor)
-            other = "a segment worker, or another mirror," if exclusive else "a mirror"
-            raise LockedError(
-                f"{other} fills the store {store}, until it ends, even while it is stopped: end it, or name another "
-                "directory with --store"
-            ) from None
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+        self._other = "a segment worker, or another mirror," if exclusive else "a mirror"
+        self._lock(store, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
 
-    def close(self) -> None:
-        """Let other processes fill the store."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+    def _name_holder(self) -> None:
+        """Name nobody: several may hold it."""
+
+    def _refusal(self) -> str:
+        return (
+            f"{self._other} fills the store {self._directory}, until it ends, even while it is stopped: end it, or "
+            "name another directory with --store"
+        )
 
 
 def take_lock(descriptor: int, operation: int, path: Path) -> None:
@@ -307,20 +315,6 @@ def take_lock(descriptor: int, operation: int, path: Path) -> None:
             "could damage what is there. Mount it with locks (Lustre: -o flock; NFS: -o local_lock=flock, where one "
             "host alone writes), or write to a local disk and copy from there; who only reads needs no locks"
         ) from error
-
-
-def _name_holder(path: Path) -> None:
-    """Write the id of this process into the lock file."""
-    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
-        file.write(f"{os.getpid()}\n")
-
-
-def _holder(directory: Path) -> str:
-    """Return the process named in the lock file, for people."""
-    try:
-        return f"process {int(read_regular(directory / LOCK_FILE, most=64))}"
-    except (OSError, ValueError, DamagedError):  # not written yet, or written by hand: the lock is held all the same
-        return "another process"
 
 
 MISSING: Final = "it is missing"

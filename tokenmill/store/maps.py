@@ -19,6 +19,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -80,17 +81,13 @@ class FileMap:
         self.path = path
         self.wanted = wanted
         """Bytes of it that are committed, as far as those who read it know."""
-        try:
-            descriptor = open_regular(path)
-        except FileNotFoundError:
-            raise damaged(path, MISSING) from None
-        try:
+        with _opened(path) as descriptor:
+            if descriptor is None:
+                raise damaged(path, MISSING)
             seen = os.fstat(descriptor)
             if seen.st_size < wanted:
                 raise self._cut(seen.st_size)
             self._address = _map(path, descriptor, seen.st_size)
-        finally:
-            os.close(descriptor)
         self.identity: Identity = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_ctime_ns)
         self.size = seen.st_size
         self._settled = is_settled(self.identity)
@@ -193,15 +190,11 @@ _AHEAD_BYTES: Final = 16 * 1024
 
 def read_part(path: Path, first: int, stop: int) -> bytes:
     """Return the bytes ``[first, stop)`` of a file, as many as there are; none where there is no file."""
-    try:
-        descriptor = open_regular(path)
-    except FileNotFoundError:
-        return b""
-    try:
+    with _opened(path) as descriptor:
+        if descriptor is None:
+            return b""
         size = os.fstat(descriptor).st_size
         return os.pread(descriptor, max(min(size, stop) - first, 0), first)
-    finally:
-        os.close(descriptor)
 
 
 class FileAhead:
@@ -251,13 +244,10 @@ def is_in_memory(part: FileRange) -> bool:
         OSError: the file cannot be opened.
 
     """
-    descriptor = _open(part.path)
-    if descriptor is None:
-        return False
-    try:
-        return part.stop <= os.fstat(descriptor).st_size and is_cached(descriptor, part.first, part.stop - part.first)
-    finally:
-        os.close(descriptor)
+    with _opened(part.path) as descriptor:
+        if descriptor is None or part.stop > os.fstat(descriptor).st_size:
+            return False
+        return is_cached(descriptor, part.first, part.stop - part.first)
 
 
 def read_pieces(part: FileRange) -> Iterator[int]:
@@ -269,10 +259,9 @@ def read_pieces(part: FileRange) -> Iterator[int]:
         OSError: the file cannot be read.
 
     """
-    descriptor = _open(part.path)
-    if descriptor is None:
-        return
-    try:
+    with _opened(part.path) as descriptor:
+        if descriptor is None:
+            return
         at, stop = part.first, min(part.stop, os.fstat(descriptor).st_size)
         while at < stop:
             count = min(PIECE_BYTES, stop - at)
@@ -280,8 +269,6 @@ def read_pieces(part: FileRange) -> Iterator[int]:
                 return  # it was cut off meanwhile: whoever reads it says so
             yield count
             at += count
-    finally:
-        os.close(descriptor)
 
 
 def read_small(parts: Iterable[FileRange]) -> None:
@@ -294,10 +281,9 @@ def read_small(parts: Iterable[FileRange]) -> None:
 
     """
     for path, group in groupby(parts, key=lambda part: part.path):
-        descriptor = _open(path)
-        if descriptor is None:
-            continue
-        try:
+        with _opened(path) as descriptor:
+            if descriptor is None:
+                continue
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             mine = [part for part in group if not is_cached(descriptor, part.first, part.stop - part.first)]
             for start in range(0, len(mine), _ANNOUNCED):
@@ -306,15 +292,20 @@ def read_small(parts: Iterable[FileRange]) -> None:
                     os.posix_fadvise(descriptor, part.first, part.stop - part.first, os.POSIX_FADV_WILLNEED)
                 for part in some:
                     _read(descriptor, part.first, part.stop - part.first)
-        finally:
-            os.close(descriptor)
 
 
-def _open(path: Path) -> int | None:
+@contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    """Open a file for the block; None where there is none."""
     try:
-        return open_regular(path)
+        descriptor = open_regular(path)
     except FileNotFoundError:
-        return None
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _read(descriptor: int, at: int, count: int) -> int:

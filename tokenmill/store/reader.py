@@ -14,7 +14,6 @@ import numpy.typing as npt
 import orjson
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.store.commit_log import chain_after
 from tokenmill.store.layout import (
     SegmentPaths,
     StorePath,
@@ -23,39 +22,33 @@ from tokenmill.store.layout import (
     segment_firsts,
     store_directory,
 )
+from tokenmill.store.sealing import chain_after
 from tokenmill.store.segment import Crcs, DocumentPiece, Marks, Numbers, Part, Pieces, Segment, Tokens, join_pieces
-from tokenmill.store.store import read_stream
-from tokenmill.store.stream import StreamInfo, read_start
+from tokenmill.store.store import StreamInfo, read_start, read_stream
 from tokenmill.wire.pieces import Piece, decode_entry
 
 _KNOWN_SEGMENTS: Final = 16_384
 """Sealed segments whose manifest is remembered, at a kilobyte each: to map one again then reads no other file."""
 
 
-class PartitionSegments:
+class _Segments:
     """Follows a partition while it grows, and opens its segments when they are asked for."""
 
     def __init__(
         self, directory: Path, info: StreamInfo, partition: int, *, refuse: bool, whole: bool, mapped: int
     ) -> None:
-        """Prepare; `follow` reads the first files.
+        """Prepare; `_follow` reads the first files of the directory, which need not be there.
 
-        Args:
-            directory: of the partition, which need not be there.
-            info: of the stream.
-            partition: its number.
-            refuse: whether damage to a commit log is an error; else the blocks before it can be read.
-            whole: whether segments will be read as a whole.
-            mapped: how many are kept mapped beside the growing one.
-
+        With ``refuse``, damage to a commit log is an error; else the blocks before it can be read. ``mapped`` segments
+        are kept mapped beside the growing one.
         """
+        self.info = info
+        self.partition = partition
         self.first_block = 0
         """Number of the oldest block; those before were retired, or never here."""
         self.blocks = 0
         """Number of the block after the last committed one."""
         self._directory = directory
-        self._info = info
-        self._partition = partition
         self._refuse = refuse
         self._whole = whole
         self._mapped = mapped
@@ -63,28 +56,18 @@ class PartitionSegments:
         self._cache: OrderedDict[int, Segment] = OrderedDict()
         self._known: OrderedDict[int, Segment] = OrderedDict()
 
-    @property
-    def damage(self) -> str | None:
-        """Damage to the commit log of the growing segment that was not refused."""
-        return self._tail.damage if self._tail is not None else None
-
     def torn(self) -> DamagedError | None:
         """Return the error for what stands behind the last commit, once no writer is at it; None: nothing does."""
         return self._tail.torn() if self._tail is not None else None
 
-    def follow(self) -> None:
-        """Go on to the last block that is committed now.
-
-        Raises:
-            DamagedError: a commit log or manifest was changed after it was written, or belongs to another stream.
-
-        """
+    def _follow(self) -> None:
+        """Go on to the last block that is committed now."""
         if self._tail is None or self._raise_first() > self._tail.paths.first:
             self._tail = self._find_tail()
         if self._tail is None:
             return
-        while self._tail.refresh() == self._info.segment_blocks:
-            following = self._open(self._tail.paths.first + self._info.segment_blocks)
+        while self._tail.refresh() == self.info.segment_blocks:
+            following = self._open(self._tail.paths.first + self.info.segment_blocks)
             if not following.blocks:
                 break
             self._remember(self._tail)
@@ -98,13 +81,13 @@ class PartitionSegments:
             DamagedError: its manifest or commit log is damaged or missing.
 
         """
-        first = number - number % self._info.segment_blocks
+        first = number - number % self.info.segment_blocks
         if self._tail is not None and self._tail.paths.first == first:
             return self._tail, number - first
         segment = self._cache.get(first) or self._known.get(first)
         if segment is None:
             segment = self._open(first)
-            if segment.blocks < self._info.segment_blocks:
+            if segment.blocks < self.info.segment_blocks:
                 raise damaged(
                     segment.paths.tokens, f"{segment.blocks} blocks of it are committed, but later segments exist"
                 )
@@ -112,31 +95,29 @@ class PartitionSegments:
         return segment, number - first
 
     @contextmanager
-    def forgetting(self, number: int) -> Iterator[None]:
-        """Do with a block's segment what may find damage; `forget` it then."""
+    def _forgetting(self, number: int) -> Iterator[None]:
+        """Do with a block's segment what may find damage; `_forget` it then."""
         try:
             yield
         except DamagedError:
-            self.forget(number)
+            self._forget(number)
             raise
 
-    def forget(self, number: int) -> None:
+    def _forget(self, number: int) -> None:
         """Map the segment of a damaged block again when it is read again, for it may have been repaired by then.
 
-        Raises:
-            InputError: it is not damaged, but was retired.
-
+        Raises InputError where it is not damaged, but was retired.
         """
         self._raise_first()
-        self.require(number, number)
-        first = number - number % self._info.segment_blocks
+        self._require_span(number, number)
+        first = number - number % self.info.segment_blocks
         if self._tail is not None and self._tail.paths.first == first:
             self._tail = self._open(first)
         for segments in (self._cache, self._known):
             segments.pop(first, None)
 
-    def require(self, lowest: int, highest: int) -> None:
-        """Raise InputError where not all blocks of ``[lowest, highest]`` are there as of the last `follow`."""
+    def _require_span(self, lowest: int, highest: int) -> None:
+        """Raise InputError where not all blocks of ``[lowest, highest]`` are there as of the last `_follow`."""
         if 0 <= lowest < self.first_block:
             raise InputError(
                 f"block {lowest} of {self._directory} is not there any more: it begins at block {self.first_block}, "
@@ -151,7 +132,7 @@ class PartitionSegments:
 
     def _raise_first(self) -> int:
         """See whether segments were retired; return the number of the first block."""
-        self.first_block = read_start(self._directory, self._info, self._partition).block
+        self.first_block = read_start(self._directory, self.info, self.partition).block
         return self.first_block
 
     def _remember(self, segment: Segment) -> None:
@@ -169,7 +150,7 @@ class PartitionSegments:
 
     def _open(self, first: int) -> Segment:
         paths = SegmentPaths(self._directory, first)
-        return Segment(paths, self._info, self._partition, refuse=self._refuse, whole=self._whole)
+        return Segment(paths, self.info, self.partition, refuse=self._refuse, whole=self._whole)
 
     def _find_tail(self) -> Segment | None:
         """Return the last segment that there is, or None if there is none yet."""
@@ -194,7 +175,7 @@ page tables."""
 log = logging.getLogger(__name__)
 
 
-class PartitionReader:
+class PartitionReader(_Segments):
     """The committed blocks ``[first_block, blocks)`` of a partition, as of the last `refresh`.
 
     Opening costs one listing of the directory, whatever it holds; segments are mapped when they are read. Views that
@@ -224,33 +205,14 @@ class PartitionReader:
         ``whole`` says that all blocks of a segment will be read soon after the first: the system may then read and map
         it in large pieces, which costs less than page by page, but more than a few blocks do.
         """
-        self.info = info
-        self.partition = partition
+        self._check = check or on_damage == "skip"
+        self._skip = on_damage == "skip"
+        super().__init__(directory, info, partition, refuse=not self._skip, whole=whole, mapped=open_segments)
         self.skipped: dict[int, str] = {}
         """Number and damage of each block that `gather` left out so far."""
         self.hidden: str | None = None
         """Damage, passed over with ``on_damage="skip"``, behind which there may be blocks that cannot be seen."""
-        self._directory = directory
-        self._check = check or on_damage == "skip"
-        self._skip = on_damage == "skip"
-        self._segments = PartitionSegments(
-            directory, info, partition, refuse=not self._skip, whole=whole, mapped=open_segments
-        )
-        self.locate = self._segments.locate
-        """Returns the segment of a block, and the block's number in it."""
-        self.torn = self._segments.torn
-        """Returns the error for what stands behind the last commit, once no writer is at it; None: nothing does."""
         self.refresh()
-
-    @property
-    def first_block(self) -> int:
-        """Number of the oldest block; those before were retired, or never here."""
-        return self._segments.first_block
-
-    @property
-    def blocks(self) -> int:
-        """Number of the block after the last committed one."""
-        return self._segments.blocks
 
     @property
     def block_tokens(self) -> int:
@@ -270,8 +232,8 @@ class PartitionReader:
 
         """
         try:
-            self._segments.follow()
-            damage = self._segments.damage
+            self._follow()
+            damage = self._tail.damage if self._tail is not None else None
         except DamagedError as error:
             if not self._skip:
                 raise
@@ -290,7 +252,7 @@ class PartitionReader:
 
         """
         self._require(np.array([number]))
-        with self._segments.forgetting(number):
+        with self._forgetting(number):
             segment, local = self.locate(number)
             if self._check and len(segment.unsound(np.array([local]))):
                 raise segment.token_damage(local)
@@ -321,11 +283,7 @@ class PartitionReader:
     def parts(self, numbers: npt.NDArray[np.int64]) -> Iterator[Part]:
         """Yield where any blocks in any order are, segment by segment, for those who copy out of them themselves.
 
-        With ``on_damage="skip"``, damaged blocks are in no part.
-
-        Raises:
-            InputError, DamagedError: as in `gather`.
-
+        With ``on_damage="skip"``, damaged blocks are in no part. Raises as `gather`.
         """
         self._require(numbers)
         if not self._skip:
@@ -341,7 +299,7 @@ class PartitionReader:
         None is held against its CRC. Raises as `read`.
         """
         while first < stop:
-            with self._segments.forgetting(first):
+            with self._forgetting(first):
                 segment, local = self._located(first, stop)
                 tokens = segment.tokens[local : local + stop - first]
             yield tokens
@@ -356,7 +314,7 @@ class PartitionReader:
 
         """
         while first < stop:
-            with self._segments.forgetting(first):
+            with self._forgetting(first):
                 segment, local = self._located(first, stop)
                 found = slice(local, local + stop - first)
                 tokens, crcs = segment.tokens[found], segment.rows["tokens_crc"][found]
@@ -366,14 +324,11 @@ class PartitionReader:
     def sound(self, numbers: Numbers) -> Iterator[tuple[int, Marks]]:
         """Hold blocks against their CRCs in place; yield, segment by segment, which of its blocks are known to be
         what was committed: the number of the segment's first block, and a mark for each block from there on.
-
-        Raises:
-            InputError, DamagedError: as in `gather`, after the segments before were yielded.
-
+        Raises as `gather`, after the segments before were yielded.
         """  # noqa: D205 - one sentence
         self._require(numbers)
         for where, first in self._by_segment(numbers):
-            with self._segments.forgetting(first):
+            with self._forgetting(first):
                 marks = self._segment(first, numbers[where] - first).sound()
             yield first, marks
 
@@ -386,7 +341,7 @@ class PartitionReader:
 
         """
         self._require(np.array([number]))
-        with self._segments.forgetting(number):
+        with self._forgetting(number):
             pieces, metas = self._decode(number)
         stops = [*(piece.start for piece in pieces[1:]), self.block_tokens]
         return [
@@ -417,15 +372,11 @@ class PartitionReader:
         self, numbers: Numbers, begins: Numbers
     ) -> Iterator[tuple[Numbers, npt.NDArray[np.void], list[dict[str, Any]]]]:
         """Yield the pieces that begin at these tokens of blocks, segment by segment: their indices in the request,
-        their rows (`tokenmill.wire.pieces.PIECE`), and their metas as JSON values.
-
-        Raises:
-            InputError, DamagedError: as in `documents`.
-
+        their rows (`tokenmill.wire.pieces.PIECE`), and their metas as JSON values. Raises as `documents`.
         """  # noqa: D205 - one sentence
         self._require(numbers)
         for where, first in self._by_segment(numbers):
-            with self._segments.forgetting(first):
+            with self._forgetting(first):
                 segment, _ = self.locate(first)
                 rows, metas = segment.metas(numbers[where] - first, begins[where], check=self._check)
                 try:
@@ -437,7 +388,7 @@ class PartitionReader:
 
     def _pieces(self, numbers: Numbers) -> Iterator[tuple[Numbers, Pieces]]:
         for where, first in self._by_segment(numbers):
-            with self._segments.forgetting(first):
+            with self._forgetting(first):
                 segment, _ = self.locate(first)
                 pieces = segment.pieces(numbers[where] - first, check=self._check)
             yield where, pieces
@@ -461,7 +412,7 @@ class PartitionReader:
         """
         if not self.first_block < number <= self.blocks:
             return self.chain_before(number) == chain
-        with self._segments.forgetting(number - 1):
+        with self._forgetting(number - 1):
             segment, local = self.locate(number - 1)
             return segment.has_chain_after(local, chain)
 
@@ -500,12 +451,12 @@ class PartitionReader:
             self.skipped.pop(number, None)
         self.skipped |= found
         if found:
-            self._segments.forget(numbers[0])
+            self._forget(numbers[0])
 
     def _parts(self, wanted: Numbers) -> Iterator[Part]:
         for where, first in self._by_segment(wanted):
             rows = wanted[where] - first
-            with self._segments.forgetting(first):
+            with self._forgetting(first):
                 segment = self._segment(first, rows)
                 part = Part(where, segment.tokens, rows)
             yield part
@@ -533,12 +484,12 @@ class PartitionReader:
         return segment
 
     def _located(self, first: int, stop: int) -> tuple[Segment, int]:
-        self._segments.require(first, stop - 1)
+        self._require_span(first, stop - 1)
         return self.locate(first)
 
     def _require(self, wanted: npt.NDArray[np.int64]) -> None:
         if len(wanted):
-            self._segments.require(int(wanted.min()), int(wanted.max()))
+            self._require_span(int(wanted.min()), int(wanted.max()))
 
 
 def open_partition(

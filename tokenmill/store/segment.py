@@ -21,11 +21,10 @@ import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError
-from tokenmill.store.commit_log import BLOCK_ROW, Rows, Scan, chain_after, entry_span, scan
 from tokenmill.store.layout import SegmentPaths, damaged
 from tokenmill.store.maps import FileMap, Identity, MapWatch, is_settled
-from tokenmill.store.sealing import load_index, load_manifest
-from tokenmill.store.stream import StreamInfo
+from tokenmill.store.sealing import BLOCK_ROW, Rows, Scan, chain_after, entry_span, load_index, load_manifest, scan
+from tokenmill.store.store import StreamInfo
 from tokenmill.untrusted import regular_file
 from tokenmill.wire.pieces import ENTRY_HEADER, PIECE
 

@@ -3,29 +3,41 @@
 The identity names the consumer group that fills the store. Two copies with one identity would share a group, and each
 would get a part of the blocks. So an identity is bound to its host and directory, and writers refuse a copy. Readers
 ignore the identity: they read copies, on any host.
+
+``stream.json`` describes a stream, and ``start.json`` says where a partition begins. That is raised, durably, before
+old segments are unlinked, and written before the first block of a store whose token topic no longer held the chain's
+beginning. It holds the chain hash before its block, which is nowhere else in the store.
 """
 
 import os
 import shlex
 import socket
 import uuid
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.canonical import canonical_json
-from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreError
+from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreError, TokenMillError
+from tokenmill.recipe_differences import differences
 from tokenmill.store.layout import (
     FORMAT,
     GOES_ON,
+    START_FILE,
     STORE_FILE,
     STREAM_FILE,
     TEMPORARY,
     TOKENIZER_FILE,
     PartitionLock,
+    SegmentPaths,
     StorePath,
     blaming,
+    damaged,
     description_damaged,
     partition_directory,
     partition_numbers,
@@ -35,8 +47,179 @@ from tokenmill.store.layout import (
     sync_directory,
     sync_way_to,
 )
-from tokenmill.store.stream import StreamInfo
-from tokenmill.untrusted import MAX_JSON_BYTES, read_json_file, read_regular
+from tokenmill.untrusted import MAX_JSON_BYTES, parse_json, read_json_file, read_regular
+from tokenmill.wire.chain import HASH_BYTES, genesis_hash
+from tokenmill.wire.genesis import Genesis
+
+_DTYPES = ("uint8", "uint16", "uint32")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """The shape of a stream's blocks and segments; all that reading and writing its files needs."""
+
+    name: str
+    """The stream's name."""
+    fingerprint: bytes
+    """Of its recipe, 16 bytes."""
+    block_tokens: int
+    """Tokens per block."""
+    dtype: "np.dtype[np.unsignedinteger]"
+    """Little-endian."""
+    segment_blocks: int
+    """Blocks per segment."""
+    values: Mapping[str, Any]
+    """All of ``stream.json``: the above, the raw topic, and under ``genesis`` the whole genesis."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block's tokens."""
+        return self.block_tokens * self.dtype.itemsize
+
+    @classmethod
+    def from_genesis(cls, genesis: Genesis, segment_blocks: int) -> Self:
+        """Return a store's description of a stream, with segments of ``segment_blocks`` blocks."""
+        return cls.from_values(
+            {
+                "format": FORMAT,
+                "stream": genesis.stream,
+                "fingerprint": genesis.recipe.fingerprint.hex(),
+                "raw_topic": genesis.recipe.raw_topic,
+                "block_tokens": genesis.recipe.block_tokens,
+                "dtype": genesis.recipe.dtype,
+                "end_of_document": genesis.recipe.end_of_document,
+                "segment_blocks": segment_blocks,
+                "genesis": genesis.to_dict(),
+            }
+        )
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """Return the stream that a decoded ``stream.json`` describes.
+
+        Raises:
+            StoreError: the format is another.
+            DamagedError: a field is missing or impossible.
+
+        """
+        if values.get("format") != FORMAT:
+            raise StoreError(
+                f"its format is {values.get('format')!r}, this version knows format {FORMAT}: "
+                "use the version of tokenmill that wrote it"
+            )
+        try:
+            info = cls(
+                name=str(values["stream"]),
+                fingerprint=bytes.fromhex(values["fingerprint"]),
+                block_tokens=int(values["block_tokens"]),
+                dtype=np.dtype(_DTYPES[_DTYPES.index(values["dtype"])]).newbyteorder("<"),
+                segment_blocks=int(values["segment_blocks"]),
+                values=values,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedError(f"it cannot be used ({error!r})") from error
+        if info.block_tokens < 1 or info.segment_blocks < 1:
+            raise DamagedError("its stream has blocks or segments without content")
+        return info
+
+    def differences(self, other: "StreamInfo") -> str:
+        """Return what differs between this stream and another of its name, in the words of the settings."""
+        found = []
+        if self.segment_blocks != other.segment_blocks:
+            found.append(f"segment_blocks: the stream has {self.segment_blocks}, here {other.segment_blocks}")
+        if self.fingerprint != other.fingerprint:
+            genesis = [Genesis.from_dict(one.values["genesis"]) for one in (self, other) if "genesis" in one.values]
+            if len(genesis) == 2:  # noqa: PLR2004 - of both
+                found += differences(genesis[0].recipe, genesis[1].recipe)
+            else:  # a store of an early version
+                found.append(f"fingerprint: the stream has {self.fingerprint.hex()}, here {other.fingerprint.hex()}")
+        return "; ".join(found)
+
+    def encode(self) -> bytes:
+        """Return the bytes of ``stream.json``: canonical JSON and one newline."""
+        return canonical_json(self.values) + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the stream whose ``stream.json`` holds ``data``.
+
+        Raises:
+            StoreError: it is a description of another format.
+            DamagedError: it is none, or contradicts the genesis in it, which hashes to the fingerprint.
+
+        """
+        try:
+            values = parse_json(data)
+        except ValueError as error:
+            raise DamagedError(f"it is not JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise DamagedError("it is not a JSON object")
+        info = cls.from_values(values)
+        if "genesis" in values:
+            try:
+                genesis = Genesis.from_dict(values["genesis"])
+                told = cls.from_genesis(genesis, genesis.segment_blocks).encode()
+            except (TokenMillError, LookupError, TypeError, ValueError, AttributeError) as error:
+                raise DamagedError(f"the genesis in it was changed ({error})") from error
+            if told != data:
+                raise DamagedError("it is not what the genesis in it says")
+        return info
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first block that a partition of a store holds, or will hold; a multiple of ``segment_blocks``."""
+
+    block: int
+    """Number of that block."""
+    chain: bytes
+    """Chain hash before it."""
+
+    def encode(self) -> bytes:
+        """Return the bytes of ``start.json``: canonical JSON with a CRC of all but itself, and one newline."""
+        values = {"format": FORMAT, "first_block": self.block, "chain_before": self.chain.hex()}
+        return canonical_json({**values, "crc32": crc32(canonical_json(values))}) + b"\n"
+
+
+def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
+    """Return where a partition begins; block 0 where nothing says otherwise, or where there is no directory.
+
+    List the directory before this call: the start is raised before segments are unlinked.
+
+    Raises:
+        DamagedError: the file is not what was written.
+
+    """
+    path = directory / START_FILE
+    try:
+        data = read_regular(path, most=MAX_JSON_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return Start(0, genesis_hash(info.fingerprint, partition))
+    try:
+        values = parse_json(data)
+        start = Start(values["first_block"], bytes.fromhex(values["chain_before"]))
+    except (ValueError, TypeError, LookupError) as error:
+        raise damaged(path, f"it does not say where the partition begins ({error!r})") from error
+    if start.encode() != data or len(start.chain) != HASH_BYTES or start.block % info.segment_blocks:
+        raise damaged(path, "it is not what was written (its CRC differs)")
+    return start
+
+
+def write_start(directory: Path, start: Start) -> None:
+    """Write down durably where a partition begins."""
+    put_file(directory / START_FILE, start.encode())
+
+
+def unlink_below(directory: Path, firsts: Iterable[int], block: int) -> list[int]:
+    """Unlink the segments that begin below ``block``, of those that begin at ``firsts``; return these.
+
+    If this is interrupted, the next call goes on: readers ignore everything below a partition's start.
+    """
+    gone = [first for first in firsts if first < block]
+    for first in gone:
+        for path in SegmentPaths(directory, first).all:
+            path.unlink(missing_ok=True)
+    return gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +240,25 @@ class Store:
 
         """
         path = store_directory(path)
-        with blaming(path):
-            return cls._open(path)
-
-    @classmethod
-    def _open(cls, path: Path) -> Self:
         file = path / STORE_FILE
-        try:
-            identity = read_json_file(file)
-        except FileNotFoundError:
-            raise StoreError(f"{path} is no store: it has no {STORE_FILE}; give the directory that has one") from None
-        except (ValueError, DamagedError) as error:
-            raise StoreError(f"{file} is not JSON ({error}); {_adopt(path)} gives the store a new identity") from error
+        with blaming(path):
+            try:
+                identity, here = read_json_file(file), _here(path)
+            except FileNotFoundError:
+                raise StoreError(
+                    f"{path} is no store: it has no {STORE_FILE}; give the directory that has one"
+                ) from None
+            except (ValueError, DamagedError) as error:
+                raise StoreError(
+                    f"{file} is not JSON ({error}); {_adopt(path)} gives the store a new identity"
+                ) from error
         known = isinstance(identity, dict) and identity.get("format") == FORMAT
         if not known or not isinstance(identity.get("id"), str):
             raise StoreError(
                 f"{file} is no identity of format {FORMAT}; use the version of tokenmill that wrote it, or "
                 f"{_adopt(path)}, which gives the store a new one"
             )
-        owner, here = (identity.get("host"), identity.get("directory")), _here(path)
+        owner = identity.get("host"), identity.get("directory")
         if owner != here:
             raise StoreError(
                 f"the store {path} says that it is {owner[0]}:{owner[1]}, but this is {here[0]}:{here[1]}. If it was "
@@ -152,26 +335,23 @@ class Store:
             DiskError: the store cannot be read or written to.
 
         """
-        with blaming(self.path):
-            return self._add_stream(info, tokenizer)
-
-    def _add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
         directory = stream_directory(self.path, info.name)
-        if (directory / STREAM_FILE).exists():
-            known = read_stream(self.path, info.name)
-            if (known.fingerprint, known.segment_blocks) != (info.fingerprint, info.segment_blocks):
-                raise FingerprintError(
-                    f"{directory} holds a stream made with other settings ({known.differences(info)}): use another "
-                    "store, or a new stream name"
-                )
-            sync_directory(directory)  # its writer may have died before the sync
-            return known
-        directory.mkdir(exist_ok=True)
-        sync_directory(self.path)
-        if tokenizer is not None:
-            _put_shared(directory / TOKENIZER_FILE, tokenizer)
-        _put_shared(directory / STREAM_FILE, info.encode())
-        return info
+        with blaming(self.path):
+            if (directory / STREAM_FILE).exists():
+                known = read_stream(self.path, info.name)
+                if (known.fingerprint, known.segment_blocks) != (info.fingerprint, info.segment_blocks):
+                    raise FingerprintError(
+                        f"{directory} holds a stream made with other settings ({known.differences(info)}): use another "
+                        "store, or a new stream name"
+                    )
+                sync_directory(directory)  # its writer may have died before the sync
+                return known
+            directory.mkdir(exist_ok=True)
+            sync_directory(self.path)
+            if tokenizer is not None:
+                _put_shared(directory / TOKENIZER_FILE, tokenizer)
+            _put_shared(directory / STREAM_FILE, info.encode())
+            return info
 
 
 def read_stream(store: StorePath, stream: str) -> StreamInfo:

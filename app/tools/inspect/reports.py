@@ -11,10 +11,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import InputError, SourceError, TopicError
 from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo, open_partition, read_stream, streams_in
-from tokenmill.store.commit_log import chain_after
 from tokenmill.store.layout import SegmentPaths, partition_directory, segment_firsts
+from tokenmill.store.sealing import chain_after
 from tokenmill.store.segment import Segment
-from tokenmill.store.stream import read_start
+from tokenmill.store.store import read_start
 from tokenmill.wire.message import HEADER_NAME, MAGIC, Message
 from tokenmill.wire.pieces import OpenReferences, Piece, decode_entry, split_entries, split_references
 

@@ -9,14 +9,14 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,8 @@ from .partition_packer import ChainEnd
 if TYPE_CHECKING:  # they import what is here
     from .pack_verification import PartitionVerifier
     from .partition_packer import PartitionPacker
+
+T = TypeVar("T")
 
 WAITING_BYTES: Final = 16 << 20
 """Bytes of documents that wait at a process."""
@@ -148,9 +150,8 @@ class _Miller:
     """The work of one process."""
 
     def __init__(self, task: MillTask, partitions: Sequence[int]) -> None:
-        self._task = task
-        recipe = task.geneses[0].recipe
-        stages = reopen_stages(recipe, task.tokenizer, task.engine, None, task.lists)
+        self._reading = task.reading
+        stages = reopen_stages(task.geneses[0].recipe, task.tokenizer, task.engine, None, task.lists)
         self._packers = {number: task.open_partition(task, stages, number) for number in partitions}
         self._slices = SliceReader()
         keep_loaded()
@@ -171,9 +172,9 @@ class _Miller:
             return None
         if isinstance(request, CommitRequest):
             with ThreadPoolExecutor(COMMITTING) as threads:  # they wait for the disk
-                list(threads.map(lambda packer: packer.commit(self._task.files), self._packers.values()))
+                list(threads.map(lambda packer: packer.commit(), self._packers.values()))
             return self.ends()
-        return scan(request, self._task.reading)
+        return scan(request, self._reading)
 
 
 class _Requests:
@@ -320,11 +321,7 @@ class Millers:
             TokenMillError: one cannot be opened.
 
         """
-        offsets: dict[int, int] = {}
-        for one in self._processes:
-            found: dict[int, int] = await asyncio.wrap_future(one.opened)
-            offsets |= found
-        return offsets
+        return await joined([one.opened for one in self._processes])
 
     def scan(self, part: Part) -> "Future[ScannedPart]":
         """Have a part scanned by the process that has least of that to do."""
@@ -368,3 +365,12 @@ class Millers:
 
     def _of(self, partition: int) -> _Process:
         return self._processes[partition % len(self._processes)]
+
+
+async def joined(answers: Iterable["Future[dict[int, T]]"]) -> dict[int, T]:
+    """Return what all processes answer, by partition."""
+    found: dict[int, T] = {}
+    for answer in answers:
+        part: dict[int, T] = await asyncio.wrap_future(answer)
+        found |= part
+    return found

@@ -132,7 +132,7 @@ class PackFiles:
 
     def write_run(self, run: PackRun) -> None:
         """Write the run."""
-        values = asdict(run) | {"sources": [[_utf8(seen.name), *seen[1:]] for seen in run.sources]}
+        values = asdict(run) | {"sources": [[utf8(seen.name), *seen[1:]] for seen in run.sources]}
         self._write(RUN_FILE, values)
 
     def read_position(self) -> PackPosition | None:
@@ -191,5 +191,6 @@ class PackFiles:
         return DamagedError(f"{self.directory / name} is not what was written there ({error!r})", _ADVICE)
 
 
-def _utf8(name: str) -> str:
+def utf8(name: str) -> str:
+    """Return text that UTF-8 can spell: what it cannot is a question mark."""
     return name.encode("utf-8", "replace").decode()

@@ -1,7 +1,6 @@
 """Whether a packed store is what its files make: everything is read and milled again, and compared byte for byte."""
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -23,17 +22,16 @@ from ...milling.tokenizers import TokenizerFile, reference_of
 from ...settings import Settings
 from ...sources.file_sources import Reading
 from ...sources.items import DocumentSource
-from ...sources.reading_order import OrderState, ShuffleBuffer
 from ..produce.sender import Acknowledged
-from ..produce.summary import Summary
+from ..produce.summary import Progress, Summary
 from ..verify.comparison import BlockRun, difference
 from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
 from ..verify.store_side import StoreSide
 from ..verify.verify_marks import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import ChainResult, VerifyDifference
-from .millers import Ends, Millers, MillTask
+from .millers import Ends, Millers, MillTask, joined
 from .pack_state import PackFiles, PackPosition, PackRun, pack_directory
-from .packing_run import Dealer, PackPlan, Progress, geneses_of, mill_task, plan_pack, reports, require_unchanged
+from .packing_run import Dealer, PackPlan, geneses_of, mill_task, plan_pack, reporting, require_unchanged
 from .partition_packer import MESSAGE_BYTES, ChainEnd, genesis_start
 
 
@@ -141,38 +139,14 @@ async def _mill_again(
 ) -> Ends:
     """Return how far the chains are behind all documents."""
     run, position = start
-    wanted = await millers.opened()
-    dealer = Dealer(
-        millers=millers,
-        summary=found,
-        refuse=found.refuse,
-        processes=plan.processes,
-        number=0,
-        offsets=list(PackPosition.start(len(sources), run).offsets),
-        wanted=wanted,
-        limit=plan.limit,
-        order=run.order,
-        shuffle=ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None,
-    )
-
-    async def nothing(_: OrderState) -> None:
-        return
-
-    started = time.monotonic()
-    ticking = asyncio.create_task(reports(found, progress))
-    try:
-        await dealer.read(sources, OrderState.start(len(sources)), nothing)
-    finally:
-        ticking.cancel()
-    await dealer.deal_open()
-    if position is not None and position.flushed:
-        await dealer.flush()
-    ends: Ends = {}
-    for answer in millers.commit():
-        found_there: Ends = await asyncio.wrap_future(answer)
-        ends |= found_there
-    found.seconds = time.monotonic() - started
-    return ends
+    beginning = PackPosition.start(len(sources), run)
+    dealer = await Dealer.open(millers, found, plan, run, beginning)
+    async with reporting(found, progress):
+        await dealer.read(sources, beginning.state)
+        await dealer.deal_open()
+        if position is not None and position.flushed:
+            await dealer.flush()
+        return await joined(millers.commit())
 
 
 def _held(settings: Settings, genesis: Genesis, tokenizer: TokenizerFile, found: PackVerification) -> Genesis:
@@ -285,7 +259,7 @@ class PartitionVerifier:
             for check in checks:
                 check.compare(part, milled.messages)
 
-    def commit(self, files: PackFiles) -> None:
+    def commit(self) -> None:
         """Do nothing: nothing is written."""
 
     def ends(self) -> dict[str, ChainEnd]:

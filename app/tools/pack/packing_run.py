@@ -10,8 +10,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -20,9 +21,8 @@ import xxhash
 
 from tokenmill.errors import DamagedError, FingerprintError, InputError, SettingsError, StoreError
 from tokenmill.recipe import Recipe
-from tokenmill.store import Store, StreamInfo, read_stream, streams_in
+from tokenmill.store import EraWriter, Store, StreamInfo, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import StoreLock, partition_directory, segment_firsts, stream_directory
-from tokenmill.store.store import partitions_in
 from tokenmill.wire.genesis import MAX_PARTITIONS, Genesis
 from tokenmill.wire.totals import Totals
 
@@ -36,13 +36,14 @@ from ...sources.source_changes import KnownSource, changes_line, compare_sources
 from ..produce.producing import PROGRESS_SECONDS, partition_of
 from ..produce.run_notes import IN_TURN, RunIdentity
 from ..produce.sender import Acknowledged
-from ..produce.summary import OnError, Summary
-from .millers import Ends, Millers, MillTask, batch_of
+from ..produce.summary import OnError, Progress, Summary
+from .millers import Ends, Millers, MillTask, batch_of, joined
 from .pack_state import DEAD, PackFiles, PackPosition, PackRun, pack_directory
-from .packed_eras import PackedEras
 from .parted_sources import parted
-from .partition_packer import LetterFile, PartitionPacker, source_letter
+from .partition_packer import LetterFile, PackedEras, PartitionPacker, source_letter
 
+COUNTED: Final = ("refused", "broken", "unmet", "without_field")
+"""What a summary and a position count alike."""
 COMMIT_SECONDS: Final = 5.0
 """Between two commits: what is done again after a kill."""
 SOURCE_LETTERS: Final = "sources"
@@ -94,9 +95,6 @@ class PackSummary(Summary):
     """Where the mill's dead letters are."""
 
 
-Progress = Callable[[Summary], None]
-
-
 async def pack(
     settings: Settings,
     sources: Sequence[DocumentSource],
@@ -138,14 +136,14 @@ async def pack(
         geneses = bring_streams(store, topic_plan, plan.partitions, own.segment_blocks)
         eras = {}
         for genesis in geneses:
-            eras[genesis.recipe.split] = PackedEras(store, genesis, own.era_blocks, run.closed)
-            stack.callback(eras[genesis.recipe.split].close)
+            writer = stack.enter_context(EraWriter.open(store, genesis.stream))
+            eras[genesis.recipe.split] = PackedEras(store, genesis, writer, own.era_blocks, run.closed)
         task = mill_task(settings, topic_plan, geneses, reading, files)
         digests = SourceDigests(files, run, sources)
         with Millers(task, plan.partitions, plan.processes) as millers:
-            call = _Call(files, millers, eras, run)
+            call = _Call(files, millers, eras, run, plan, summary)
             stack.callback(call.close)
-            await call.all(sources, plan, summary, progress)
+            await call.all(sources, progress)
         await asyncio.to_thread(digests.settle)
     return summary
 
@@ -181,74 +179,56 @@ def mill_task(
         files,
         settings.tokenizer_threads,
         settings.rejects == "topic",
-        PartitionPacker.open,
+        PartitionPacker,
     )
 
 
+@dataclass
 class _Call:
-    """One call: deals out from a position on, commits now and then, and closes eras."""
+    """One call: deals out from where the files say on, commits now and then, and closes eras."""
 
-    def __init__(self, files: PackFiles, millers: Millers, eras: Mapping[str, PackedEras], run: PackRun) -> None:
-        """Go on where the files say."""
-        self._files = files
-        self._millers = millers
-        self._eras = eras
-        self._run = run
-        self._committing: asyncio.Task[Ends] | None = None
-        self._committed = time.monotonic()
+    _files: PackFiles
+    _millers: Millers
+    _eras: Mapping[str, PackedEras]
+    """By split."""
+    _run: PackRun
+    _plan: PackPlan
+    _summary: PackSummary
+    _committing: "asyncio.Task[Ends] | None" = None
+    _committed: float = 0.0
+    """When the last commit began."""
 
-    async def all(
-        self, sources: Sequence[DocumentSource], plan: PackPlan, summary: PackSummary, progress: Progress
-    ) -> None:
+    async def all(self, sources: Sequence[DocumentSource], progress: Progress) -> None:
         """Pack everything, and say how far it is."""
-        self._plan, self._summary = plan, summary
-        position = self._files.read_position() or PackPosition.start(len(sources), self._run)
-        self._position = position
+        summary = self._summary
+        position = self._position = self._files.read_position() or PackPosition.start(len(sources), self._run)
         self._letters = LetterFile(self._files.letters(DEAD, SOURCE_LETTERS), position.letters)
-        summary.refused, summary.broken = position.refused, position.broken
+        for name in COUNTED:
+            setattr(summary, name, getattr(position, name))
         summary.broken_before, summary.before = position.broken, position.number
-        summary.unmet, summary.without_field = position.unmet, position.without_field
-        wanted = await self._millers.opened()
-        self._dealer = Dealer(
-            millers=self._millers,
-            summary=summary,
-            refuse=self._refuse,
-            processes=plan.processes,
-            number=position.number,
-            offsets=list(position.offsets),
-            wanted=wanted,
-            limit=plan.limit,
-            order=self._run.order,
-            shuffle=ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None,
-            may_add=self._require_not_flushed,
-        )
-        self._committed = started = time.monotonic()
-        ticking = asyncio.create_task(reports(summary, progress))
-        try:
-            await self._dealer.read(sources, position.state, self._between)
-        except InputError:  # what came before the document that ends the run is kept
-            await self._commit()
-            raise
-        finally:
-            ticking.cancel()
-        await self._finish()
-        summary.seconds = time.monotonic() - started
+        self._dealer = await Dealer.open(self._millers, summary, self._plan, self._run, position)
+        self._dealer.refuse, self._dealer.may_add = self._refuse, self._require_not_flushed
+        async with reporting(summary, progress):
+            self._committed = time.monotonic()
+            try:
+                await self._dealer.read(sources, position.state, self._between)
+            except InputError:  # what came before the document that ends the run is kept
+                await self._commit()
+                raise
+            await self._finish()
         progress(summary)
 
     async def _between(self, state: OrderState) -> None:
         """Remember where this is; not with a shuffle buffer, whose content depends on all that was read."""
         summary, dealer = self._summary, self._dealer
         if dealer.shuffle is None:
-            self._position = PackPosition(
-                dealer.number,
-                state,
-                tuple(dealer.offsets),
-                summary.refused,
-                summary.broken,
-                summary.unmet,
-                summary.without_field,
-                self._letters.size,
-                self._position.flushed,
+            self._position = replace(
+                self._position,
+                number=dealer.number,
+                state=state,
+                offsets=tuple(dealer.offsets),
+                letters=self._letters.size,
+                **{name: getattr(summary, name) for name in COUNTED},
             )
         if time.monotonic() - self._committed >= COMMIT_SECONDS:
             await self._begin_commit()
@@ -281,14 +261,11 @@ class _Call:
         await self._dealer.deal_open()
         if self._committing is not None:
             await self._committing
-        answers = [asyncio.wrap_future(found) for found in self._millers.commit()]
-        self._committing = asyncio.create_task(self._settle(answers, self._position, last=last))
+        self._committing = asyncio.create_task(self._settle(self._millers.commit(), self._position, last=last))
         self._committed = time.monotonic()
 
-    async def _settle(self, answers: Sequence["asyncio.Future[Ends]"], position: PackPosition, *, last: bool) -> Ends:
-        ends: Ends = {}
-        for answer in answers:
-            ends |= await answer
+    async def _settle(self, answers: Sequence["Future[Ends]"], position: PackPosition, *, last: bool) -> Ends:
+        ends = await joined(answers)
         # Each waits for the disk, and for none of the others; who fails lets them end before files are closed.
         totals = [chain.totals for chains in ends.values() for chain in chains.values()]
         dead = set().union(*(one.dead_lettered for one in totals)) if self._plan.on_error == "fail" else set()
@@ -331,13 +308,16 @@ class _Call:
         for split, eras in self._eras.items():
             chains = [ends[number][split] for number in sorted(ends)]
             totals = sum((chain.totals for chain in chains), Totals())
-            self._summary.streams[eras.stream] = PackedStream(
-                totals, sum(chain.blocks for chain in chains), sum(chain.open_tokens for chain in chains), eras.eras
+            self._summary.streams[eras.genesis.stream] = PackedStream(
+                totals,
+                sum(chain.blocks for chain in chains),
+                sum(chain.open_tokens for chain in chains),
+                eras.writer.next_number,
             )
             if totals.records != documents + flushes or not totals.balanced:
                 raise DamagedError(
-                    f"{eras.stream} accounts for {totals.records - flushes:,} of {documents:,} documents: this is a "
-                    "bug of TokenMill, or a file of its state was changed"
+                    f"{eras.genesis.stream} accounts for {totals.records - flushes:,} of {documents:,} documents: this "
+                    "is a bug of TokenMill, or a file of its state was changed"
                 )
 
     def close(self) -> None:
@@ -347,13 +327,23 @@ class _Call:
             committing.exception()  # whatever it met, what ended this call met it as well
 
 
-async def reports(summary: Summary, progress: Progress) -> None:
-    """Say again and again how far it is."""
+@asynccontextmanager
+async def reporting(summary: Summary, progress: Progress) -> AsyncIterator[None]:
+    """Say again and again how far the block is, and count its seconds."""
     started = time.monotonic()
-    while True:
-        await asyncio.sleep(PROGRESS_SECONDS)
+
+    async def report() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            summary.seconds = time.monotonic() - started
+            progress(summary)
+
+    ticking = asyncio.create_task(report())
+    try:
+        yield
+    finally:
+        ticking.cancel()
         summary.seconds = time.monotonic() - started
-        progress(summary)
 
 
 BATCH_BYTES: Final = 2 << 20
@@ -371,39 +361,52 @@ class Dealer:
     millers: Millers
     summary: Summary
     """Counts what is dealt out, and what is passed over."""
-    refuse: Callable[[Refused], None]
-    """Called with what is no document; may raise."""
-    processes: int
+    plan: PackPlan
+    order: str
+    """Of the run (`PackRun.order`): it decides which partition a document goes to."""
     number: int
     """Of the next document."""
     offsets: list[int]
     """By partition: the offset of its next document."""
     wanted: Mapping[int, int]
     """By partition: documents below this offset are milled already."""
-    limit: int | None = None
-    """Number at which this ends."""
-    order: str
-    """Of the run (`PackRun.order`): it decides which partition a document goes to."""
-    shuffle: ShuffleBuffer[Item] | None = None
+    shuffle: ShuffleBuffer[Item] | None
+    refuse: Callable[[Refused], None]
+    """Called with what is no document; may raise."""
     may_add: Callable[[], None] = lambda: None
     """Called before documents are dealt out; may raise."""
     _open: dict[int, list[Item]] = field(default_factory=dict)
     _open_bytes: dict[int, int] = field(default_factory=dict)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the limit is reached."""
-        return self.limit is not None and self.number >= self.limit
+    @classmethod
+    async def open(
+        cls, millers: Millers, summary: Summary, plan: PackPlan, run: PackRun, position: PackPosition
+    ) -> "Dealer":
+        """Return one that goes on from a position, when all partitions are open. Raises as `Millers.opened`."""
+        return cls(
+            millers=millers,
+            summary=summary,
+            plan=plan,
+            order=run.order,
+            number=position.number,
+            offsets=list(position.offsets),
+            wanted=await millers.opened(),
+            shuffle=ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None,
+            refuse=summary.refuse,
+        )
 
     async def read(
-        self, sources: Sequence[DocumentSource], start: OrderState, between: Callable[[OrderState], Awaitable[None]]
+        self,
+        sources: Sequence[DocumentSource],
+        start: OrderState,
+        between: Callable[[OrderState], Awaitable[None]] | None = None,
     ) -> None:
-        """Deal out all documents behind a place, up to the limit; ``between`` is called after each chunk.
+        """Deal out all documents behind a place, up to the plan's limit; ``between`` is called after each chunk.
 
         What waits for more is dealt out by `deal_open`.
         """
         self.summary.bytes_total = sum(source.size for source in sources)
-        reading = parted(sources, self.millers.scan, AHEAD + self.processes)
+        reading = parted(sources, self.millers.scan, AHEAD + self.plan.processes)
         with ReadingOrder(reading, start) as order:
             async for turn in order.turns():
                 if turn is None:  # the next chunk may take long
@@ -412,16 +415,17 @@ class Dealer:
                 self.summary.count_unmet(turn.unmet)
                 await self._items(turn.items)
                 self.summary.bytes_read = turn.bytes_read
-                if self.is_full:
+                if self.plan.limit is not None and self.number >= self.plan.limit:
                     break
-                await between(turn.after)
+                if between is not None:
+                    await between(turn.after)
         if self.shuffle is not None:
             await self._items(list(self.shuffle.rest()), shuffled=True)
 
     async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
-        count, limit, offsets, wanted = len(self.offsets), self.limit, self.offsets, self.wanted
+        count, limit, offsets, wanted = len(self.offsets), self.plan.limit, self.offsets, self.wanted
         open_, open_bytes, dealt = self._open, self._open_bytes, self.summary.partitions
-        room = self._room
+        room = max(1, min(BATCH_BYTES, OPEN_BYTES // count))
         for found in as_earlier(items) if self.order == IN_TURN else items:
             if isinstance(found, Refused):
                 self.refuse(found)
@@ -445,10 +449,6 @@ class Dealer:
             dealt[partition].bytes += size
             if waiting >= room:
                 await self._deal(partition)
-
-    @property
-    def _room(self) -> int:
-        return max(1, min(BATCH_BYTES, OPEN_BYTES // len(self.offsets)))
 
     async def _deal(self, partition: int) -> None:
         items = self._open.pop(partition, [])
@@ -631,7 +631,7 @@ class SourceDigests:
         self._run = run
         self._sources = sources
         self._seen: list[KnownSource] = []
-        self._error: BaseException | None = None
+
         wanted = run.run and any(seen.digest == WITHOUT_DIGEST for seen in run.sources)
         # A daemon: it must not keep a process alive that was interrupted.
         self._thread = threading.Thread(target=self._read, daemon=True) if wanted else None

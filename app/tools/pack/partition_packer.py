@@ -1,21 +1,28 @@
-"""One partition, in the process that mills it: documents go in, blocks go into the store, letters into files."""
+"""What packing writes into the store: one partition, in the process that mills it, and the eras of a stream.
+
+Of a partition, blocks go into the store and letters into files. Eras are closed by the number of blocks alone, so that
+equal sources give equal eras; and when a call has read everything: only then is it known which part of the whole each
+partition has.
+"""
 
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from tokenmill.errors import DamagedError, DifferenceError, LockedError
+from tokenmill.eras import Era, EraLog, close_era
+from tokenmill.errors import DamagedError, DifferenceError, InputError, LockedError
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.reading.continuing import ResumePoint, genesis_point, resume_point
+from tokenmill.reading.continuing import Extent, ResumePoint, genesis_point, resume_point
 from tokenmill.records import SourceRecord
-from tokenmill.store import PartitionWriter, Store, open_partition
-from tokenmill.store.commit_log import UNKNOWN
+from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Store, open_partition
 from tokenmill.store.layout import blaming, partition_directory, repair_advice, sync_directory, write_at
+from tokenmill.store.sealing import UNKNOWN
 from tokenmill.untrusted import open_regular
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import Genesis
@@ -27,10 +34,11 @@ from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Outcome, Stages
 from ...milling.partition_mill import PartitionMill
 from ..verify.verify_result import ChainResult
-from .pack_state import DEAD, REJECTED, PackFiles, PartitionState
+from .pack_state import DEAD, REJECTED, PartitionState, utf8
 
 if TYPE_CHECKING:
     from .millers import MillTask
+
 
 MESSAGE_BYTES: Final = 4 << 20
 """Blocks that are hashed and appended at once: no message leaves the process, so this is for speed alone."""
@@ -72,12 +80,8 @@ class LetterFile:
 
 def _line(letter: DeadLetter) -> bytes:
     """Return a letter as `tokenmill dead-letters show --json` shows one."""
-    values = {name: _plain(value) for name, value in letter.as_json().items()}
+    values = {name: utf8(value) if isinstance(value, str) else value for name, value in letter.as_json().items()}
     return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _plain(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def letter_of(outcome: Outcome, topic: str, partition: int) -> DeadLetter:
@@ -127,20 +131,10 @@ def append_new(writer: PartitionWriter, message: Message) -> None:
         writer.append(blocks, token_offset=UNKNOWN)
 
 
-@dataclass(slots=True)
 class PartitionPacker:
     """Mills one partition into the store."""
 
-    partition: int
-    mill: PartitionMill
-    writers: Mapping[str, PartitionWriter]
-    """By split."""
-    topic: str
-    letters: Mapping[str, LetterFile] = field(default_factory=dict)
-    """By name; none where nothing is written."""
-
-    @classmethod
-    def open(cls, task: "MillTask", stages: Stages, partition: int) -> "PartitionPacker":
+    def __init__(self, task: "MillTask", stages: Stages, partition: int) -> None:
         """Lock the partition of all streams, recover it, and go on where it was.
 
         Raises:
@@ -148,20 +142,23 @@ class PartitionPacker:
                 or the store has lost blocks.
 
         """
-        store, files = Store.open(task.store), task.files
-        state = files.read_partition(partition)
-        chains, writers = [], {}
+        self._files, self._partition = task.files, partition
+        self._topic = task.geneses[0].recipe.raw_topic
+        store, state = Store.open(task.store), task.files.read_partition(partition)
+        chains = []
+        self._writers: dict[str, PartitionWriter] = {}
         for genesis in task.geneses:
             split = genesis.recipe.split
             carry = state.carries.get(split)
             point = genesis_start(genesis, partition) if carry is None else resume_point(carry)
             _require_packed(store, genesis.stream, partition, point.cursor.block)
-            writers[split] = _open_writer(store, genesis.stream, partition)
+            self._writers[split] = _open_writer(store, genesis.stream, partition)
             chains.append(ChainMill(genesis.recipe, point, message_bytes=MESSAGE_BYTES))
-        names = (DEAD, REJECTED) if task.rejects else (DEAD,)
-        letters = {name: LetterFile(files.letters(name, partition), state.letters.get(name, 0)) for name in names}
-        mill = PartitionMill(stages, chains, list_rejected=task.rejects)
-        return cls(partition, mill, writers, task.geneses[0].recipe.raw_topic, letters)
+        self._letters = {
+            name: LetterFile(task.files.letters(name, partition), state.letters.get(name, 0))
+            for name in ((DEAD, REJECTED) if task.rejects else (DEAD,))
+        }
+        self.mill = PartitionMill(stages, chains, list_rejected=task.rejects)
 
     def take(self, records: Sequence[SourceRecord]) -> None:
         """Mill consecutive records; those that all chains have passed are left out.
@@ -173,28 +170,26 @@ class PartitionPacker:
         """
         milled = self.mill.feed(records)
         for name, outcomes in ((DEAD, milled.dead_letters), (REJECTED, milled.rejected)):
-            if outcomes and name in self.letters:
-                self.letters[name].add(letter_of(outcome, self.topic, self.partition) for outcome in outcomes)
+            if outcomes and name in self._letters:
+                self._letters[name].add(letter_of(outcome, self._topic, self._partition) for outcome in outcomes)
         for split, messages in milled.messages.items():
             for message in messages:
-                append_new(self.writers[split], message)
+                append_new(self._writers[split], message)
 
-    def commit(self, files: PackFiles) -> None:
+    def commit(self) -> None:
         """Make durable all that was taken, and then note where it continues."""
-        for letters in self.letters.values():
+        for letters in self._letters.values():
             letters.sync()
-        for writer in self.writers.values():
+        for writer in self._writers.values():
             writer.commit()
         carries = {split: carry_of(chain) for split, chain in self.mill.chains.items()}
-        sizes = {name: letters.size for name, letters in self.letters.items()}
-        files.write_partition(self.partition, PartitionState(carries, sizes))
+        sizes = {name: letters.size for name, letters in self._letters.items()}
+        self._files.write_partition(self._partition, PartitionState(carries, sizes))
 
     def ends(self) -> dict[str, ChainEnd]:
         """Return how far each chain is, by split."""
-        return {
-            split: ChainEnd(chain.next_block, chain.totals.copy(), chain.open_tokens)
-            for split, chain in self.mill.chains.items()
-        }
+        chains = self.mill.chains.items()
+        return {split: ChainEnd(one.next_block, one.totals.copy(), one.open_tokens) for split, one in chains}
 
 
 def _require_packed(store: Store, stream: str, partition: int, blocks: int) -> None:
@@ -236,3 +231,86 @@ def carry_of(chain: ChainMill) -> Message:
     if carry is None:
         raise ValueError("a chain is in the middle of a document after a feed")
     return carry
+
+
+def era_ends(stops: Mapping[int, int], blocks: Mapping[int, int], era_blocks: int) -> dict[int, int] | None:
+    """Return where the next era ends in each partition, once no more blocks come; None where nothing is new.
+
+    An era ends at the same part of each partition, the smallest one by which it has ``era_blocks`` new blocks: so all
+    eras are as the whole, whatever a partition has. The last one has the rest.
+
+    Args:
+        stops: where the era before ended, by partition; what is behind the others there catches up.
+        blocks: the blocks that each partition has.
+        era_blocks: blocks of an era, at least; the last one may have fewer.
+
+    """
+    total = sum(blocks.values())
+
+    def ends(part: int) -> dict[int, int]:
+        return {number: max(stops[number], held * part // total) for number, held in blocks.items()}
+
+    known = sum(stops.values())
+    if known >= total:
+        return None
+    return ends(min(total, bisect_left(range(total), known + era_blocks, key=lambda part: sum(ends(part).values()))))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEras:
+    """Closes the eras of one stream."""
+
+    store: Store
+    genesis: Genesis
+    writer: EraWriter
+    era_blocks: int
+    closed: int
+    """What all have as the time when they were closed."""
+
+    def close_all(self, blocks: Mapping[int, int], *, end: bool) -> None:
+        """Write eras with all blocks that each partition has committed; durable on return.
+
+        ``end``: no more come ever, and the end marker is written.
+
+        Raises:
+            InputError: there are more blocks, and the end marker was written before.
+
+        """
+        log = EraLog(self.genesis.recipe.fingerprint, self.writer.last)
+        stops = {number: log.end(number)[0] for number in blocks}
+        if log.ended:
+            if any(held > stops[number] for number, held in blocks.items()):
+                raise InputError(
+                    f"{self.genesis.stream} was closed (--end), and there are more blocks now: trainers that saw the "
+                    "end do not read them. Pack everything into another store"
+                )
+            return
+        due: list[tuple[Mapping[int, int], bool]] = []
+        while (ends := era_ends(stops, blocks, self.era_blocks)) is not None:
+            due.append((ends, False))
+            stops = ends
+        if end:
+            due.append((stops, True))
+        readers = {
+            number: open_partition(self.store.path, self.genesis.stream, number)
+            for number, block in stops.items()
+            if block
+        }
+        eras: list[tuple[Era, int]] = []
+        for reached, last in due:
+            extents = {number: self._extent(readers.get(number), number, block) for number, block in reached.items()}
+            era = close_era(log, extents, now=self.closed, era_blocks=1, overdue=True, end=last)
+            if era is None:
+                raise ValueError("an era without blocks")
+            log.add(era.pack())
+            eras.append((era, era.number))  # there is no control topic; readers of stores ask for no offset
+        if eras:  # all at once: the syncs of one era take longer than everything else about it
+            self.writer.append(eras)
+
+    def _extent(self, reader: PartitionReader | None, partition: int, block: int) -> Extent:
+        if reader is None or not block:
+            return Extent(0, genesis_hash(self.genesis.recipe.fingerprint, partition))
+        chain = reader.chain_before(block)
+        if chain is None:
+            raise DamagedError(f"{self.genesis.stream} partition {partition} no longer holds block {block - 1}")
+        return Extent(block, chain)

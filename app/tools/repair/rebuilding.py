@@ -18,7 +18,6 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, FingerprintError, InputError
-from tokenmill.store.commit_log import BLOCK_ROW, UNKNOWN, Rows, chain_after, claimed_blocks, entry_span, scan
 from tokenmill.store.layout import (
     BROKEN,
     READY_FILE,
@@ -30,10 +29,21 @@ from tokenmill.store.layout import (
     sync_directory,
 )
 from tokenmill.store.reader import PartitionReader
-from tokenmill.store.sealing import OpenSegment, load_index, load_manifest, seal
+from tokenmill.store.sealing import (
+    BLOCK_ROW,
+    UNKNOWN,
+    OpenSegment,
+    Rows,
+    chain_after,
+    claimed_blocks,
+    entry_span,
+    load_index,
+    load_manifest,
+    scan,
+    seal,
+)
 from tokenmill.store.segment import Segment
-from tokenmill.store.store import read_stream
-from tokenmill.store.stream import StreamInfo
+from tokenmill.store.store import StreamInfo, read_stream
 from tokenmill.untrusted import read_json_file, read_regular
 from tokenmill.wire.chain import next_hash
 from tokenmill.wire.pieces import entry_size

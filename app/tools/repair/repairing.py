@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tokenmill.errors import DamagedError, DifferenceError
-from tokenmill.store.commit_log import Rows, chain_after
 from tokenmill.store.eras import EraReader
 from tokenmill.store.layout import (
     START_FILE,
@@ -25,9 +24,18 @@ from tokenmill.store.layout import (
     segment_firsts,
     sync_directory,
 )
-from tokenmill.store.recovery import check_blocks, check_link, read_log
-from tokenmill.store.sealing import Manifest, check_data, check_sizes, load_index, load_manifest, megatron_index
-from tokenmill.store.stream import Start, StreamInfo, read_start, write_start
+from tokenmill.store.sealing import (
+    Manifest,
+    Rows,
+    chain_after,
+    check_data,
+    check_sizes,
+    load_index,
+    load_manifest,
+    megatron_index,
+)
+from tokenmill.store.store import Start, StreamInfo, read_start, write_start
+from tokenmill.store.writer import check_blocks, check_link, read_log
 from tokenmill.untrusted import read_regular, regular_file
 from tokenmill.wire.chain import next_hash
 

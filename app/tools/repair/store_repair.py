@@ -21,7 +21,7 @@ from tokenmill.store.layout import (
     put_file,
     stream_directory,
 )
-from tokenmill.store.stream import read_start
+from tokenmill.store.store import read_start
 from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
 from tokenmill.wire.chain import next_hash
 from tokenmill.wire.genesis import Genesis

@@ -6,10 +6,9 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.store import StreamInfo
-from tokenmill.store.commit_log import chain_after, entry_span, make_rows
 from tokenmill.store.layout import SegmentPaths, damaged, partition_directory
 from tokenmill.store.maps import read_part
-from tokenmill.store.sealing import check_sizes, megatron_index
+from tokenmill.store.sealing import chain_after, check_sizes, entry_span, make_rows, megatron_index
 from tokenmill.store.segment import Segment
 
 from .comparison import BlockRun, compare_blocks, difference, found_difference

@@ -36,7 +36,7 @@ from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DifferenceError, GapError, StrayError
 from tokenmill.reading.continuing import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
-from tokenmill.store.commit_log import scan
+from tokenmill.store.sealing import scan
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 

@@ -15,7 +15,7 @@ from tokenmill.app.segments import mirror as keeping
 from tokenmill.app.segments.mirror import CheckpointKeeper
 from tokenmill.errors import InputError
 from tokenmill.store import Store, open_partition
-from tokenmill.store.stream import StreamInfo
+from tokenmill.store.store import StreamInfo
 
 
 @pytest.fixture
