@@ -19,6 +19,7 @@ from .prefetch import DEFAULT_BYTES, open_read_ahead
 from .sample_lookup import RowOptions, RowReader
 from .step_loop import Delivery, StepLoop
 from .step_schedule import Found, Phases, Stagings
+from .text import StoredTokenizer
 from .transfer import device_of
 from .waiting import Awaited, ReachableStream, StoreWait, awaited_era
 
@@ -42,7 +43,7 @@ class Batches(StepLoop):
         stream: str,
         *,
         batch_size: int | list[tuple[int, int]],
-        sequence_length: int | list[tuple[int, int]],
+        sequence_length: int | list[tuple[int, int]] | None = None,
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
@@ -73,8 +74,8 @@ class Batches(StepLoop):
             stream: name of the stream, such as ``raw-text.train``.
             batch_size: samples of this rank in each batch; or a schedule, ``[(0, 4), (1000, 8)]``, from which step on
                 how many.
-            sequence_length: tokens of each sample; the stream's ``block_tokens - 1`` or a divisor of it. Or a schedule,
-                ``[(0, 512), (10_000, 1024)]``, where steps of a smaller one have each sample as several rows.
+            sequence_length: tokens of each sample: a divisor of the stream's, ``block_tokens - 1``; None: these. Or a
+                schedule, ``[(0, 512), (10_000, 1024)]``, where steps of a smaller one have each sample as several rows.
             seed: of the order, any number of 64 bits; from 2**63 on, the same as that of its bits with a sign.
             rank: this process among those that get different data, from 0; None, with ``world_size``: as in the process
                 group, else as RANK and WORLD_SIZE say, else 0 and 1.
@@ -112,7 +113,11 @@ class Batches(StepLoop):
             DamagedError: the files are damaged.
 
         """
-        phases = Phases(batch_size, sequence_length, rank, world_size, worker)
+        self._store = store_directory(store)
+        self._info = info = read_stream(self._store, arguments.stream_of(stream))
+        self._tokenizer = StoredTokenizer(self._store, info)
+        lengths = info.block_tokens - 1 if sequence_length is None else sequence_length
+        phases = Phases(batch_size, lengths, rank, world_size, worker)
         asked = arguments.sequence_of(
             stream, phases.length, seed=seed, shuffle=shuffle, eras=eras, passes=passes, in_order=in_order
         )
@@ -129,8 +134,6 @@ class Batches(StepLoop):
         store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
         stop = arguments.callable_of("stop", stop)
         target = device_of(device)
-        self._store = store_directory(store)
-        self._info = info = read_stream(self._store, stream)
         reachable = ReachableStream((self._store, stream))
         length = asked.sequence_length
         self._views = views = count_views(info, length)

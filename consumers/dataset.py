@@ -18,6 +18,7 @@ from .arguments import naming_unknown
 from .batch_documents import BatchDocuments, documents_of
 from .era_snapshot import freeze_eras, open_trainable
 from .sample_lookup import Chunk, RowReader
+from .text import HasTokenizer, StoredTokenizer
 from .waiting import ReachableStream
 
 
@@ -38,7 +39,7 @@ Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """x and y, ``[sequence_length]`` each, int64: the next token of ``x[j]`` is ``y[j]``."""
 
 
-class EraDataset(Dataset[Sample]):
+class EraDataset(HasTokenizer, Dataset[Sample]):
     """The samples of some eras, by partition, number and view, for samplers that choose an order of their own.
 
     What torch calls a map-style dataset (a ``DataLoader`` may copy it into workers, by fork or spawn) and Grain a
@@ -52,12 +53,14 @@ class EraDataset(Dataset[Sample]):
         store: StorePath,
         stream: str,
         *,
-        sequence_length: int,
+        sequence_length: int | None = None,
         eras: range | None = None,
         check: bool = True,
         documents: bool = False,
     ) -> None:
         """Open the eras ``range(first, stop)``; None: all whose blocks are in the store now.
+
+        Samples have ``sequence_length`` tokens, the stream's own if None, or a divisor of it.
 
         With ``documents``, each sample is a `DocumentSample`: the documents of its tokens come with it.
 
@@ -76,8 +79,10 @@ class EraDataset(Dataset[Sample]):
         self._with_documents = arguments.flag("documents", documents)
         arguments.eras_of(eras)
         self._info = read_stream(self._store, arguments.stream_of(stream))
+        self._tokenizer = StoredTokenizer(self._store, self._info)
         self._reachable = ReachableStream((self._store, stream))
-        self._length = arguments.whole("sequence_length", sequence_length, 1, "tokens")
+        length = self._info.block_tokens - 1 if sequence_length is None else sequence_length
+        self._length = arguments.whole("sequence_length", length, 1, "tokens")
         self._views = count_views(self._info, self._length)
         with self._reachable:
             found = freeze_eras(self._store, self._info, eras, self._open(), from_start=True)

@@ -17,6 +17,7 @@ from tokenmill.store.segment import Tokens
 from . import arguments
 from .arguments import naming_unknown
 from .era_snapshot import freeze_eras, open_trainable
+from .text import HasTokenizer, StoredTokenizer
 from .waiting import ReachableStream
 
 _NONE: Final = -1
@@ -136,7 +137,7 @@ class StoredDocument:
     """With a ``label_field``: the number of its label."""
 
 
-class Documents:
+class Documents(HasTokenizer):
     """The whole documents of some eras, by partition and place: a map-style data set. Needs no torch.
 
     It is frozen: what comes into the store later changes neither length nor order. Each document is there once, however
@@ -181,6 +182,7 @@ class Documents:
         named = Labels.of(label_field, label_names)
         drops = arguments.choice("on_missing_label", on_missing_label, ("refuse", "drop")) == "drop"
         self._info = read_stream(self._store, arguments.stream_of(stream))
+        self._tokenizer = StoredTokenizer(self._store, self._info)
         self._reachable = ReachableStream((self._store, stream))
         self._readers: dict[int, PartitionReader] = {}
         self._watch = MapWatch()

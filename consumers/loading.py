@@ -35,6 +35,7 @@ from .batches import Batches
 from .mixture import Mixture
 from .mixture_state import told
 from .step_loop import StepLoop
+from .text import HasTokenizer
 
 State = dict[str, Any]
 """A state of `Batches`."""
@@ -178,7 +179,7 @@ def _remove(directory: Path, process: int) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-class StepDataset(IterableDataset[Batch]):
+class StepDataset(HasTokenizer, IterableDataset[Batch]):
     """The batches of `Batches`, in their order, for ``DataLoader(StepDataset(...), batch_size=None, num_workers=n)``.
 
     Worker i of n takes every n-th step, and the loader puts them together again, so any number of workers gives the
@@ -204,7 +205,9 @@ class StepDataset(IterableDataset[Batch]):
         known = DataRank.of(options.get("rank"), options.get("world_size"))
         ranks = {} if known.is_assumed else {"rank": known.rank, "world_size": known.world_size}
         self._options = options | ranks
-        self._place = LoopPlace(self._fresh().state_dict())
+        fresh = self._fresh()
+        self._tokenizer = fresh._tokenizer
+        self._place = LoopPlace(fresh.state_dict())
         self._running: StepLoop | None = None
         """What the loop reads from, where it does so without workers."""
         self._given: dict[str, Any] | None = None

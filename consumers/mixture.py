@@ -85,6 +85,7 @@ class Mixture(StepLoop):
             self._streams = streams_of(streams)
         require_alike(self._streams)
         first = next(iter(self._streams.values()))
+        self._tokenizer = first._tokenizer
         delivery, ranks = first._delivery, first._ranks
         begin = beginning_of(self._streams, ranks.global_batch)
         super().__init__(

@@ -18,6 +18,7 @@ from .arguments import DataRank, naming_unknown
 from .batch import IGNORED, ModelInputs
 from .documents import Documents
 from .samplers import DocumentSampler, EraSampler
+from .text import HasTokenizer
 from .transfer import begin_ahead, device_of
 
 _AHEAD: Final = 4096
@@ -40,7 +41,7 @@ class PaddedBatch(ModelInputs):
     """The numbers of the documents, in the order of the rows."""
 
 
-class PaddedBatches:
+class PaddedBatches(HasTokenizer):
     """An iterable over documents in padded batches, in the order of a sampler; `loader` reads them by worker processes.
 
     A step takes the next ``world_size * batch_size`` documents, of which each rank gets a slice. What is too little for
@@ -85,6 +86,7 @@ class PaddedBatches:
 
         """
         self._documents: Documents = arguments.instance_of("documents", documents, Documents)
+        self._tokenizer = self._documents._tokenizer
         chosen = EraSampler(self._documents) if sampler is None else sampler
         self._sampler: DocumentSampler = arguments.instance_of("sampler", chosen, DocumentSampler)
         if self._sampler.documents is not documents or len(self._sampler) < self._sampler.total:

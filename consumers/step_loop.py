@@ -15,6 +15,7 @@ from .batch import Batch
 from .copy_thread import LONG_SECONDS
 from .metrics import Behind, Metrics
 from .step_schedule import Found, Phases, Stagings, Walk, told_lengths
+from .text import HasTokenizer
 from .transfer import End, begin_ahead, next_usable
 from .waiting import Awaited, ReachableStream, StoreWait
 
@@ -50,7 +51,7 @@ class RunLeg(Protocol):
         """Return the state of the run once all steps up to this one were trained on."""
 
 
-class StepLoop(ABC):
+class StepLoop(HasTokenizer, ABC):
     """An iterable over the steps of a run, for one rank, that can say where it stands and go on there."""
 
     _dataset: ClassVar = "StepDataset"

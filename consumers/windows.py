@@ -13,13 +13,14 @@ from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
 from .arguments import naming_unknown
+from .text import HasTokenizer, StoredTokenizer
 from .waiting import ReachableStream
 
 if TYPE_CHECKING:
     from .batch import XY
 
 
-class Windows:
+class Windows(HasTokenizer):
     """The committed tokens of each partition as one long row, of which any stretch can be taken.
 
     Tokens are counted from the partition's block 0, so an index means the same tokens in every store of the stream, for
@@ -28,13 +29,13 @@ class Windows:
     """
 
     @naming_unknown
-    def __init__(self, store: StorePath, stream: str, length: int, *, check: bool = True) -> None:
+    def __init__(self, store: StorePath, stream: str, length: int | None = None, *, check: bool = True) -> None:
         """Open the partitions that there are.
 
         Args:
             store: directory of the store.
             stream: name of the stream.
-            length: tokens of x, and of y.
+            length: tokens of x, and of y; None: the stream's ``sequence_length``.
             check: hold every block against its CRC when it is first touched, and refuse damage.
 
         Raises:
@@ -45,10 +46,11 @@ class Windows:
 
         """
         self._store = store_directory(store)
-        self.length = arguments.whole("length", length, 1, "tokens")
-        """Tokens of x, and of y."""
         self._stream, checks = arguments.stream_of(stream), arguments.flag("check", check)
-        read_stream(self._store, self._stream)  # or there is nothing to look for partitions in
+        info = read_stream(self._store, self._stream)
+        self._tokenizer = StoredTokenizer(self._store, info)
+        self.length = arguments.whole("length", info.block_tokens - 1 if length is None else length, 1, "tokens")
+        """Tokens of x, and of y."""
         self._reachable = ReachableStream((self._store, self._stream))
         self._checks = checks
         with self._reachable:

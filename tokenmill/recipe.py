@@ -13,6 +13,8 @@ from tokenmill.errors import FingerprintError
 FORMAT: Final = 1
 """Version of the rules by which a recipe and a log make tokens; a change of any answer raises it."""
 FINGERPRINT_BYTES: Final = 16
+RAW_BYTES_SHA256: Final = sha256(b"bytes").hexdigest()
+"""What a recipe has where there is no tokenizer file."""
 LATER: Final[Mapping[str, Any]] = {
     "allow_flush": True,
     "begin_of_document": (),

@@ -15,11 +15,10 @@ from aiokafka.errors import InvalidTimestampError
 from tokenmill import __version__
 from tokenmill.eras import ERA_KEY, Era, EraFollower, LogRecord, why_no_era
 from tokenmill.errors import FingerprintError, MovedError, TopicError
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
 from tokenmill.recipe_differences import differences
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 
-from ..milling.recipe_stages import RAW_BYTES_SHA256
 from ..milling.steps.pipeline import NO_LISTS, list_digests
 from ..settings import Settings, Stream
 from ..telemetry import worker_metrics as metrics

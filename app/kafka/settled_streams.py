@@ -6,10 +6,9 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer
 
 from tokenmill.errors import MissingTopicError, TopicError
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
 from tokenmill.recipe_differences import plain_differences
 
-from ..milling.recipe_stages import RAW_BYTES_SHA256
 from ..milling.steps.pipeline import Pipeline, list_digests, read_pipeline
 from ..milling.tokenizers import RAW_BYTES, TokenizerFile
 from ..settings import Settings, Stream, TopicSettings

@@ -20,7 +20,6 @@ from .steps import open_steps
 from .steps.pipeline import NO_LISTS
 from .tokenizers import (
     AUTO,
-    RAW_BYTES,
     REFERENCE,
     EngineName,
     SpecialTokens,
@@ -33,8 +32,6 @@ from .tokenizers import (
 
 OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
 LATER_BOUND: Final = "texts that normalizing makes very long are refused since; the stream's blocks stay as they are"
-RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
-"""What a recipe has where there is no tokenizer file."""
 
 
 def open_stages(

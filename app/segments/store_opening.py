@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DiskError, GapError, LockedError, TokenMillError
 from tokenmill.reading.acceptance import Acceptor, Gap
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
 from tokenmill.store import PartitionWriter, Start, Store, StreamInfo
 from tokenmill.store.layout import partition_directory
 from tokenmill.wire.message import Message
@@ -23,7 +23,6 @@ from ..kafka.clients import offsets, read_range
 from ..kafka.control_topic import Settled
 from ..kafka.ignoring import IgnoreList
 from ..kafka.token_topic import message_at, message_of, offered
-from ..milling.recipe_stages import RAW_BYTES_SHA256
 from .following import find_start
 
 LOCK_SECONDS: Final = 0.25

@@ -122,11 +122,12 @@ RANKS: Final[Mapping[str, Values]] = {
 """Each beside the other: one alone is refused, or means what it says there."""
 LOOPS: Final[Mapping[str, tuple[Any, ...]]] = {"device": ("cpu", torch.device("cpu")), "stop": (None,), "worker": ()}
 """What a `StepDataset` leaves to the loop, and what it takes as nothing at all."""
+OWN_LENGTH: Final = wholes(1, 1, 2, 4)._replace(work=(None, 1, np.int32(2), torch.tensor(4)))
 BATCHES: Final[Mapping[str, Values]] = {
     "store": PATH,
     "stream": NAME,
     "batch_size": wholes(1, 1, 3),
-    "sequence_length": wholes(1, 1, 2, 4)._replace(refused=(*NO_WHOLES, 0, -1, 3, 8), either=HUGE),
+    "sequence_length": OWN_LENGTH._replace(refused=(*NO_WHOLES[1:], 0, -1, 3, 8), either=HUGE),
     "seed": Values(
         (0, -1, np.int64(-1), np.uint8(7), (1 << 63) - 1, -(1 << 63), 1 << 63, np.uint64((1 << 64) - 1)),
         (*NO_WHOLES, 1 << 64, -(1 << 63) - 1, 1 << 200),
@@ -404,7 +405,8 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
     for name in ("store", "stream", "sequence_length", "eras", "check", "documents"):
         values = BATCHES[name]._replace(either=()) if name == "eras" else BATCHES[name]
         yield f"EraDataset.{name}", Row(with_argument(scene.open, name, kind=EraDataset), values, name)
-    for name, values in {"store": PATH, "stream": NAME, "length": wholes(1, 1, 9), "check": FLAG}.items():
+    length = wholes(1, 1, 9)._replace(work=(None, 1, np.uint8(9)), refused=(*NO_WHOLES[1:], 0, -1))
+    for name, values in {"store": PATH, "stream": NAME, "length": length, "check": FLAG}.items():
         yield f"Windows.{name}", Row(with_argument(scene.open, name, kind=Windows), values, name)
     for name, values in MIXED.items():
         told = "weight" if name == "weights" else name
@@ -488,6 +490,7 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
         ),
         "Documents.__getitems__.indices": (found.__getitems__, INDICES, ""),
         "Documents.take.indices": (found.take, INDICES, ""),
+        "HasTokenizer.decode.tokens": (found.decode, INDICES, ""),
         "Documents.label_distribution.indices": (
             found.label_distribution,
             INDICES._replace(refused=INDICES.refused[1:]),
@@ -589,7 +592,7 @@ KEYS: Final = [
     *("Windows.indices.partition", "Windows.rows.partition", "Windows.rows.indices"),
     *("Windows.at.partition", "Windows.at.indices", "Windows.__getitem__.place"),
     *("BatchDocuments.padded_cu_seqlens.documents", "Metrics.since.earlier"),
-    *("Batch.part.rank", "Batch.part.size", "Batch.part.zigzag"),
+    *("HasTokenizer.decode.tokens", "Batch.part.rank", "Batch.part.size", "Batch.part.zigzag"),
     *("BatchesCollector.batches", "BatchesCollector.labels"),
     *("serve_metrics.port", "serve_metrics.host", "serve_metrics.registry"),
 ]
@@ -617,6 +620,7 @@ def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) 
     found -= {"StepDataset.options", "MixtureDataset.options"}
     found |= {f"{kind}.load_state_dict.state_dict" for kind in SAMPLERS}  # inherited
     found |= {"BatchDocuments.from_ids.document_ids"}  # of the class
+    found |= {"HasTokenizer.decode.tokens"}  # inherited by all that read tokens
     found -= {"ModelInputs.to.device", "ModelInputs.to.non_blocking", "PaddedBatches.loader.options"}  # torch's own
     found -= {"ModelInputs.__getitem__.name"}  # as any dictionary
     found -= {"PaddedBatches.__getitem__.index"}  # refuses whatever it is given

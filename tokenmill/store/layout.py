@@ -385,7 +385,7 @@ def repair_advice(partition: Path) -> str:
 
 
 def description_damaged(path: Path, what: str) -> DamagedError:
-    """Return the error for damage to ``<store>/<stream>/stream.json``."""
+    """Return the error for damage to ``stream.json`` or ``tokenizer.json`` in ``<store>/<stream>``."""
     store, stream = path.parents[1], path.parent.name
     source = "the control topic has it (or, with --from, another store)"
     advice = f"`{_repair(store, stream)}` writes it again as {source}"

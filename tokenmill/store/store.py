@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreError, TokenMillError
+from tokenmill.recipe import RAW_BYTES_SHA256
 from tokenmill.recipe_differences import differences
 from tokenmill.store.layout import (
     FORMAT,
@@ -47,7 +49,7 @@ from tokenmill.store.layout import (
     sync_directory,
     sync_way_to,
 )
-from tokenmill.untrusted import MAX_JSON_BYTES, parse_json, read_json_file, read_regular
+from tokenmill.untrusted import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, parse_json, read_json_file, read_regular
 from tokenmill.wire.chain import HASH_BYTES, genesis_hash
 from tokenmill.wire.genesis import Genesis
 
@@ -388,6 +390,28 @@ def read_stream(store: StorePath, stream: str) -> StreamInfo:
     if info.name != stream:
         raise StoreError(f"{directory} holds the stream {info.name!r}: give the directory that name again")
     return info
+
+
+def read_tokenizer(store: Path, info: StreamInfo) -> bytes | None:
+    """Return the ``tokenizer.json`` that a store keeps of a stream; None where its tokens are raw bytes.
+
+    Raises:
+        DamagedError: it is missing, or another one than the stream's recipe names.
+
+    """
+    path = stream_directory(store, info.name) / TOKENIZER_FILE
+    digest = info.values.get("genesis", {}).get("recipe", {}).get("tokenizer_sha256")
+    if digest == RAW_BYTES_SHA256:
+        return None
+    try:
+        content = read_regular(path, most=MAX_TOKENIZER_BYTES)
+    except FileNotFoundError:
+        if digest:
+            raise description_damaged(path, f"the stream's tokenizer is missing (SHA-256 {digest})") from None
+        return None  # a store of an early version
+    if digest and sha256(content).hexdigest() != digest:
+        raise description_damaged(path, f"it is not the stream's tokenizer, whose SHA-256 is {digest}")
+    return content
 
 
 def streams_in(store: StorePath) -> list[str]:

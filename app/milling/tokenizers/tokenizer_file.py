@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES
 from tokenmill.errors import SettingsError
+from tokenmill.recipe import RAW_BYTES_SHA256
 from tokenmill.untrusted import read_json_file
 
 from ..hub import listening, reason
@@ -140,7 +141,7 @@ class TokenizerFile:
     @property
     def sha256(self) -> str:
         """Hexadecimal SHA-256 of the content; of the word ``bytes`` for raw bytes."""
-        return sha256(RAW_BYTES.encode() if self.content is None else self.content).hexdigest()
+        return RAW_BYTES_SHA256 if self.content is None else sha256(self.content).hexdigest()
 
 
 def load_tokenizer(name: str) -> TokenizerFile:

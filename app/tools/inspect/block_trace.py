@@ -21,10 +21,9 @@ from tokenmill.errors import (
     StoreError,
     TopicError,
 )
-from tokenmill.store import StreamInfo, open_partition, read_stream
-from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, is_packed, partition_directory, stream_directory
+from tokenmill.store import StreamInfo, open_partition, read_stream, read_tokenizer
+from tokenmill.store.layout import SegmentPaths, is_packed, partition_directory
 from tokenmill.store.segment import Segment
-from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
@@ -35,7 +34,7 @@ from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import message_of, message_with
 from ...milling.decoding import Decoder
 from ...milling.recipe_stages import decoder_of
-from ...milling.tokenizers import RAW_BYTES, REFERENCE, Engine, TokenizerFile, open_engine
+from ...milling.tokenizers import REFERENCE, Engine, TokenizerFile, open_engine
 from ...settings import Settings
 
 
@@ -52,10 +51,7 @@ def genesis_in(info: StreamInfo) -> Genesis:
 
 def engine_in(store: Path, info: StreamInfo) -> Engine:
     """Return the engine of a stream in a store, which holds its tokenizer."""
-    path = stream_directory(store, info.name) / TOKENIZER_FILE
-    if not path.exists():
-        return open_engine(TokenizerFile(RAW_BYTES, None), REFERENCE)
-    return open_engine(TokenizerFile(str(path), read_regular(path, most=MAX_TOKENIZER_BYTES)), REFERENCE)
+    return open_engine(TokenizerFile(info.name, read_tokenizer(store, info)), REFERENCE)
 
 
 def meta_of(piece: Piece) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import InputError, SourceError, TopicError
+from tokenmill.recipe import RAW_BYTES_SHA256
 from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo, open_partition, read_stream, streams_in
 from tokenmill.store.layout import SegmentPaths, partition_directory, segment_firsts
@@ -23,7 +24,6 @@ from ...kafka.clients import consumer, offsets, read_range
 from ...kafka.control_topic import Settled, require_topic
 from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import furthest, last_messages, message_of
-from ...milling.recipe_stages import RAW_BYTES_SHA256
 from ...milling.tokenizers import REFERENCE, Engine, open_engine
 from ...settings import Settings
 from .block_trace import decode, engine_in, meta_of

@@ -11,13 +11,13 @@ from tests.app.milling.tokenizers.conftest import words
 from tests.mills import RAW, RECIPE, SILENT, text
 from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.app.milling.outcomes import Kind
-from tokenmill.app.milling.recipe_stages import RAW_BYTES_SHA256, complete, open_stages, reopen_stages
+from tokenmill.app.milling.recipe_stages import complete, open_stages, reopen_stages
 from tokenmill.app.milling.steps.pipeline import read_pipeline
 from tokenmill.app.milling.tokenizers import TokenizerFile, probe
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import FingerprintError, SettingsError
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
 from tokenmill.recipe_differences import plain_differences
 
 SMALL = TokenizerFile("small", train_tokenizer(["ab aab b"], vocabulary_size=260).to_str().encode())

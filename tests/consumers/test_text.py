@@ -1,0 +1,149 @@
+"""Text of tokens, by the tokenizer that the store keeps of the stream."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests import vocabularies
+from tests.app.milling.tokenizers.conftest import words
+from tests.consumers.packed import given_documents, pack, packed_info, packed_store
+from tests.consumers.scenes import era_store
+from tests.mills import RECIPE
+from tests.store.chains import STREAM
+from tokenmill.consumers import (
+    Batches,
+    Documents,
+    EraDataset,
+    Mixture,
+    MixtureDataset,
+    PaddedBatches,
+    StepDataset,
+    Windows,
+)
+from tokenmill.errors import DamagedError, InputError, StoreError
+from tokenmill.store import StreamInfo
+from tokenmill.store.layout import TOKENIZER_FILE
+from tokenmill.wire.genesis import Genesis
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "Batches": lambda store: Batches(store, STREAM, batch_size=1),
+    "StepDataset": lambda store: deepcopy(StepDataset(store, STREAM, batch_size=1)),
+    "EraDataset": lambda store: deepcopy(EraDataset(store, STREAM)),
+    "Documents": lambda store: deepcopy(Documents(store, STREAM)),
+    "PaddedBatches": lambda store: PaddedBatches(Documents(store, STREAM), batch_size=1),
+    "Windows": lambda store: Windows(store, STREAM, 4),
+    "Mixture": lambda store: Mixture.open({"a": {"stream": STREAM}}, {"a": 1}, store=store, batch_size=1),
+    "MixtureDataset": lambda store: MixtureDataset({"a": {"stream": STREAM}}, {"a": 1}, store=store, batch_size=1),
+}
+
+
+def _store(path: Path, tokenizer: bytes, size: int) -> Path:
+    """Make a store of a stream whose recipe names a tokenizer, which the store keeps."""
+    recipe = replace(
+        RECIPE,
+        tokenizer_sha256=sha256(tokenizer).hexdigest(),
+        vocabulary_size=size,
+        block_tokens=5,
+        dtype="uint32",
+    )
+    info = StreamInfo.from_genesis(Genesis(STREAM, recipe, (0,), 4), 4)
+    store = packed_store(path, info, {0: pack(given_documents([3, 9, 4] * 4), "concat", 5)}).path
+    (store / STREAM / TOKENIZER_FILE).write_bytes(tokenizer)
+    return store
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_whatever_reads_tokens_shows_their_text(tmp_path: Path, kind: str) -> None:
+    """Rows of lists, arrays and tensors; special tokens are shown, and what is masked is left out."""
+    reader = READERS[kind](_store(tmp_path, words(), 4))
+    assert reader.decode([1, 2, 3]) == "a b <eos>"
+    assert reader.decode(np.array([2, 1], np.uint16)) == "b a"
+    assert reader.decode(torch.tensor([-100, 2, -100])) == "b"
+    assert reader.decode([]) == ""
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "claude", "mistral_sentencepiece", "tekken", "wordpiece", "unigram"])
+def test_text_comes_back_with_vocabularies_in_use(tmp_path: Path, kind: str) -> None:
+    """As the library decodes it."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 - as the package has it
+
+    content = getattr(vocabularies, kind)()
+    library = Tokenizer.from_str(content.decode())
+    text = "the quick brown fox, jumps over 12 lazy dogs"
+    ids = library.encode(text, add_special_tokens=False).ids
+    assert Documents(_store(tmp_path, content, library.get_vocab_size()), STREAM).decode(ids) == library.decode(
+        ids, skip_special_tokens=False
+    )
+
+
+def test_raw_bytes_are_text(tmp_path: Path) -> None:
+    """Without a file; bytes that a row's border cut are marked."""
+    blocks = pack(given_documents([3, 9, 4] * 4), "concat", 5)
+    documents = Documents(packed_store(tmp_path, packed_info(), {0: blocks}).path, STREAM)
+    assert documents.decode([*"né".encode(), 0]) == "né\0"
+    assert documents.decode(list("né".encode()[:2])) == "n�"
+
+
+@pytest.mark.parametrize("tokens", [[[1, 2]], torch.ones(1, 2, dtype=torch.int64), "a b", [0.5], None])
+def test_what_is_no_row_of_ids_is_refused(tmp_path: Path, tokens: Any) -> None:
+    """Batches are decoded row by row."""
+    with pytest.raises(InputError, match=r"tokens is .*give a row of whole numbers"):
+        Documents(_store(tmp_path, words(), 4), STREAM).decode(tokens)
+
+
+def test_an_id_that_the_stream_cannot_have_is_refused(tmp_path: Path) -> None:
+    """A model's output may have more ids than the vocabulary: what is no token has no text."""
+    with pytest.raises(InputError, match=r"tokens hold the id 4: give ids of .*, from 0 to 3"):
+        Documents(_store(tmp_path, words(), 4), STREAM).decode([1, 4])
+
+
+def test_a_tokenizer_that_is_missing_or_another_is_named(tmp_path: Path) -> None:
+    """With the file, and with what brings it back; nothing else of the store needs it."""
+    store = _store(tmp_path, words(), 4)
+    path = store / STREAM / TOKENIZER_FILE
+    path.write_bytes(words(normalizer={"type": "Lowercase"}))
+    with pytest.raises(DamagedError, match=rf"{path}: it is not the stream's tokenizer.*tokenmill repair"):
+        Batches(store, STREAM, batch_size=1).decode([1])
+    path.unlink()
+    with pytest.raises(DamagedError, match=rf"{path}: the stream's tokenizer is missing.*tokenmill repair"):
+        Batches(store, STREAM, batch_size=1).decode([1])
+    assert next(iter(Batches(store, STREAM, batch_size=1))).x.shape == (1, 4)
+
+
+def test_a_tokenizer_of_a_later_library_is_named(tmp_path: Path) -> None:
+    """It cannot be loaded here."""
+    later = b'{"version": "9.0"}'
+    with pytest.raises(StoreError, match=r"cannot be loaded by tokenizers [\d.]+, which is installed here"):
+        Documents(_store(tmp_path, later, 4), STREAM).decode([1])
+
+
+def test_no_tokenizer_is_loaded_before_text_is_asked_for(tmp_path: Path) -> None:
+    """Not by the package, and not by a loop."""
+    look = (
+        "import sys; from tokenmill.consumers import Batches; batches = Batches(*sys.argv[1:], batch_size=1);"
+        "next(iter(batches)); before = 'tokenizers' in sys.modules;"
+        "print(before, batches.decode([1]), 'tokenizers' in sys.modules)"
+    )
+    command = [sys.executable, "-c", look, str(_store(tmp_path, words(), 4)), STREAM]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() == ["False", "a", "True"]
+
+
+def test_samples_are_as_long_as_the_stream_has_them_unless_told_otherwise(tmp_path: Path) -> None:
+    """In every loader."""
+    store = era_store(tmp_path).path
+    shared: dict[str, Any] = {"store": store, "batch_size": 2, "eras": range(2)}
+    assert next(iter(Batches(stream=STREAM, **shared))).x.shape == (2, 4)
+    assert next(iter(StepDataset(stream=STREAM, **shared))).x.shape == (2, 4)
+    assert next(iter(Mixture.open({"a": {"stream": STREAM}}, {"a": 1}, **shared))).x.shape == (2, 4)
+    assert next(iter(MixtureDataset({"a": {"stream": STREAM}}, {"a": 1}, **shared))).x.shape == (2, 4)
+    assert EraDataset(store, STREAM)[0][0].shape == (4,)
+    assert Windows(store, STREAM)[0].x.shape == (4,)
