@@ -1,20 +1,18 @@
 """What aiokafka knows of the cluster and of its connections, which it shows nobody: leaders, connections, metadata.
 
-Nothing else in the project asks aiokafka's private parts about them. The parts are named in `CALLED` and `ATTRIBUTES`
-and checked before the first client starts (`app.kafka.connections`).
+Nothing else in the project asks aiokafka's private parts about them.
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from inspect import signature
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.conn import AIOKafkaConnection, CloseReason
-from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
+from aiokafka.conn import CloseReason
+from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
 from aiokafka.errors import (
     InvalidTopicError,
     KafkaConnectionError,
@@ -31,61 +29,21 @@ NO_SUCH_TOPIC: Final = frozenset({UnknownTopicOrPartitionError.errno, InvalidTop
 
 Owner: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
 """Each has one `AIOKafkaClient`, which holds the connections."""
-Parts: TypeAlias = Mapping[tuple[Any, str], Sequence[str]]
-"""(class or module, name) → the parameters of what has that name there."""
-Attributes: TypeAlias = Mapping[type, Sequence[str]]
-"""Class → the attributes that its instances have."""
-
-CALLED: Final[Parts] = {
-    (AIOKafkaClient, "_metadata_update"): ["self", "cluster_metadata", "topics"],
-    (AIOKafkaClient, "add_topic"): ["self", "topic"],
-    (AIOKafkaClient, "fetch_all_metadata"): ["self"],
-    (AIOKafkaClient, "force_metadata_update"): ["self"],
-    (AIOKafkaClient, "send"): ["self", "node_id", "request", "group"],
-    (AIOKafkaConnection, "close"): ["self", "reason", "exc"],
-    (AIOKafkaConnection, "connected"): ["self"],
-    (ClusterMetadata, "brokers"): ["self"],
-    (ClusterMetadata, "leader_for_partition"): ["self", "partition"],
-    (ClusterMetadata, "partitions_for_topic"): ["self", "topic"],
-    (MetadataRequest, "__init__"): ["self", "topics", "allow_auto_topic_creation"],
-}
-ATTRIBUTES: Final[Attributes] = {
-    AIOKafkaAdminClient: ["_client"],
-    AIOKafkaClient: ["_conns", "cluster"],
-    AIOKafkaConnection: ["_requests"],
-    AIOKafkaConsumer: ["_client", "_fetcher"],
-    AIOKafkaProducer: ["client"],
-    Fetcher: ["_isolation_level"],
-}
+TESTED: Final = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
+"""The versions whose private parts the service uses, as pyproject.toml pins them. Tests hold each use of a part."""
 
 
-def differences(called: Parts, attributes: Attributes) -> list[str]:
-    """Return the names of the parts that are not there, or whose parameters are others."""
-    found = [f"{_name(owner)}.{part}" for (owner, part), wanted in called.items() if _parameters(owner, part) != wanted]
-    lacking = [(owner, part) for owner, parts in attributes.items() for part in parts if not _has(owner, part)]
-    return found + [f"{_name(owner)}.{part}" for owner, part in lacking]
+def require_tested(library: str, installed: str) -> None:
+    """Check that a library has the version that is used here: what another one calls otherwise would be silent.
 
+    Raises:
+        ImportError: it has another one; says which to install.
 
-def _name(owner: Any) -> str:
-    name: str = owner.__name__
-    return name
-
-
-def _parameters(owner: Any, part: str) -> list[str] | None:
-    found = getattr(owner, part, None)
-    try:
-        return None if found is None else list(signature(found).parameters)
-    except ValueError:  # it is compiled, and says nothing of its parameters
-        return None
-
-
-def _has(owner: Any, attribute: str) -> bool:
-    """Return whether a class has an attribute, declares it, or names it where its instances are made."""
-    return (
-        hasattr(owner, attribute)
-        or any(attribute in vars(base).get("__annotations__", ()) for base in owner.__mro__)
-        or attribute in getattr(getattr(owner.__init__, "__code__", None), "co_names", ())
-    )
+    """
+    if installed != TESTED[library]:
+        raise ImportError(
+            f"{library} {installed} is not the version that this was written for: install {TESTED[library]}"
+        )
 
 
 def client_of(owner: Owner) -> AIOKafkaClient:

@@ -35,7 +35,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from ..backoff import Backoff
 from ..broker_contact import CONTACT
-from .cluster import ATTRIBUTES, CALLED, Owner, Parts, client_of, close_unanswered, differences
+from .cluster import Owner, client_of, close_unanswered, require_tested
 from .fetched_batches import read_as_brokers_do
 
 FIRST_PAUSE: Final = 0.1
@@ -46,16 +46,6 @@ QUICK_LOOKS: Final = 5
 """Requests for metadata that may follow each other at once: a client that starts needs two or three."""
 METADATA_PAUSE: Final = 0.1
 """Seconds that each then waits, as aiokafka's other requests do between two tries (retry_backoff_ms)."""
-REPLACED: Final[Parts] = {
-    (aiokafka.client, "create_conn"): [
-        *("host", "port", "client_id", "request_timeout_ms", "ssl_context", "security_protocol", "max_idle_ms"),
-        *("on_close", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password", "sasl_kerberos_service_name"),
-        *("sasl_kerberos_domain_name", "sasl_oauth_token_provider"),
-    ],
-    (AIOKafkaProtocol, "__init__"): ["self", "closed_fut", "args", "loop", "kw"],
-    (AIOKafkaProtocol, "data_received"): ["self", "data"],
-}
-"""What is replaced in aiokafka for the whole process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +142,11 @@ def prepare(owner: Owner) -> None:
     Points 1, 2 and 6 are for all clients of the process, from the first call on; the others are for this client.
 
     Raises:
-        ImportError: aiokafka has changed a part that this relies on; names it.
+        ImportError: aiokafka has another version than the one that this was written for.
 
     """
     if aiokafka.client.create_conn is not connect:
-        if changed := differences({**CALLED, **REPLACED}, ATTRIBUTES):
-            raise ImportError(f"aiokafka {aiokafka.__version__} changed {', '.join(changed)}: install 0.14.0")
+        require_tested("aiokafka", aiokafka.__version__)
         aiokafka.client.create_conn = connect
     if aiokafka.conn.AIOKafkaProtocol is AIOKafkaProtocol:  # else it is the fast path's, which notes answers as well
         aiokafka.conn.AIOKafkaProtocol = ContactProtocol

@@ -122,7 +122,7 @@ class ControlLog:
             self._add(key, value or b"")
         except _NO_RECORD as error:
             self.junk += 1
-            return str(error) or repr(error)
+            return str(error) if isinstance(error, ValueError | DamagedError) else repr(error)
         return None
 
     def _add(self, key: bytes | None, value: bytes) -> None:

@@ -106,7 +106,8 @@ def name_junk(topic: str, offset: int, key: bytes | None, why: str) -> None:
     _named.add((topic, offset))
     metrics.CONTROL_JUNK.labels(topic).inc()
     if len(_named) <= MOST_NAMED and _is_news(topic, offset):
-        log.warning(
+        say = log.warning if len(_named) == 1 else log.info  # commands show warnings alone: one is enough
+        say(
             "a record on a control topic is ignored", topic=topic, offset=offset, key=key, reason=why[:SHOWN],
             advice="something that is no mill wrote there: let only mills and `tokenmill` write to control topics",
         )  # fmt: skip

@@ -29,8 +29,6 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.record.util import decode_varint
 from crc32c import crc32c
 
-from .cluster import Attributes, Parts
-
 HEAD: Final = Struct(">q8xBI")
 """How a batch begins: base offset, length, leader epoch, version of the format, CRC-32C of all that follows."""
 REST: Final = Struct(">hiqqqhii")
@@ -47,28 +45,6 @@ LOG_APPEND_TIME: Final = 0x08
 """Attributes of a batch."""
 IS_PLAIN_PYTHON: Final = DefaultRecordBatch.__module__ == default_records.__name__
 """Whether aiokafka has no compiled parts: it unpacks no faster then, and computes times that Kafka cannot hold."""
-RELIED_ON: Final[Parts] = {
-    (PartitionRecords, "__init__"): [
-        *("self", "tp", "records", "aborted_transactions", "fetch_offset", "key_deserializer", "value_deserializer"),
-        *("check_crcs", "isolation_level"),
-    ],
-    (PartitionRecords, "__next__"): ["self"],
-    (PartitionRecords, "_unpack_records"): ["self"],
-    (PartitionRecords, "_consume_aborted_up_to"): ["self", "batch_offset"],
-    (PartitionRecords, "_contains_abort_marker"): ["self", "next_batch"],
-    (fetcher.FetchResult, "getone"): ["self"],
-    (fetcher.FetchResult, "getall"): ["self", "max_records"],
-    (fetcher.FetchResult, "_update_position"): ["self"],
-}
-"""What `FetchedRecords` overrides and calls, and who takes records from it."""
-ATTRIBUTES: Final[Attributes] = {
-    PartitionRecords: [
-        *("_tp", "_records", "_aborted_producers", "_check_crcs", "_isolation_level", "next_fetch_offset"),
-        "_records_iterator",
-    ],
-    DefaultRecordBatch: ["base_offset", "is_control_batch", "is_transactional", "next_offset", "producer_id"],
-    LegacyRecordBatch: ["is_control_batch", "next_offset", "producer_id", "validate_crc"],
-}
 
 
 class UnpackedRecord(NamedTuple):

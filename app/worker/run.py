@@ -22,7 +22,6 @@ from ..settings import Settings
 from ..telemetry.measuring import Measured, measure
 from ..telemetry.reporting import WorkerReporter
 from .ending import RESUME_CODE, end_process, or_end
-from .faust_setup import warn_of_versions
 from .in_flight import Board
 from .ownership import OwnedPartition, Partitions
 from .transport import BatchApp
@@ -158,7 +157,6 @@ def run_worker(app: BatchApp, settings: Settings) -> NoReturn:
     os.environ.setdefault("RAYON_NUM_THREADS", str(settings.tokenizer_threads))  # read at the first batch
     set_up_logging(settings.log_format, settings.log_level)
     allow_more_files()
-    warn_of_versions()
     fastpath.install()
     worker = Worker(app, quiet=True, override_logging=False, redirect_stdouts=False, loglevel=settings.log_level)
     keep_loaded()

@@ -1,6 +1,6 @@
 """Faust's transport, replaced: batches instead of events, and positions that come from the data.
 
-This file and `consumer_thread` are the only ones that touch Faust's private parts, which `faust_setup` checks.
+This file and `consumer_thread` are the only ones that touch Faust's private parts, of one version (`require_tested`).
 
 Stock Faust spends about 60 µs on each record, commits what its acknowledgements say, and seeks to what was committed.
 Here one event carries all the records that a fetch brought for a partition (about 2.5 µs a record), and:
@@ -28,11 +28,12 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-from ..kafka.cluster import leader_and_connection, learn_partition
+from ..kafka.cluster import leader_and_connection, learn_partition, require_tested
 from ..kafka.connections import prepare
 from .consumer_thread import LOGGER, ConsumerThread, PausingListener, StampedRecords
-from .faust_setup import check_faust
 from .ownership import FetchedBatch, Partitions
+
+require_tested("faust-streaming", faust.__version__)
 
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
@@ -261,6 +262,3 @@ class BatchApp(faust.App):
         if not isinstance(consumer, BatchConsumer):
             raise TypeError(f"the app runs on {type(consumer).__name__}, not on BatchConsumer")
         return consumer
-
-
-check_faust()

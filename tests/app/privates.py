@@ -1,10 +1,9 @@
 """Which private parts of libraries a module uses, by its source."""
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from inspect import getsource
 from types import ModuleType
-from typing import Any
 
 
 def used(modules: Iterable[ModuleType]) -> set[str]:
@@ -23,10 +22,3 @@ def used(modules: Iterable[ModuleType]) -> set[str]:
                 targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
                 own |= {target.id for target in targets if isinstance(target, ast.Name)}
     return {name for name in names - own if name.startswith("_") and not name.startswith("__")}
-
-
-def named(*tables: Mapping[Any, Sequence[str]]) -> set[str]:
-    """Return the names in tables of parts (class, name) and of attributes by class."""
-    return {
-        name for table in tables for key, names in table.items() for name in (key[1:] if type(key) is tuple else names)
-    }

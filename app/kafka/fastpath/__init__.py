@@ -10,11 +10,10 @@ from typing import Final
 import aiokafka
 import structlog
 
-from .. import fetched_batches
-from ..cluster import differences
+from ..cluster import TESTED
 from ..fetched_batches import hand_out_packed_batches
 
-VERSION: Final = "0.14.0"
+VERSION: Final = TESTED["aiokafka"]
 """The aiokafka that the replacements were written for."""
 
 log = structlog.get_logger(__name__)
@@ -38,21 +37,10 @@ def install() -> bool:
 
 def is_available() -> bool:
     """Return whether the fast path fits the aiokafka that is installed; if not, the log says why in one line."""
-    if why := _why_not():
-        log.warning("aiokafka is used without the fast path: slower, nothing else changes", reason=why)
-    return why is None
-
-
-def _why_not() -> str | None:
-    """Return in words what of aiokafka is not as expected; None where all is."""
-    if aiokafka.__version__ != VERSION:
-        return f"it was written for aiokafka {VERSION}, not {aiokafka.__version__}"
-    try:
-        from . import receive_buffers, send_buffers  # noqa: PLC0415
-    except (ImportError, AttributeError) as error:
-        return f"aiokafka {VERSION} lacks a part: {error}"
-    modules = (receive_buffers, fetched_batches, send_buffers)
-    called = {part: parameters for module in modules for part, parameters in module.RELIED_ON.items()}
-    attributes = {owner: names for module in modules for owner, names in module.ATTRIBUTES.items()}
-    changed = differences(called, attributes)
-    return f"aiokafka changed {', '.join(changed)}" if changed else None
+    fits: bool = aiokafka.__version__ == VERSION
+    if not fits:
+        log.warning(
+            "aiokafka is used without the fast path: slower, nothing else changes",
+            reason=f"it was written for aiokafka {VERSION}, not {aiokafka.__version__}",
+        )
+    return fits

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import aiokafka.conn
 import numpy as np
-from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol
+from aiokafka.conn import AIOKafkaProtocol
 
 from ...broker_contact import CONTACT
-from ..cluster import Attributes, Parts
 from .send_buffers import take_buffers
 
 SMALL_BYTES: Final = 64 * 1024
@@ -32,18 +31,6 @@ loop takes the interpreter from the thread that mills."""
 MOST_KEPT: Final = 4
 """How many times its own bytes a view may keep. So all that paused partitions of a worker got is 128 MiB at most, and
 where a fetch brings as much of a few partitions, no byte of it is copied."""
-
-RELIED_ON: Final[Parts] = {
-    (AIOKafkaProtocol, "__init__"): ["self", "closed_fut", "args", "loop", "kw"],
-    (AIOKafkaProtocol, "connection_made"): ["self", "transport"],
-    (AIOKafkaProtocol, "connection_lost"): ["self", "exc"],
-    (AIOKafkaProtocol, "eof_received"): ["self"],
-    (AIOKafkaConnection, "_read"): ["self_ref"],
-    (AIOKafkaConnection, "_handle_frame"): ["self", "resp"],
-    (aiokafka.conn.io, "BytesIO"): ["initial_bytes"],
-}
-"""What `FrameProtocol` overrides, who reads through it, and what an answer is read as."""
-ATTRIBUTES: Final[Attributes] = {AIOKafkaConnection: ["_reader"]}
 
 
 class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore[misc]  # untyped there

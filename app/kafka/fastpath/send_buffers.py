@@ -16,15 +16,12 @@ from itertools import chain, groupby
 from struct import Struct
 from typing import Any, Final
 
-from aiokafka.conn import AIOKafkaConnection
 from aiokafka.producer import message_accumulator
 from aiokafka.protocol.struct import Struct as Request
 from aiokafka.protocol.types import Array, Bytes, Int32, Schema
-from aiokafka.record.default_records import DefaultRecordBatchBuilder, DefaultRecordMetadata
+from aiokafka.record.default_records import DefaultRecordMetadata
 from aiokafka.record.util import encode_varint
 from crc32c import crc32c
-
-from ..cluster import Attributes, Parts
 
 LARGE_BYTES: Final = 64 * 1024
 """From here on a value is a batch of its own, which it is anyway: larger than what aiokafka gathers (16 KiB)."""
@@ -40,30 +37,6 @@ TRANSACTIONAL: Final = 0x10
 NO_EPOCH: Final = -1
 
 Headers = Sequence[tuple[str, bytes | None]]
-
-RELIED_ON: Final[Parts] = {
-    (message_accumulator.BatchBuilder, "__init__"): [
-        *("self", "batch_size", "compression_type", "is_transactional", "key_serializer", "value_serializer"),
-    ],
-    (message_accumulator.BatchBuilder, "append"): ["self", "timestamp", "key", "value", "headers"],
-    (message_accumulator.BatchBuilder, "_build"): ["self"],
-    (message_accumulator.BatchBuilder, "_set_producer_state"): [
-        *("self", "producer_id", "producer_epoch", "base_sequence"),
-    ],
-    (DefaultRecordBatchBuilder, "append"): ["self", "offset", "timestamp", "key", "value", "headers"],
-    (DefaultRecordBatchBuilder, "build"): ["self"],
-    (DefaultRecordBatchBuilder, "set_producer_state"): ["self", "producer_id", "producer_epoch", "base_sequence"],
-    (DefaultRecordBatchBuilder, "size"): ["self"],
-    (AIOKafkaConnection, "send"): ["self", "request", "expect_response"],
-    (Request, "encode"): ["self"],
-}
-"""What `BatchBuilder`, `LargeRecordBatch` and `encode` replace or call, and who sends what they return."""
-ATTRIBUTES: Final[Attributes] = {
-    message_accumulator.BatchBuilder: ["_builder", "_relative_offset"],
-    DefaultRecordMetadata: ["offset", "size", "timestamp"],
-    Schema: ["fields", "names"],
-    Array: ["array_of"],
-}
 
 
 class SendBuffers:

@@ -71,6 +71,7 @@ async def test_junk_is_named_once_and_counted_and_what_is_right_counts(monkeypat
     assert all("let only mills" in line["advice"] for line in said)
     assert metrics.CONTROL_JUNK.labels(TOPIC)._value.get() == before + 2
     assert topic.ranges == [(0, 4)] * 3
+    assert [line["log_level"] for line in said] == ["warning", "info"], "a command, which shows warnings, shows one"
 
 
 def test_workers_of_one_supervisor_name_a_junk_record_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

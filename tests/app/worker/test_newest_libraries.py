@@ -1,7 +1,6 @@
 """The service on the newest Faust and aiokafka that there are, so that an upgrade is a decision (`make test-newest`).
 
-Fails where what `tokenmill.app.worker.faust_setup` and `tokenmill.app.kafka.cluster` name has changed, or where the
-store does not become what it must. An aiokafka that the fast path was not written for is used without it.
+Fails where the store does not become what it must.
 """
 
 import sys

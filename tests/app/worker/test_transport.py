@@ -4,117 +4,77 @@ import asyncio
 import random
 import tomllib
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 
-import aiokafka
 import faust
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from faust.transport.consumer import Consumer, Fetcher
+from faust.transport.consumer import Fetcher
 from faust.types import TP
-from structlog.testing import capture_logs
 
-from tests.app.privates import named, used
+from tests.app.privates import used
 from tests.conftest import TopicFactory
 from tests.service import Raw, send
 from tokenmill.app.kafka.clients import consumer, offsets
+from tokenmill.app.kafka.cluster import TESTED, require_tested
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker import consumer_thread as thread_module
 from tokenmill.app.worker import transport
 from tokenmill.app.worker.consumer_thread import ConsumerThread, PausingListener, StampedRecords
-from tokenmill.app.worker.faust_setup import ATTRIBUTES, CALLED, OVERRIDDEN, VERSIONS, check_faust, warn_of_versions
 from tokenmill.app.worker.transport import AssignedConductor, BatchApp, BatchConsumer, BatchTransport, DurableProducer
 
-FAUST, AIOKAFKA = ("faust-streaming", "0.15.3"), ("aiokafka", "0.14.0")
 RECORDS = 3000
 SEEKS = 40
 
 
-def test_installed_libraries_have_all_parts() -> None:
-    """The overrides were written for what is installed."""
-    check_faust()
-
-
-@pytest.mark.parametrize(("library", "name", "tested"), [(faust, *FAUST), (aiokafka, *AIOKAFKA)])
-def test_another_version_with_all_parts_works_with_a_warning(
-    monkeypatch: pytest.MonkeyPatch, library: ModuleType, name: str, tested: str
-) -> None:
-    """One line names both versions and what to run; nothing is refused."""
-    monkeypatch.setattr(library, "__version__", "0.99.0")
-    check_faust()
-    with capture_logs() as lines:
-        warn_of_versions()
-    (line,) = lines
-    assert (line["log_level"], line["libraries"]) == ("warning", [f"{name} 0.99.0 (tested: {tested})"])
-    assert "make test-newest" in line["event"]
-
-
-def test_the_tested_versions_are_used_without_a_warning() -> None:
-    """A line at every start would be read by nobody."""
-    with capture_logs() as lines:
-        warn_of_versions()
-    assert lines == []
-
-
-def test_another_version_that_lacks_a_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the tested one would be: an override of what is not there would never be called."""
-    monkeypatch.setattr(faust, "__version__", "0.99.0")
-    monkeypatch.delattr(Consumer, "_drain_messages")
-    with pytest.raises(ImportError, match=r"changed Consumer\._drain_messages: install faust-streaming 0\.15\.3"):
-        check_faust()
+def test_another_version_of_faust_is_refused() -> None:
+    """An override of what it calls otherwise would never be called."""
+    require_tested("faust-streaming", faust.__version__)
+    with pytest.raises(ImportError, match=r"^faust-streaming 0\.99\.0 is not .*: install 0\.15\.3$"):
+        require_tested("faust-streaming", "0.99.0")
 
 
 def test_versions_are_those_that_get_installed() -> None:
     """What was tested is what the project asks for, so that an upgrade has to look at the transport."""
     wanted = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]["app"]
-    assert {f"{name}=={expected}" for name, _, expected in VERSIONS} <= {one.partition("[")[0] for one in wanted}
-
-
-PARTS = sorted({**OVERRIDDEN, **CALLED}, key=lambda part: (part[0].__name__, part[1]))
-
-
-@pytest.mark.parametrize(("owner", "name"), PARTS)
-def test_changed_part_is_refused(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
-    """A part that takes something else is named, and so are the versions in which it does not."""
-    monkeypatch.setattr(owner, name, lambda self, something, new: None)  # noqa: ARG005
-    said = rf"changed {owner.__name__}\.{name}: install faust-streaming 0\.15\.3 and aiokafka 0\.14\.0"
-    with pytest.raises(ImportError, match=said):
-        check_faust()
-
-
-def test_missing_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part that is gone is named; an override of it would never be called."""
-    monkeypatch.delattr(Consumer, "_drain_messages")
-    with pytest.raises(ImportError, match=r"changed Consumer\._drain_messages: install faust-streaming 0\.15\.3"):
-        check_faust()
+    assert {f"{name}=={tested}" for name, tested in TESTED.items()} <= {one.partition("[")[0] for one in wanted}
 
 
 @pytest.mark.parametrize(
-    "own",
-    [PausingListener, ConsumerThread, BatchConsumer, AssignedConductor, DurableProducer, BatchTransport, BatchApp],
+    ("own", "overridden"),
+    [
+        (PausingListener, {"on_partitions_assigned"}),
+        (ConsumerThread, {"_create_worker_consumer", "_fetch_records"}),
+        (
+            BatchConsumer,
+            {
+                *("RebalanceListener", "_drain_messages", "_filter_tps_with_pending_acks", "_new_consumer_thread"),
+                *("_new_offset", "ack", "on_partitions_revoked", "perform_seek", "verify_event_path"),
+            },
+        ),
+        (AssignedConductor, {"on_partitions_assigned"}),
+        (DurableProducer, {"_new_producer", "_settings_extra"}),
+        (BatchTransport, {"Conductor", "Consumer", "Producer"}),
+        (BatchApp, {"_new_producer_transport", "_new_transport", "on_first_start", "on_stop"}),
+    ],
 )
-def test_every_override_is_among_the_parts_that_are_checked(own: type) -> None:
+def test_every_override_is_of_a_part_that_is_there(own: type, overridden: set[str]) -> None:
     """Whatever one of the transport's classes has by the same name as the class of Faust's below it."""
     bases = own.__mro__[1:]
     names = {name for name in vars(own) if any(name in vars(base) for base in bases)} - {"logger", "_abc_impl"}
-    checked = {name for owner, name in OVERRIDDEN if owner in bases}
-    assert {name for name in names if not name.startswith("__")} == checked
+    assert {name for name in names if not name.startswith("__")} == overridden
 
 
-@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, names in ATTRIBUTES.items() for name in names])
-def test_missing_attribute_is_refused(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
-    """An attribute that is called otherwise would be set in vain, or missing when it is wanted."""
-    monkeypatch.setitem(ATTRIBUTES, owner, [f"{name}_of_old"])
-    with pytest.raises(ImportError, match=rf"changed {owner.__name__}\.{name}_of_old: install faust-streaming"):
-        check_faust()
-
-
-def test_every_private_part_that_is_used_is_checked() -> None:
-    """By the source: what of libraries the transport gets, sets and calls is in a table."""
-    assert {"_tp_index", "_stopped", "_fetcher", "_isolation_level"} <= used([transport, thread_module])
-    assert used([transport, thread_module]) <= named(OVERRIDDEN, CALLED, ATTRIBUTES)
+def test_private_parts_of_libraries_are_these() -> None:
+    """By the source: what the transport gets, sets and calls of Faust and aiokafka, for whoever upgrades them."""
+    assert used([transport, thread_module]) == {
+        *("_auto_offset_reset", "_consumer", "_coordinator", "_ensure_consumer", "_ensure_producer"),
+        *("_fetch_max_wait_ms", "_fetch_min_bytes", "_fetcher", "_get_active_partitions", "_getmany"),
+        *("_isolation_level", "_max_partition_fetch_bytes", "_stopped", "_subscription", "_tp_index"),
+        *("_value_deserializer",),
+    }
 
 
 def consumer_thread(client: AIOKafkaConsumer) -> ConsumerThread:
