@@ -35,13 +35,9 @@ DIRECTORY: Final = Path(".tokenmill/path_files")
 GOALS: Final = {"record → message": 30, "message → segment": 22, "batch": 22}
 BESIDE: Final = frozenset(
     {
-        "WorkerReporter._run",
-        "PageServer._run",
-        "ask_repeatedly",
-        "CompactionWatch.run",
-        "SelfWatchdog._watch",
-        "Mill.tick",
-        "patch_metadata_requests.<locals>.ask_after_a_pause",
+        *("WorkerReporter._run", "PageServer._run", "CompactionWatch.run", "SelfWatchdog._watch", "Cluster.watch"),
+        *("EraKeeper.run", "EraBringer.run", "Mill._watch_skips", "SegmentWriter._watch_control", "read_batches"),
+        *("create_app.<locals>.tick", "patch_metadata_requests.<locals>.ask_after_a_pause"),
     }
 )
 """What calls, at whatever depth, only work that goes on without records as well."""
