@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from tokenmill.samples import Position, Ranks, TrainableSamples, count_views
-from tokenmill.store import OnDamage, open_eras, read_stream
+from tokenmill.store import OnDamage, read_stream
 from tokenmill.store.layout import StorePath, ending, store_directory
 
 from . import arguments
 from .arguments import naming_unknown
 from .batch import Batch, Leg
-from .metrics import Behind, Head
+from .metrics import Behind
 from .prefetch import DEFAULT_BYTES, open_read_ahead
 from .sample_lookup import RowOptions, RowReader
 from .step_loop import Delivery, StepLoop
@@ -141,7 +141,6 @@ class Batches(StepLoop):
             arguments.require_chunks(info)
         sequence = replace(asked, fingerprint=info.fingerprint.hex())
         with reachable:
-            self._head = Head(open_eras(self._store, stream), sequence, views)
             self._trainable = TrainableSamples(
                 self._store, info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
@@ -179,7 +178,7 @@ class Batches(StepLoop):
             TypeError: the end is not known; as Python and torch expect it of what has no length.
 
         """
-        if (total := self._head.total()) is None:
+        if (total := self._trainable.content.total()) is None:
             raise TypeError(
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
                 f"that are there (eras=range(0, 8)), close the stream ({ending(self._store, self._info.name)}), or "
@@ -216,7 +215,7 @@ class Batches(StepLoop):
         Raises StoreError where the store is not there any more, DamagedError where the files of the eras are damaged.
         """
         with self._reachable:
-            return self._head.behind(self._position.after(self._made).sample)
+            return Behind(*self._trainable.content.behind(self._position.after(self._made).sample))
 
     @property
     def skipped(self) -> int:

@@ -1,11 +1,7 @@
 """What a training loop got, how long it waited for it, and how far it is behind its store."""
 
 from dataclasses import astuple, dataclass
-from threading import Lock
 from typing import NamedTuple, Self
-
-from tokenmill.samples import EraPlaces, SequenceId
-from tokenmill.store import EraReader
 
 from . import arguments
 
@@ -56,70 +52,3 @@ class Behind(NamedTuple):
     """Of the eras in the store, those that it has not wholly read."""
     eras: int
     """The eras that these are in."""
-
-
-class Used(NamedTuple):
-    """The era of a sample that a run has taken."""
-
-    passed: int
-    """How many passes were complete before."""
-    closed: int
-    """When it was closed, in milliseconds since 1970."""
-
-
-class Head:
-    """How far the eras in a store reach. May be asked by any thread: it shares nothing with those that read."""
-
-    def __init__(self, eras: EraReader, sequence: SequenceId, views: int) -> None:
-        """Look at eras that nobody else uses, for samples of which each block has so many."""
-        self._eras = eras
-        self._sequence = sequence
-        self._views = views
-        self._lock = Lock()
-        self._places = EraPlaces(eras, sequence, views)
-
-    def total(self) -> int | None:
-        """Return how many samples the sequence has; None until its last era is in the store.
-
-        Raises:
-            DamagedError: the files of the eras are damaged.
-
-        """
-        with self._lock:
-            found = self._places.total()
-            if found is None and self._eras.refresh():
-                found = self._places.total()
-            return found
-
-    def used(self, sample: int) -> Used | None:
-        """Return what is known of the era of a sample; None where no era in the store has it.
-
-        Raises:
-            DamagedError: the files of the eras are damaged.
-
-        """
-        with self._lock:
-            self._eras.refresh()
-            place = self._places.place(sample)
-            return None if place is None else Used(place.passed, self._eras.era(place.era).closed)
-
-    def behind(self, sample: int) -> Behind:
-        """Return what the store has now beyond the sample that comes next.
-
-        Raises:
-            DamagedError: the files of the eras are damaged.
-
-        """
-        with self._lock:
-            eras = self._eras
-            eras.refresh()
-            first, stop = self._sequence.eras
-            known = eras.eras - eras.ended
-            stop = known if stop is None else min(stop, known)
-            if stop <= first:
-                return Behind(0, 0)
-            begin, end = eras.blocks_before(first), eras.blocks_before(stop)
-            whole = (end - begin) * self._views
-            passed = min(sample // whole, self._sequence.passes - 1)
-            block = begin + (sample - passed * whole) // self._views
-            return Behind(end - block, stop - eras.find(block)) if block < end else Behind(0, 0)

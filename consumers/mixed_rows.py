@@ -1,18 +1,15 @@
 """The tokens of a mixture's next steps: each sample from the stream that the course gives it to, in one gathering."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from tokenmill.samples import Course, Numbers, Ranks, Samples, Source, TrainableSamples
-from tokenmill.store import MapWatch, Pieces, join_pieces
+from tokenmill.samples import Course, Numbers, Ranks
+from tokenmill.store import MapWatch
 
-from .metrics import Head
-from .sample_lookup import Chunk, Gathering, Items, LocatedRows, RowReader
+from .sample_lookup import Chunk, LocatedRows, RowReader, StreamSamples
 
 _FIRST_SAMPLES: Final = 256
 """What is looked up first, so that the first batch comes soon; then four times as much each time."""
@@ -34,17 +31,6 @@ class Missing(NamedTuple):
     """The number of the stream's sample that is not there."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MixturePart:
-    """A stream of a mixture, as it is read."""
-
-    trainable: TrainableSamples
-    reader: RowReader
-    head: Head
-    leaves: bool
-    """Whether it leaves the mixture behind its last sample; else the mixture ends when it wants one more."""
-
-
 class MixturePlace(NamedTuple):
     """Where a mixture stands: what its places count, and the samples that each stream has given."""
 
@@ -53,100 +39,15 @@ class MixturePlace(NamedTuple):
     """Of each stream, the samples that were taken."""
 
 
-class MixedChunk(Chunk):
-    """Consecutive batches of one rank, of several streams."""
-
-    __slots__ = ("_names", "_parts", "_rows")
-
-    def __init__(
-        self,
-        rows: Sequence[tuple[str, MixturePart, Numbers, Items]],
-        gathering: Gathering,
-        *,
-        steps: int,
-        batch_size: int,
-        found: LocatedRows,
-    ) -> None:
-        """Take the rows of each stream: its name, what it is read by, which rows these are, and their items."""
-        trainable = rows[0][1].trainable
-        kept, crcs = found.kept, found.crcs
-        options = rows[0][1].reader.options
-        sizes = {"steps": steps, "batch_size": batch_size}
-        super().__init__([], gathering, **sizes, trainable=trainable, kept=kept, crcs=crcs, options=options)
-        self._rows = rows
-        self._names: npt.NDArray[np.int64] | None = None
-
-    def samples(self) -> Samples:
-        """Return where the samples are in their streams, also those that are not there."""
-        if self._samples is None:
-            size = self.steps * self.batch_size
-            found = Samples(*(np.empty(size, np.int64) for _ in Samples._fields))
-            for _, _, mine, items in self._rows:
-                at = 0
-                for order, part in items:
-                    into = mine[at : at + len(part)]
-                    for column, values in zip(found, order.samples_of(part), strict=True):
-                        column[into] = values
-                    at += len(part)
-            self._samples = found
-        return self._samples
-
-    def streams(self, first: int, stop: int) -> tuple[str, ...]:
-        """Return the name of the stream of each sample in ``[first, stop)`` that is there."""
-        return tuple(self._rows[index][0] for index in self._parts_of(first, stop).tolist())
-
-    def loss_weights(self, first: int, stop: int) -> npt.NDArray[np.float32]:
-        """Return what the loss of each of these rows counts."""
-        weights = np.array([part.reader.options.loss_weight for _, part, _, _ in self._rows], np.float32)
-        return weights[self._parts_of(first, stop)]
-
-    def sources(self, start: int, length: int) -> list[list[Source]]:
-        """Return, for each row of a batch, the records that its tokens came from; raises as `Chunk.sources`."""
-        stop = start + self.batch_size
-        places, parts = self.places(start, stop), self._parts_of(start, stop)
-        found: list[list[Source]] = [[] for _ in parts]
-        for index in np.flatnonzero(np.bincount(parts)).tolist():
-            mine = np.flatnonzero(parts == index)
-            told = self._sources_of(self._rows[index][1].trainable, places, mine, length)
-            for row, sources in zip(mine.tolist(), told, strict=True):
-                found[row] = sources
-        return found
-
-    def _read_pieces(self, first: int, stop: int) -> Pieces:
-        places, parts = self.places(first, stop), self._parts_of(first, stop)
-        found = []
-        for index in np.flatnonzero(np.bincount(parts)).tolist():
-            trainable = self._rows[index][1].trainable
-            for partition in np.unique(places.partitions[parts == index]).tolist():
-                mine = np.flatnonzero((parts == index) & (places.partitions == partition))
-                found.append((mine, trainable.pieces_of(partition, places.blocks[mine])))
-        return join_pieces(found, len(places.blocks))
-
-    def refuse(self, at: int) -> NoReturn:
-        """Raise the error for the sample at this place; raises as `Chunk.refuse`."""
-        self.trainable = self._rows[int(self._all_parts()[at])][1].trainable  # whose block it is
-        super().refuse(at)
-
-    def _parts_of(self, first: int, stop: int) -> npt.NDArray[np.int64]:
-        found = self._all_parts()[first:stop]
-        found = found if self.kept is None else found[self.kept[first:stop]]
-        return found if self.split == 1 else np.repeat(found, self.split)
-
-    def _all_parts(self) -> npt.NDArray[np.int64]:
-        if self._names is None:
-            self._names = np.empty(self.steps * self.batch_size, np.int64)
-            for index, (_, _, mine, _) in enumerate(self._rows):
-                self._names[mine] = index
-        return self._names
-
-
 class MixedReader:
     """Finds the rows of a rank's next steps in a mixture."""
 
-    def __init__(self, ranks: Ranks, length: int, dtype: "np.dtype[np.unsignedinteger]", *, whole_steps: bool) -> None:
+    def __init__(self, ranks: Ranks, *, whole_steps: bool) -> None:
         """Read for a rank; with ``whole_steps``, all samples of a step are of one stream."""
-        self.parts: dict[str, MixturePart] = {}
-        """The streams, by name."""
+        self.parts: dict[str, RowReader] = {}
+        """What reads each stream, by the stream's name."""
+        self.leaving: set[str] = set()
+        """Streams that leave the mixture behind their last sample; else it ends when it wants one more."""
         self.missing: Missing | None = None
         """What the last look did not find."""
         self.ranks = ranks
@@ -154,13 +55,11 @@ class MixedReader:
         self.rotates = not whole_steps
         """Whether a step's samples are rotated among the ranks: a rank would get one stream alone where the pattern of
         the streams meets the slices."""
-        self._columns = length + 1
-        self._dtype = dtype
         self.whole_steps = whole_steps
         self._watch = MapWatch()
         self._most_samples = _FIRST_SAMPLES
 
-    def read(self, place: MixturePlace, step: int, steps: int) -> MixedChunk | Ended | None:
+    def read(self, place: MixturePlace, step: int, steps: int) -> Chunk | Ended | None:
         """Return the next steps of this process from a place and step on, ``steps`` at most, and at first fewer.
 
         None: something is missing that may come.
@@ -181,24 +80,23 @@ class MixedReader:
     def advance(self, place: MixturePlace, steps: int, samples: int) -> MixturePlace:
         """Return the place so many steps, with so many samples of all ranks, later."""
         course = place.course.copy()
-        before = dict(zip(course.schedule.names, course.taken, strict=True))
+        before = course.given
         course.go_to(course.place + (steps if self.whole_steps else samples))
         found = dict(place.samples)
-        for name, taken in zip(course.schedule.names, course.taken, strict=True):
+        for name, taken in course.given.items():
             found[name] = found.get(name, 0) + (taken - before.get(name, 0)) * self._unit
         return MixturePlace(course, found)
 
     def limit(self, name: str, taken: int, samples: int) -> int | None:
         """Return at how many places a stream leaves that has been taken at so many, with so many samples."""
-        part = self.parts[name]
-        total = part.head.total() if part.leaves else None
+        total = self._total(name) if name in self.leaving else None
         if total is None:
             return None
         return taken + (total - samples) // self.ranks.global_batch if self.whole_steps else total
 
     def places_to_end(self, place: MixturePlace) -> int | None:
         """Return how many places come from one on; None where that is not known: a stream's end is not there."""
-        if any(part.head.total() is None for part in self.parts.values()):
+        if any(self._total(name) is None for name in self.parts):
             return None
         first = place.course.place
         while True:
@@ -211,11 +109,15 @@ class MixedReader:
         there = len(streams)
         for index, name in enumerate(course.schedule.names):
             mine = np.flatnonzero(streams == index)
-            begun = dict(zip(place.course.schedule.names, place.course.taken, strict=True)).get(name, 0)
+            begun = place.course.given.get(name, 0)
             samples = place.samples.get(name, 0) + (numbers[mine] - begun + 1) * self._unit
-            over = mine[samples > (self.parts[name].head.total() or 0)]
+            over = mine[samples > (self._total(name) or 0)]
             there = min([there, *over[:1].tolist()])
         return place.course.place - first + there
+
+    def _total(self, name: str) -> int | None:
+        """Return how many samples a stream has; None where that is not known."""
+        return self.parts[name].trainable.content.total()
 
     @property
     def _unit(self) -> int:
@@ -227,7 +129,7 @@ class MixedReader:
         return steps if self.whole_steps else steps * self.ranks.global_batch
 
     def _over(self, place: MixturePlace) -> bool:
-        totals = {name: part.head.total() or 0 for name, part in self.parts.items()}
+        totals = {name: self._total(name) or 0 for name in self.parts}
         return any(samples > totals[name] for name, samples in place.samples.items())
 
     def _steps_in(self, places: int) -> int:
@@ -236,13 +138,12 @@ class MixedReader:
     def _available(self, place: MixturePlace, trial: Course, name: str, index: int) -> tuple[int, int]:
         """Return how many places of a stream are wanted up to where a trial went, and how many can be had."""
         part = self.parts[name]
-        before = dict(zip(place.course.schedule.names, place.course.taken, strict=True)).get(name, 0)
-        wanted = trial.taken[index] - before
+        wanted = trial.taken[index] - place.course.given.get(name, 0)
         if not wanted:
             return 0, 0
         samples = wanted * self._unit
-        held = part.leaves and part.head.total() is None  # its last sample is given when it is known for one
-        part.reader.reach(place.samples.get(name, 0), samples + held)
+        held = name in self.leaving and self._total(name) is None  # its last sample is given when it is known for one
+        part.reach(place.samples.get(name, 0), samples + held)
         ready = part.trainable.ready(place.samples.get(name, 0), samples + held)
         return wanted, min(ready - held if ready else 0, samples) // self._unit
 
@@ -263,15 +164,15 @@ class MixedReader:
                 if at < reached:
                     reached, missing = at, Missing(name, place.samples.get(name, 0) + there * self._unit)
         if missing is not None:
-            total = self.parts[missing.stream].head.total()
+            total = self._total(missing.stream)
             if total is not None and total < missing.sample + self._unit:
                 missing = None  # the stream is at its end, and so is the mixture
         self.missing = missing
         return self._steps_in(reached)
 
-    def _chunk(self, place: MixturePlace, step: int, steps: int) -> MixedChunk:
+    def _chunk(self, place: MixturePlace, step: int, steps: int) -> Chunk:
         ranks, course = self.ranks, place.course
-        before = dict(zip(course.schedule.names, course.taken, strict=True))
+        before = course.given
         drawn = course.copy()
         stop = course.place + self._places(steps * ranks.workers)
         if self.whole_steps:
@@ -285,7 +186,7 @@ class MixedReader:
             streams, numbers = drawn.draw(asked[order], stop)
             inside = np.zeros(1, np.int64)
         names = drawn.schedule.names
-        rows = []
+        rows, found = [], []
         whole = np.flatnonzero(np.bincount(streams, minlength=len(names)))
         for index in whole.tolist():
             name = names[index]
@@ -296,12 +197,10 @@ class MixedReader:
                 wanted = (wanted[:, None] + inside).reshape(-1)
                 mine = (mine[:, None] * ranks.batch_size + np.arange(ranks.batch_size)).reshape(-1)
             part = self.parts[name]
-            rows.append((name, part, mine, part.trainable.items(wanted)))
-        located = _joined(
-            [(mine, part.reader.locate(items)) for _, part, mine, items in rows], steps * ranks.batch_size
-        )
-        gathering = located.gathering(self._columns, self._dtype, self._watch)
-        return MixedChunk(rows, gathering, steps=steps, batch_size=ranks.batch_size, found=located)
+            rows.append(StreamSamples(name, part.trainable, part.options, mine, part.trainable.items(wanted)))
+            found.append((mine, part.locate(rows[-1].items)))
+        located = _joined(found, steps * ranks.batch_size)
+        return Chunk(rows, located, part.columns, self._watch, steps=steps, batch_size=ranks.batch_size)
 
 
 def _joined(parts: Sequence[tuple[Numbers, LocatedRows]], size: int) -> LocatedRows:

@@ -12,7 +12,7 @@ from .arguments import naming_unknown
 from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
-from .mixed_rows import Ended, MixedReader, MixturePart, MixturePlace
+from .mixed_rows import Ended, MixedReader, MixturePlace
 from .mixture_state import (
     MIXED,
     MixtureLeg,
@@ -106,8 +106,7 @@ class Mixture(StepLoop):
             raise InputError(
                 "with interleave='batch' weights count steps of one size: give one batch_size, no schedule"
             )
-        length, dtype = first._position.sequence.sequence_length, first._info.dtype
-        self._reader = MixedReader(ranks, length, dtype, whole_steps=mixing.whole_steps)
+        self._reader = MixedReader(ranks, whole_steps=mixing.whole_steps)
         self._positions: dict[str, Position] = {}
         """Of each stream, in its own sequence, where it stood when a state was loaded."""
         for name in self._streams:
@@ -260,7 +259,7 @@ class Mixture(StepLoop):
         found = []
         for name, batches in self._streams.items():
             with self._reachable:
-                found.append(batches._head.behind(samples.get(name, 0)))
+                found.append(batches._trainable.content.behind(samples.get(name, 0)))
         return Behind(*(sum(column) for column in zip(*found, strict=True)))
 
     def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -303,14 +302,13 @@ class Mixture(StepLoop):
 
     def _add_part(self, name: str) -> None:
         batches = self._streams[name]
-        part = MixturePart(
-            batches._trainable, batches._reader, batches._head, leaves=self._mixing.at_end[name] == "leave"
-        )
-        self._reader.parts[name] = part
+        self._reader.parts[name] = batches._reader
+        if self._mixing.at_end[name] == "leave":
+            self._reader.leaving.add(name)
         self._positions[name] = Position.beginning(batches._position.sequence, 1)
         views = {each.trainable.views for each in self._reader.parts.values()}
         for each in self._reader.parts.values():
-            each.reader.checks_copies = views == {1}
+            each.checks_copies = views == {1}
 
     def _first_place(self) -> MixturePlace:
         fill = {}
@@ -360,8 +358,7 @@ class Mixture(StepLoop):
         if left:
             raise InputError(f"the stream {left[0]!r} left the mixture at its end: give weights to others alone")
         schedule = course.schedule.with_points(course.place, course.taken, [Point(start, weights)])
-        begun = dict(zip(course.schedule.names, course.taken, strict=True))
-        taken = [begun.get(name, 0) for name in schedule.names]
+        taken = [course.given.get(name, 0) for name in schedule.names]
         self._place = self._open(schedule, course.place, taken, self._place.samples)
         self._changed += 1
 

@@ -29,7 +29,8 @@ from tokenmill.wire.pieces import PADDING
 
 from .arguments import choice, flag, shown, whole
 from .batches import Batches
-from .mixed_rows import MixedReader, MixturePart, MixturePlace
+from .mixed_rows import MixedReader, MixturePlace
+from .sample_lookup import RowReader
 
 MIXED: Final = ("linear", "unit", "at_end", "interleave", "by")
 """The arguments of `Mixture` that are none of `Batches`, beside streams and weights."""
@@ -304,8 +305,7 @@ class MixtureLeg:
 
         """
         place = self._place_at(step + 1)
-        schedule = place.course.schedule
-        taken = dict(zip(schedule.names, place.course.taken, strict=True))
+        taken = place.course.given
         position = self.begin.before(step + 1).to_dict()
         streams = []
         for name, begun in self.positions.items():
@@ -317,7 +317,9 @@ class MixtureLeg:
             **self.told,
             "sample": position["sample"],
             "ranges": position["ranges"],
-            "schedule": [schedule.to_dict()],  # in lists, for DCP would split what is in dictionaries into entries
+            "schedule": [
+                place.course.schedule.to_dict()
+            ],  # in lists, for DCP would split what is in dictionaries into entries
             "streams": streams,
         }
 
@@ -341,14 +343,11 @@ class MixtureLeg:
         schedule = self.place.course.schedule.before(at)
         if not whole_steps:
             course = _course_at(schedule, at)
-            return MixturePlace(course, dict(zip(schedule.names, course.taken, strict=True)))
+            return MixturePlace(course, course.given)
         samples = dict.fromkeys(schedule.names, 0)
         parts = [part for part in position.ranges if part.first_step < at]
         for part, stop in zip(parts, [*(part.first_step for part in parts[1:]), at], strict=True):
-            begun, ended = (
-                dict(zip(course.schedule.names, course.taken, strict=True))
-                for course in (_course_at(schedule.before(edge), edge) for edge in (part.first_step, stop))
-            )
+            begun, ended = (_course_at(schedule.before(edge), edge).given for edge in (part.first_step, stop))
             for name, taken in ended.items():
                 samples[name] += (taken - begun.get(name, 0)) * part.global_batch
         return MixturePlace(_course_at(schedule, at), samples)
@@ -416,26 +415,26 @@ def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str
     return Saved(position, schedule, taken, positions, rotates)
 
 
-def shares_of(place: MixturePlace, parts: Mapping[str, MixturePart], whole_steps: bool) -> dict[str, StreamShare]:  # noqa: FBT001
+def shares_of(place: MixturePlace, parts: Mapping[str, RowReader], whole_steps: bool) -> dict[str, StreamShare]:  # noqa: FBT001
     """Return what each stream gave up to a place."""
     course = place.course
-    schedule, plan = course.schedule, course.schedule.plan
-    taken = dict(zip(schedule.names, course.taken, strict=True))
+    schedule, plan, taken = course.schedule, course.schedule.plan, course.given
     wanted = dict(zip(schedule.names, plan.wanted(course.place), strict=True))
     weights = dict(zip(schedule.names, plan.pieces[plan.piece_at(course.place)].weights, strict=True))
     found = {}
     for name, part in parts.items():
+        content = part.trainable.content
         samples = place.samples.get(name, 0) if whole_steps else taken.get(name, 0)
-        used = part.head.used(samples - 1)
+        passed, closed = content.used(samples - 1) or (None, None)
         gone = name in schedule.left and schedule.left[name] <= course.place
         found[name] = StreamShare(
             share=Fraction(0) if gone or course.ended else weights.get(name, Fraction(0)),
             wanted=wanted.get(name, Fraction(0)),
             delivered=taken.get(name, 0),
             samples=samples,
-            passes=0 if used is None else used.passed + (samples == part.head.total()),
+            passes=0 if passed is None else passed + (samples == content.total()),
             left=gone,
-            newest=None if used is None else used.closed,
+            newest=closed,
         )
     return found
 

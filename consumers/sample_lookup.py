@@ -7,6 +7,7 @@ them and reaches to the highest: nothing between them is touched, and nothing is
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -63,6 +64,11 @@ def addresses_of(tokens: Rows, starts: npt.NDArray[np.int64]) -> Addresses:
     They are good for as long as the array is kept.
     """
     return starts * tokens.itemsize + int(tokens.__array_interface__["data"][0])
+
+
+def samples_of(items: Items) -> Samples:
+    """Return samples that are items of eras."""
+    return join(order.samples_of(numbers) for order, numbers in items)
 
 
 def rows_of(tokens: Rows) -> Addresses:
@@ -161,11 +167,6 @@ class LocatedRows(NamedTuple):
     crcs: Crcs | None = None
     """What their CRCs must be; None: they are no whole blocks, or checked already, or not at all."""
 
-    def gathering(self, columns: int, dtype: "np.dtype[np.unsignedinteger]", watch: MapWatch) -> Gathering:
-        """Return what copies those that are there."""
-        there = self.addresses if self.kept is None else self.addresses[self.kept]
-        return Gathering(there, columns, dtype, self.maps, watch)
-
 
 class EraTable:
     """Where the blocks of one era are in memory: to look them up is cheaper than to find them.
@@ -256,53 +257,47 @@ class DamagedRowError(Exception):
         super().__init__(at)
 
 
+class StreamSamples(NamedTuple):
+    """The samples of a chunk that are of one stream."""
+
+    name: str
+    """Of the stream, as batches say it."""
+    trainable: TrainableSamples
+    options: RowOptions
+    mine: Numbers | None
+    """Which samples of the chunk these are; None: all."""
+    items: Items
+
+
 class Chunk:
     """Consecutive batches of one rank: where their samples are."""
 
-    __slots__ = (
-        "_crcs",
-        "_gathering",
-        "_items",
-        "_pieces",
-        "_samples",
-        "batch_size",
-        "kept",
-        "options",
-        "split",
-        "steps",
-        "trainable",
-    )
-
     def __init__(
         self,
-        items: Items,
-        gathering: Gathering,
+        parts: Sequence[StreamSamples],
+        found: LocatedRows,
+        columns: int,
+        watch: MapWatch,
         *,
         steps: int,
         batch_size: int,
-        trainable: TrainableSamples,
-        kept: npt.NDArray[np.bool_] | None = None,
-        crcs: Crcs | None = None,
-        options: RowOptions,
     ) -> None:
-        """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all.
+        """Take ``steps * batch_size`` samples of one stream or several, and where their rows were found.
 
-        With ``crcs``, `stretches` holds each row against its own when it was copied: the row is a whole block then.
+        With CRCs, `stretches` holds each row against its own when it was copied: the row is a whole block then.
         """
         self.steps = steps
         self.batch_size = batch_size
-        self.trainable = trainable
-        self.kept = kept
+        self.kept = found.kept
         """Which of the samples are there: with ``on_damage="skip"``, those that are not damaged; None: all."""
-        self._items = items
-        self._gathering = gathering
-        self._crcs = crcs
-        self._samples: Samples | None = None
-        self._pieces: tuple[int, int, Pieces] | None = None
-        """Those of the samples ``[start, stop)``, of those that are there."""
-        self.options = options
         self.split = 1
         """Rows of each sample, where sequences are shorter."""
+        self._parts = parts
+        there = found.addresses if self.kept is None else found.addresses[self.kept]
+        self._gathering = Gathering(there, columns, parts[0].trainable.info.dtype, found.maps, watch)
+        self._crcs = found.crcs
+        self._pieces: tuple[int, int, Pieces] | None = None
+        """Those of the samples ``[start, stop)``, of those that are there."""
 
     def rows(self) -> Rows:
         """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
@@ -360,31 +355,51 @@ class Chunk:
             DamagedError: always.
 
         """
-        samples = self.samples()
+        samples, trainable = self.samples(), self._parts[int(self._streams[at])].trainable
         partition, block = int(samples.partitions[at]), int(samples.blocks[at])
         self._gathering.watch.expire()  # a repair will put another file in its place, or has done so
-        with self.trainable.lock:
-            self.trainable.reader(partition).read(block)
+        with trainable.lock:
+            trainable.reader(partition).read(block)
         raise DamagedError(
-            f"block {block} of partition {partition} of {self.trainable.stream} was not what was committed when it was "
+            f"block {block} of partition {partition} of {trainable.stream} was not what was committed when it was "
             "read, and is now",
             "Its file was repaired or changed meanwhile: iterate again, and test the host's memory if this comes again",
         )
 
     def samples(self) -> Samples:
-        """Return all samples, also those that are not there; computed when it is first asked for."""
-        if self._samples is None:
-            self._samples = join(order.samples_of(items) for order, items in self._items)
+        """Return where all samples are in their streams, also those that are not there."""
         return self._samples
+
+    @cached_property
+    def _samples(self) -> Samples:
+        parts = [samples_of(part.items) for part in self._parts]
+        if self._parts[0].mine is None:
+            return parts[0]
+        found = Samples(*(np.empty(self.steps * self.batch_size, np.int64) for _ in Samples._fields))
+        for part, samples in zip(self._parts, parts, strict=True):
+            for column, values in zip(found, samples, strict=True):
+                column[part.mine] = values
+        return found
+
+    @cached_property
+    def _streams(self) -> Numbers:
+        """Of each sample, the index of its stream among the parts."""
+        found = np.zeros(len(self._samples.blocks), np.int64)
+        for index, part in enumerate(self._parts[1:], 1):
+            found[part.mine] = index
+        return found
+
+    def _of_rows(self, values: Numbers, first: int, stop: int) -> Numbers:
+        """Return what the rows of the samples ``[first, stop)`` have, of those that are there."""
+        found = values[first:stop] if self.kept is None else values[first:stop][self.kept[first:stop]]
+        return found if self.split == 1 else np.repeat(found, self.split)
 
     def places(self, first: int, stop: int) -> Samples:
         """Return where the rows of the samples ``[first, stop)`` are from, of those that are there."""
-        found = Samples(*(column[first:stop] for column in self.samples()))
-        found = found if self.kept is None else Samples(*(column[self.kept[first:stop]] for column in found))
-        if self.split == 1:
-            return found
-        partitions, blocks, views = (np.repeat(column, self.split) for column in found)
-        return Samples(partitions, blocks, views * self.split + np.arange(len(views)) % self.split)
+        partitions, blocks, views = (self._of_rows(column, first, stop) for column in self._samples)
+        if self.split > 1:
+            views = views * self.split + np.arange(len(views)) % self.split
+        return Samples(partitions, blocks, views)
 
     def pieces(self, start: int) -> Pieces:
         """Return the pieces of the batch that begins at this sample, read together with those of batches after it.
@@ -405,21 +420,21 @@ class Chunk:
             with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
                 self._pieces = (start, ahead, self._read_pieces(start, ahead))
                 return self._pieces[2].between(0, self.batch_size * self.split)
-        with ReachableStream((self.trainable.store, self.trainable.stream)):
+        with ReachableStream(*((one.store, one.stream) for one in (part.trainable for part in self._parts))):
             return self._read_pieces(start, stop)
 
     def asked_pieces(self, start: int) -> Pieces | None:
         """Return the same where batches are to carry them to another process."""
-        return self.pieces(start) if self.options.sends_documents else None
+        return self.pieces(start) if self._parts[0].options.sends_documents else None
 
     def streams(self, first: int, stop: int) -> tuple[str, ...]:
         """Return the name of the stream of each row of the samples ``[first, stop)``, of those that are there."""
-        count = stop - first if self.kept is None else int(self.kept[first:stop].sum())
-        return (self.trainable.stream,) * (count * self.split)
+        return tuple(self._parts[index].name for index in self._of_rows(self._streams, first, stop).tolist())
 
     def loss_weights(self, first: int, stop: int) -> npt.NDArray[np.float32]:
         """Return what the loss of each of these rows counts."""
-        return np.full(len(self.streams(first, stop)), self.options.loss_weight, np.float32)
+        weights = np.array([part.options.loss_weight for part in self._parts], np.float32)
+        return weights[self._of_rows(self._streams, first, stop)]
 
     def sources(self, start: int, length: int) -> list[list[Source]]:
         """Return, for each row of the batch that begins at this sample, the records that its tokens came from.
@@ -430,25 +445,25 @@ class Chunk:
             DamagedError: the document table is damaged.
 
         """
-        places = self.places(start, start + self.batch_size)
-        return self._sources_of(self.trainable, places, np.arange(len(places.blocks)), length)
-
-    @staticmethod
-    def _sources_of(trainable: TrainableSamples, places: Samples, rows: Numbers, length: int) -> list[list[Source]]:
-        with ReachableStream((trainable.store, trainable.stream)), trainable.lock:
-            return [
-                sources_of(trainable.reader(partition), block, view, length)
-                for partition, block, view in places_of(Samples(*(column[rows] for column in places)))
-            ]
+        stop = start + self.batch_size
+        places, streams = places_of(self.places(start, stop)), self._of_rows(self._streams, start, stop).tolist()
+        found: list[list[Source]] = [[] for _ in streams]
+        for index in {*streams}:
+            trainable = self._parts[index].trainable
+            with ReachableStream((trainable.store, trainable.stream)), trainable.lock:
+                for row in (row for row, stream in enumerate(streams) if stream == index):
+                    partition, block, view = places[row]
+                    found[row] = sources_of(trainable.reader(partition), block, view, length)
+        return found
 
     def _read_pieces(self, first: int, stop: int) -> Pieces:
-        places = self.places(first, stop)
-        partitions = np.flatnonzero(np.bincount(places.partitions)).tolist()
-        parts = []
-        for partition in partitions:
-            mine = np.flatnonzero(places.partitions == partition)
-            parts.append((mine, self.trainable.pieces_of(partition, places.blocks[mine])))
-        return join_pieces(parts, len(places.blocks))
+        places, streams = self.places(first, stop), self._of_rows(self._streams, first, stop)
+        found = []
+        for index, partition in sorted({*zip(streams.tolist(), places.partitions.tolist(), strict=True)}):
+            mine = np.flatnonzero((streams == index) & (places.partitions == partition))
+            trainable = self._parts[index].trainable
+            found.append((mine, trainable.pieces_of(partition, places.blocks[mine])))
+        return join_pieces(found, len(places.blocks))
 
 
 class RowReader:
@@ -470,7 +485,8 @@ class RowReader:
         """Whether all that is to be located next is: else it is read sample by sample."""
         self.ranks = ranks
         """Those of the steps that are read next."""
-        self._length = sequence_length
+        self.columns = sequence_length + 1
+        """Tokens of a row."""
         self._skip = skip
         self.options = options
         self._tables: dict[EraOrder, EraTable] = {}
@@ -494,13 +510,12 @@ class RowReader:
         if not ready:
             return None
         self._most_samples *= 4
-        samples = self.ranks.samples(first, ready)
+        samples, following = self.ranks.samples(first, ready), (first + ready * self.ranks.turn, ready)
         if segments is None:
             items = self.trainable.items(samples)
-            self._begin_rows(first + ready * self.ranks.turn, ready, items)
         else:
-            items = self.trainable.items_in_any_order(segments.numbers(samples))
-        return self._chunk(items, ready, self.locate(items))
+            items, following = self.trainable.items_in_any_order(segments.numbers(samples)), (0, 0)
+        return self._chunk(items, ready, self.locate(items, *following))
 
     def read_last(self, first: int, samples: int) -> Chunk | None:
         """Return the last step, this process's of a turn from sample ``first`` on, of so few; None: not there yet."""
@@ -516,24 +531,19 @@ class RowReader:
         if self._ahead is not None and samples:
             self._is_in_memory = self._ahead.reach(first, first + samples - 1)
 
-    def _begin_rows(self, first: int, steps: int, items: Items) -> None:
-        """Where samples are read one by one: have those of the steps behind these read meanwhile, if they are there."""
-        if self._ahead is None or self._is_in_memory:
-            return
-        self._ahead.reach_rows(join(order.samples_of(part) for order, part in items))
-        if ready := self.ranks.steps_in(self.trainable.ready(first, steps * self.ranks.turn)):
-            self._ahead.begin_rows(self.trainable.locate(self.ranks.samples(first, ready)))
-        self._is_in_memory = True
-
-    def locate(self, items: Items) -> LocatedRows:
+    def locate(self, items: Items, following: int = 0, steps: int = 0) -> LocatedRows:
         """Return where items are that were just counted; costs least for many at once.
+
+        Where they are read one by one, those of so many ``steps`` from sample ``following`` on are read meanwhile.
 
         Raises:
             DamagedError: a block is not what was committed.
 
         """
         if self._ahead is not None and not self._is_in_memory:
-            self._ahead.reach_rows(join(order.samples_of(part) for order, part in items))
+            self._ahead.reach_rows(samples_of(items))
+            if ready := self.ranks.steps_in(self.trainable.ready(following, steps * self.ranks.turn)) if steps else 0:
+                self._ahead.begin_rows(self.trainable.locate(self.ranks.samples(following, ready)))
         with self.trainable.lock:
             return self._located(items)
 
@@ -546,7 +556,7 @@ class RowReader:
             order: self._tables.get(order) or EraTable(order, self.trainable, checks_copies=self.checks_copies)
             for order in dict.fromkeys(order for order, _ in items)
         }
-        view_bytes = self._length * self.trainable.info.dtype.itemsize
+        view_bytes = (self.columns - 1) * self.trainable.info.dtype.itemsize
         try:
             addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
         except DamagedError:  # a repair will put another file in the place of what was looked up
@@ -576,7 +586,7 @@ class RowReader:
         return self._chunk(items, steps, self._search(items), batch_size)
 
     def _search(self, items: Items) -> LocatedRows:
-        samples = join(order.samples_of(part) for order, part in items)
+        samples = samples_of(items)
         addresses = np.zeros(len(samples.blocks), np.int64)
         kept = np.zeros(len(addresses), np.bool_) if self._skip else None
         maps: list[Rows] = []
@@ -585,8 +595,8 @@ class RowReader:
             for where, tokens, found in self.trainable.reader(partition).parts(samples.blocks[mine]):
                 into = mine[where]
                 starts = found * tokens.shape[1]
-                if tokens.shape[1] != self._length + 1:  # a view begins with the last token of the one before
-                    starts += samples.views[into] * self._length
+                if tokens.shape[1] != self.columns:  # a view begins with the last token of the one before
+                    starts += samples.views[into] * (self.columns - 1)
                 addresses[into] = addresses_of(tokens, starts)
                 maps.append(tokens)
                 if kept is not None:
@@ -594,13 +604,6 @@ class RowReader:
         return LocatedRows(addresses, maps, kept=kept)
 
     def _chunk(self, items: Items, steps: int, found: LocatedRows, batch_size: int | None = None) -> Chunk:
-        return Chunk(
-            items,
-            found.gathering(self._length + 1, self.trainable.info.dtype, self._watch),
-            steps=steps,
-            batch_size=self.ranks.batch_size if batch_size is None else batch_size,
-            trainable=self.trainable,
-            kept=found.kept,
-            crcs=found.crcs,
-            options=self.options,
-        )
+        size = self.ranks.batch_size if batch_size is None else batch_size
+        parts = [StreamSamples(self.trainable.stream, self.trainable, self.options, None, items)]
+        return Chunk(parts, found, self.columns, self._watch, steps=steps, batch_size=size)

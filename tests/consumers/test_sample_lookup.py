@@ -98,8 +98,9 @@ def test_a_chunk_keeps_every_map_that_its_rows_lie_in(
         assert any(start <= address and address + width <= stop for start, stop in spans), address
     expected = chunk.rows().tolist()
     keeping = [weakref.ref(kept) for kept in gathering._maps]
+    trainable = reader.trainable
     del reader, gathering
-    chunk.trainable.readers.clear()
+    trainable.readers.clear()
     gc.collect()
     assert all(kept() is not None for kept in keeping)
     assert chunk.rows().tolist() == expected

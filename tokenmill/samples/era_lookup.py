@@ -105,6 +105,19 @@ class EraPlaces:
         within = self._between(first, number)
         return [within + passed * (one or 0) for passed in range(1 if one is None else self._sequence.passes)]
 
+    def behind(self, sample: int) -> tuple[int, int]:
+        """Return how many blocks, in how many eras, are known behind the one before a sample, in the sample's pass."""
+        eras, (first, end) = self.eras, self._sequence.eras
+        known = eras.eras - eras.ended
+        stop = known if end is None else min(end, known)
+        if stop <= first:
+            return 0, 0
+        whole = self._between(first, stop)
+        within = sample - min(sample // whole, self._sequence.passes - 1) * whole
+        block = eras.blocks_before(first) + within // self._views
+        left = eras.blocks_before(stop) - block
+        return (left, stop - eras.find(block)) if left > 0 else (0, 0)
+
     def _between(self, first: int, stop: int) -> int:
         """Return the samples of the eras ``[first, stop)``."""
         return (self.eras.blocks_before(stop) - self.eras.blocks_before(first)) * self._views
@@ -122,7 +135,7 @@ _NOWHERE: Final = _Stretch(0, 0, Content(0, ""))
 
 
 class UsedContent:
-    """The pins of a sequence's positions in one store; safe to use from several threads.
+    """The pins of a sequence's positions in one store, and how far its eras reach; safe to use from several threads.
 
     Pins of what a run has just read are kept in memory, so a state for each batch reads no file.
     """
@@ -144,6 +157,36 @@ class UsedContent:
         self._latest = _NOWHERE
         self._agreed: Content | None = None
         """The content of the state that was compared with this store and agrees."""
+
+    def total(self) -> int | None:
+        """Return how many samples the sequence has, as of now; None until its last era is in the store.
+
+        Raises:
+            DamagedError: the files of the eras are damaged.
+
+        """
+        with self._lock:
+            found = self._places.total()
+            return self._places.total() if found is None and self._eras.refresh() else found
+
+    def used(self, sample: int) -> tuple[int, int] | None:
+        """Return how many passes came before a sample's, and when its era was closed, in milliseconds since 1970.
+
+        None where no era in the store has it; raises as `total`.
+        """
+        with self._lock:
+            self._eras.refresh()
+            place = self._places.place(sample)
+            return None if place is None else (place.passed, self._eras.era(place.era).closed)
+
+    def behind(self, sample: int) -> tuple[int, int]:
+        """Return how many blocks, in how many eras, the store has now in the pass of the sample that comes next.
+
+        Without those before it; raises as `total`.
+        """
+        with self._lock:
+            self._eras.refresh()
+            return self._places.behind(sample)
 
     def remember(self, place: EraPlace, samples: int) -> None:
         """Keep the pin of an era of ``samples`` samples that a run begins to read.

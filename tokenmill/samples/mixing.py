@@ -523,6 +523,11 @@ class Course:
         """What each stream of the schedule has given before it."""
         return self._mixer.taken
 
+    @property
+    def given(self) -> dict[str, int]:
+        """The same by the names of the streams."""
+        return dict(zip(self.schedule.names, self.taken, strict=True))
+
     def copy(self) -> "Course":
         """Return another one that stands here, and knows what is known of limits now."""
         known = self._mixer if self._limits(self.place) == self._mixer.limits else None
