@@ -7,13 +7,11 @@ one.
 """
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from enum import Enum
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 LONG_SECONDS: Final = 0.001
 """Of a step, from which on a thread is worth it: to hand something over takes up to a hundredth of it."""
@@ -29,13 +27,6 @@ class _Last(Enum):
 _Found: TypeAlias = Iterable[Made] | _Last | None
 
 
-class _Answer(NamedTuple):
-    """What a thread made, or met."""
-
-    found: Any
-    error: BaseException | None
-
-
 class Beside(Generic[Copied, Made]):
     """Makes batches out of copies, in the loop's own thread, or one copy ahead of it in another.
 
@@ -47,10 +38,9 @@ class Beside(Generic[Copied, Made]):
         self._in_thread = in_thread
         self._process = -1
         """In which the thread runs: one that was forked from it has none."""
-        self._tasks: SimpleQueue[Callable[[], _Found[Made]] | None] = SimpleQueue()
-        self._answers: SimpleQueue[_Answer] = SimpleQueue()
-        self._is_begun = False
-        """Whether the thread makes something that was not taken yet."""
+        self._pool: ThreadPoolExecutor | None = None
+        self._begun: Future[_Found[Made]] | None = None
+        """What the thread makes, or has made, and was not taken yet."""
 
     def batches(
         self,
@@ -74,28 +64,22 @@ class Beside(Generic[Copied, Made]):
 
     def settle(self) -> None:
         """Wait for what the thread makes, and forget it: nothing is copied when this returns."""
-        if self._is_begun:
-            self._is_begun = False
-            if self._process == os.getpid():
-                self._answers.get()
+        begun, self._begun = self._begun, None
+        if begun is not None and self._process == os.getpid():
+            wait([begun])
 
     def end(self) -> None:
         """Let the thread end."""
         self.settle()
-        self._tasks.put(None)
+        if self._pool is not None and self._process == os.getpid():
+            self._pool.shutdown(wait=False)
         self._process = -1
 
     def _taken(self, make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied | None]) -> _Found[Made]:
         """Return what is made of the next copy, by the thread or here."""
-        if self._is_begun:
-            self._is_begun = False
-            answer = self._answers.get()
-            if answer.error is not None:
-                raise answer.error
-            if answer.found is not None:
-                found: _Found[Made] = answer.found
-                return found
-        return _next(make, copies)
+        begun, self._begun = self._begun, None
+        found = None if begun is None else begun.result()
+        return _next(make, copies) if found is None else found
 
     def _next_whole(self, make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied | None]) -> _Found[Made]:
         """Return what is made of the next copy: all of it was made, if it may be made here."""
@@ -103,27 +87,10 @@ class Beside(Generic[Copied, Made]):
         return found if not self._in_thread or found is None or isinstance(found, _Last) else list(found)
 
     def _begin(self, task: Callable[[], _Found[Made]]) -> None:
-        """Have the thread do something; queues cost a fifth of what futures do."""
-        if self._process != os.getpid():
-            self._process, self._tasks, self._answers = os.getpid(), SimpleQueue(), SimpleQueue()
-            weakref.finalize(self, self._tasks.put, None)
-            Thread(target=_work, args=(self._tasks, self._answers), name="copies", daemon=True).start()
-        self._is_begun = True
-        self._tasks.put(task)
-
-
-def _work(tasks: "SimpleQueue[Callable[[], Any] | None]", answers: "SimpleQueue[_Answer]") -> None:
-    """Do what is asked for, one after the other, until None is; nothing is kept of it."""
-    while (task := tasks.get()) is not None:
-        answers.put(_answer(task))
-        del task
-
-
-def _answer(task: Callable[[], Any]) -> _Answer:
-    try:
-        return _Answer(task(), None)
-    except BaseException as error:  # noqa: BLE001 - the loop's thread raises it
-        return _Answer(None, error)
+        """Have the thread do something; it ends with this object."""
+        if self._pool is None or self._process != os.getpid():
+            self._process, self._pool = os.getpid(), ThreadPoolExecutor(1, "copies")
+        self._begun = self._pool.submit(task)
 
 
 def _next(make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied | None]) -> _Found[Made]:

@@ -456,7 +456,7 @@ def test_a_with_block_ends_threads_and_lets_files_go(
         loop._most_samples = 2  # a step a look
         first, second = islice(loop, 2)
         names = {thread.name for thread in threading.enumerate() if thread not in others}
-        assert names == {"copies", "read-ahead"}
+        assert names == {"copies_0", "read-ahead"}
     deadline = time.monotonic() + 20
     while set(threading.enumerate()) - others and time.monotonic() < deadline:
         time.sleep(0.01)
