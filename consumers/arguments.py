@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ _OF_LOADERS: Final = (
 )
 
 Given = ParamSpec("Given")
+Read = TypeVar("Read")
 _LAUNCHERS: Final = (
     ("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -67,6 +68,121 @@ _BOTH: Final = "give both (rank=0, world_size=1: all samples here), or neither"
 log = logging.getLogger(__name__)
 
 
+class Kind(Generic[Read]):
+    """What an argument may be; called with its name and value, it returns what that means, or raises InputError."""
+
+    def __init__(self, read: Callable[[Any], Read | None], advice: str) -> None:
+        """Refuse all of which ``read`` makes None, with the advice what to give."""
+        self._read = read
+        self._advice = advice
+
+    def __call__(self, name: str, value: Any) -> Read:
+        """Return what the value means; raises InputError where it cannot be."""
+        found = self._read(value)
+        if found is None:
+            raise InputError(f"{name} is {shown(value)}: give {self._advice}")
+        return found
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message repeats it: as code, and not longer than a message may be."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python prints
+        return f"a number of {value.bit_length()} bits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # the latter two of tensors that hold none, or are on a device
+        return None
+
+
+def _number(value: Any, most: float) -> float | None:
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= most else None
+
+
+def _seed(value: Any) -> int | None:
+    """Return a seed as an int64; one without a sign, as torch has them, is the one of the same bits."""
+    number = _int(value)
+    if number is None or not _INT64[0] <= number < 1 << 64:
+        return None
+    return number if number in _INT64 else number - (1 << 64)
+
+
+def _eras(value: Any) -> tuple[int, int | None] | None:
+    """Return the first era and the one after the last; None in a tuple means all."""
+    if value is None:
+        return 0, None
+    is_range = isinstance(value, range) and value.step == 1 and 0 <= value.start < value.stop <= _INT64[-1]
+    return (value.start, value.stop) if is_range else None
+
+
+def _row(value: Any) -> npt.NDArray[np.int64] | None:
+    try:
+        given = np.asarray(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # rows of several lengths; a tensor on a device
+        return None
+    fits = given.dtype.kind == "i" or (given.dtype.kind == "u" and int(given.max(initial=0)) in _INT64)
+    if given.ndim != 1 or (given.size and not fits) or isinstance(value, str | bytes | Mapping):
+        return None
+    return given.astype(np.int64)
+
+
+def _slice(value: slice) -> slice | None:
+    given = (value.start, value.stop, value.step)
+    parts = [None if part is None else _int(part) for part in given]
+    fits = all((part is None) == (one is None) for part, one in zip(parts, given, strict=True)) and parts[2] != 0
+    return slice(*parts) if fits else None
+
+
+def _pair(value: Any) -> tuple[int, int] | None:
+    match [_int(one) for one in value] if isinstance(value, tuple | list) else []:
+        case [int(first), int(second)]:
+            return first, second
+    return None
+
+
+def _place(value: Any) -> tuple[int, int] | int | None:
+    found = _pair(value)
+    return _int(value) if found is None else found
+
+
+flag: Final = Kind(lambda value: bool(value) if isinstance(value, bool | np.bool_) else None, "True or False")
+stream_name: Final = Kind(
+    lambda value: value if isinstance(value, str) else None, "the stream's name, such as 'raw-text.train'"
+)
+seed_of: Final = Kind(_seed, "a whole number of 64 bits, -2**63 to 2**64 - 1, such as 1")
+eras_of: Final = Kind(_eras, "a range of one era or more, such as range(0, 8), or None for all")
+loss_weight_of: Final = Kind(lambda value: _number(value, _LARGEST_WEIGHT), "a number, 0 or more, such as 0.5")
+seconds: Final = Kind(
+    lambda value: _number(value, _LONGEST_SECONDS),
+    f"a finite number of seconds, 0 or more and {_LONGEST_SECONDS:.0f} at most, such as 30.0",
+)
+options_of: Final = Kind(
+    lambda value: dict(value) if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) else None,
+    "options by name, such as {'store': 'store', 'stream': 's'}",
+)
+function_of: Final = Kind(
+    lambda value: value if callable(value) else None, "a function of no argument that says True or False, or None"
+)
+row_of: Final = Kind(_row, "a row of whole numbers, such as [0, 7]")
+index_of: Final = Kind(_int, "the number of a sample, such as 0 or -1")
+slice_of: Final = Kind(_slice, "a slice of whole numbers, such as [0:8]")
+place_of: Final = Kind[tuple[int, int] | int](
+    _place, "a partition and a token, as in windows[0, 7], or a window's number"
+)
+port_of: Final = Kind(
+    lambda value: number if (number := _int(value)) in _PORTS else None,
+    "a whole number from 0 (any that is free) to 65535",
+)
+
+
 def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) -> int:
     """Return a whole number from ``least`` to ``most``, as an int, also where it is one of numpy's.
 
@@ -75,18 +191,44 @@ def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) 
 
     """
     number = _int(value)
-    if number is None or number < least:
-        raise InputError(
-            f"{name} is {shown(value)}: give a whole number of {unit}, {least} or more, such as {max(least, 4)}"
-        )
-    if number > most:
-        raise InputError(f"{name} is {shown(value)}: give a whole number of {unit}, {most} at most")
+    if number is None or not least <= number <= most:
+        above = number is not None and number > most
+        bound = f"{most} at most" if above else f"{least} or more, such as {max(least, 4)}"
+        raise InputError(f"{name} is {shown(value)}: give a whole number of {unit}, {bound}")
     return number
+
+
+def numbers_in(indices: Any, count: int, things: str) -> npt.NDArray[np.int64]:
+    """Return the numbers of some of so many things, from the end where they are negative, as those from 0 on.
+
+    Raises:
+        InputError: they are no row of whole numbers.
+        IndexError: there is nothing of that number.
+
+    """
+    wanted = row_of("indices", indices)
+    if len(wanted) and not (-count <= wanted.min() and wanted.max() < count):
+        raise IndexError(f"there are {count} {things}; one of {shown(wanted.tolist())} was asked for")
+    return wanted % max(count, 1)
 
 
 def prefetch_of(value: Any) -> int:
     """Return how many batches to send ahead; raises InputError where it is no such number."""
     return whole("prefetch", value, 0, "batches", _MOST_PREFETCHED)
+
+
+def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Return one of the choices; raises InputError for anything else."""
+    if not (isinstance(value, str) and value in choices):
+        raise InputError(f"{name} is {shown(value)}: give {' or '.join(map(repr, choices))}")
+    return value
+
+
+def instance_of(name: str, value: Any, kind: type[Any], called: str | None = None) -> Any:
+    """Return what is of a class, which people call otherwise perhaps; raises InputError for anything else."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is {shown(value)}: give a {called or kind.__name__}")
+    return value
 
 
 def sequence_of(
@@ -99,12 +241,12 @@ def sequence_of(
 
     """
     return SequenceId(
-        stream=stream_of(stream),
+        stream=stream_name("stream", stream),
         fingerprint="",
         sequence_length=whole("sequence_length", sequence_length, 1, "tokens"),
-        seed=seed_of(seed),
+        seed=seed_of("seed", seed),
         shuffle=flag("shuffle", shuffle),
-        eras=eras_of(eras),
+        eras=eras_of("eras", eras),
         passes=whole("passes", passes, 1, "passes"),
         in_order=flag("in_order", in_order),
     )
@@ -163,39 +305,12 @@ def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
     )
 
 
-def options_of(name: str, value: Any) -> dict[str, Any]:
-    """Return options by name; raises InputError for anything else."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InputError(f"{name} is {shown(value)}: give options by name, such as {{'store': 'store', 'stream': 's'}}")
-    return dict(value)
-
-
 def behind_end(sample: int, stream: str, total: int) -> InputError:
     """Return what to say of a state that is behind the end of a sequence."""
     return InputError(
         f"the state stands at sample {sample}, but these eras of {stream} have {total} in all passes: name the eras "
         "that it was saved with, or more; or skip fewer steps"
     )
-
-
-def seed_of(value: Any) -> int:
-    """Return a seed as an int64; one without a sign, as torch has them, is the one of the same bits.
-
-    Raises:
-        InputError: it has more than 64 bits, or is no whole number.
-
-    """
-    number = _int(value)
-    if number is None or not _INT64[0] <= number < 1 << 64:
-        raise InputError(f"seed is {shown(value)}: give a whole number of 64 bits, -2**63 to 2**64 - 1, such as 1")
-    return number if number in _INT64 else number - (1 << 64)
-
-
-def flag(name: str, value: Any) -> bool:
-    """Return a truth value; raises InputError for all that is none, whatever Python would make of it."""
-    if not isinstance(value, bool | np.bool_):
-        raise InputError(f"{name} is {shown(value)}: give True or False")
-    return bool(value)
 
 
 def mask_loss_of(mask_loss: Any, widen: Any) -> bool:
@@ -215,66 +330,10 @@ def named_of(as_dict: Any, *, widen: bool, in_order: bool) -> bool:
     return named
 
 
-def loss_weight_of(value: Any) -> float:
-    """Return what a loss counts; raises InputError where it is no number, 0 or more."""
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= _LARGEST_WEIGHT:
-        raise InputError(f"loss_weight is {shown(value)}: give a number, 0 or more, such as 0.5")
-    return float(value)
-
-
-def seconds(name: str, value: Any) -> float:
-    """Return a finite time, 0 or more; raises InputError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise InputError(f"{name} is {shown(value)}: give a number of seconds, such as 30.0")
-    if not 0 <= value <= _LONGEST_SECONDS:
-        raise InputError(
-            f"{name} is {shown(value)}: give a finite number of seconds, 0 or more and {_LONGEST_SECONDS:.0f} at most"
-        )
-    return float(value)
-
-
 def timeout_of(value: Any) -> float | None:
     """Return a timeout in seconds; None means for ever, and so does an infinite one."""
     endless = isinstance(value, float | np.floating) and value == math.inf
     return None if value is None or endless else seconds("timeout", value)
-
-
-def stream_of(value: Any) -> str:
-    """Return the name of a stream; raises InputError where it is no text."""
-    if not isinstance(value, str):
-        raise InputError(f"stream is {shown(value)}: give the stream's name, such as 'raw-text.train'")
-    return value
-
-
-def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """Return one of the choices; raises InputError for anything else."""
-    if not (isinstance(value, str) and value in choices):
-        raise InputError(f"{name} is {shown(value)}: give {' or '.join(map(repr, choices))}")
-    return value
-
-
-def eras_of(value: Any) -> tuple[int, int | None]:
-    """Return the first era and the one after the last; None means all.
-
-    Raises:
-        InputError: it is no range of one era or more, in steps of 1.
-
-    """
-    if value is None:
-        return 0, None
-    if not isinstance(value, range) or value.step != 1 or not 0 <= value.start < value.stop <= _INT64[-1]:
-        raise InputError(
-            f"eras is {shown(value)}: give a range of one era or more, such as range(0, 8), or None for all"
-        )
-    return value.start, value.stop
-
-
-def callable_of(name: str, value: Any) -> Callable[[], bool] | None:
-    """Return a function of no argument, or None; raises InputError for what cannot be called."""
-    if value is not None and not callable(value):
-        raise InputError(f"{name} is {shown(value)}: give a function of no argument that says True or False, or None")
-    return value  # type: ignore[no-any-return]
 
 
 def state_of(value: Any, keys: set[str], taken: str) -> Mapping[str, Any]:
@@ -282,59 +341,6 @@ def state_of(value: Any, keys: set[str], taken: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not keys <= {*value}:
         raise InputError(f"what was given as state is no state of this, but {shown(value)}: give {taken}")
     return value
-
-
-def places_in_row(name: str, value: Any) -> npt.NDArray[np.int64]:
-    """Return whole numbers as one row of int64.
-
-    Raises:
-        InputError: they are something else, such as 0.5, True or rows of rows.
-
-    """
-    try:
-        given = np.asarray(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # rows of several lengths; a tensor on a device
-        given = np.empty((0, 0))
-    fits = given.dtype.kind == "i" or (given.dtype.kind == "u" and int(given.max(initial=0)) in _INT64)
-    if given.ndim != 1 or (given.size and not fits) or isinstance(value, str | bytes | Mapping):
-        raise InputError(f"{name} is {shown(value)}: give a row of whole numbers, such as [0, 7]")
-    return given.astype(np.int64)
-
-
-def index_of(value: Any) -> int:
-    """Return the number of a sample; raises InputError where it is no whole number."""
-    number = _int(value)
-    if number is None:
-        raise InputError(f"the index is {shown(value)}: give the number of a sample, such as 0 or -1")
-    return number
-
-
-def slice_of(value: slice) -> slice:
-    """Return a slice of whole numbers; raises InputError where it is another one."""
-    parts = [None if part is None else _int(part) for part in (value.start, value.stop, value.step)]
-    told = [part is None for part in (value.start, value.stop, value.step)]
-    if [part is None for part in parts] != told or parts[2] == 0:
-        raise InputError(f"the index is {shown(value)}: give a slice of whole numbers, such as [0:8]")
-    return slice(*parts)
-
-
-def place_of(value: Any) -> tuple[int, int] | int:
-    """Return a partition and a token of it, or a number; raises InputError where it is something else."""
-    found = _pair(value)
-    number = _int(value) if found is None else None
-    if found is None and number is None:
-        raise InputError(
-            f"the place is {shown(value)}: give a partition and a token, as in windows[0, 7], or a window's number"
-        )
-    return found or number or 0
-
-
-def port_of(value: Any) -> int:
-    """Return a port of TCP; 0 lets the system choose. Raises InputError for anything else."""
-    number = _int(value)
-    if number is None or number not in _PORTS:
-        raise InputError(f"port is {shown(value)}: give a whole number from 0 (any that is free) to 65535")
-    return number
 
 
 def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
@@ -355,39 +361,6 @@ def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
             raise InputError(f"the label {name} is {shown(value)}: give text or a whole number, such as '0'")
         found[name] = str(value) if number is None else str(number)
     return found
-
-
-def instance_of(name: str, value: Any, kind: type[Any], called: str | None = None) -> Any:
-    """Return what is of a class, which people call otherwise perhaps; raises InputError for anything else."""
-    if not isinstance(value, kind):
-        raise InputError(f"{name} is {shown(value)}: give a {called or kind.__name__}")
-    return value
-
-
-def shown(value: Any) -> str:
-    """Return a value as a message repeats it: as code, and not longer than a message may be."""
-    try:
-        text = repr(value)
-    except ValueError:  # an int of more digits than Python prints
-        return f"a number of {value.bit_length()} bits"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _int(value: Any) -> int | None:
-    if isinstance(value, bool | np.bool_):
-        return None
-    try:
-        return operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # the latter two of tensors that hold none, or are on a device
-        return None
-
-
-def _pair(value: Any) -> tuple[int, int] | None:
-    numbers = [_int(one) for one in value] if isinstance(value, tuple | list) else []
-    match numbers:
-        case [int(first), int(second)]:
-            return first, second
-    return None
 
 
 def naming_unknown(init: Callable[Concatenate[Any, Given], None]) -> Callable[Concatenate[Any, Given], None]:

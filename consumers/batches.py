@@ -114,7 +114,7 @@ class Batches(StepLoop):
 
         """
         self._store = store_directory(store)
-        self._info = info = read_stream(self._store, arguments.stream_of(stream))
+        self._info = info = read_stream(self._store, arguments.stream_name("stream", stream))
         self._tokenizer = StoredTokenizer(self._store, info)
         lengths = info.block_tokens - 1 if sequence_length is None else sequence_length
         phases = Phases(batch_size, lengths, rank, world_size, worker)
@@ -130,9 +130,9 @@ class Batches(StepLoop):
         check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
         named = arguments.named_of(as_dict, widen=widen, in_order=asked.in_order)
         finish = partial(Batch._as_inputs, masks=masks, apart=sends) if named else Batch._masked if masks else None
-        rows = RowOptions(sends, arguments.loss_weight_of(loss_weight))
+        rows = RowOptions(sends, arguments.loss_weight_of("loss_weight", loss_weight))
         store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
-        stop = arguments.callable_of("stop", stop)
+        stop = None if stop is None else arguments.function_of("stop", stop)
         target = device_of(device)
         reachable = ReachableStream((self._store, stream))
         length = asked.sequence_length
@@ -227,11 +227,11 @@ class Batches(StepLoop):
         return state | {"content": self.state_dict()["content"]}
 
     def _leg(self) -> Leg:
-        end = self._trainable.total if self._keeps_last else lambda: None  # not self, which batches would keep
+        end = self._trainable.places.total if self._keeps_last else lambda: None  # not self, which batches would keep
         return Leg(self._position, self._trainable.content, end, self._told_lengths())
 
     def _end(self) -> int | None:
-        return self._trainable.total() if self._keeps_last else None
+        return self._trainable.places.total() if self._keeps_last else None
 
     def _release(self) -> None:
         self._reader._ahead, self._reader._tables = None, {}
@@ -258,7 +258,7 @@ class Batches(StepLoop):
 
     def _is_end(self, begin: Position, sample: int, ranks: Ranks) -> bool:
         """Whether no step of this process comes after ``sample``."""
-        total = self._trainable.total()
+        total = self._trainable.places.total()
         if total is None:
             return False
         ahead = ranks.turn - ranks.global_batch  # a worker's turn may begin so far behind

@@ -77,8 +77,8 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
         self._store = store_directory(store)
         self._check = arguments.flag("check", check)
         self._with_documents = arguments.flag("documents", documents)
-        arguments.eras_of(eras)
-        self._info = read_stream(self._store, arguments.stream_of(stream))
+        arguments.eras_of("eras", eras)
+        self._info = read_stream(self._store, arguments.stream_name("stream", stream))
         self._tokenizer = StoredTokenizer(self._store, self._info)
         self._reachable = ReachableStream((self._store, stream))
         length = self._info.block_tokens - 1 if sequence_length is None else sequence_length
@@ -100,7 +100,7 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
         return self._eras
 
     def __getitem__(self, index: SupportsIndex) -> Sample:
-        return self.__getitems__([arguments.index_of(index)])[0]
+        return self.__getitems__([arguments.index_of("the index", index)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Return several samples, which is cheaper than one by one.
@@ -132,11 +132,9 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
         return documents_of(chunk.pieces(0), chunk.samples().views, self._length, torch.device("cpu"), sources=sources)
 
     def _chunk(self, indices: Sequence[int]) -> Chunk:
-        wanted = arguments.places_in_row("indices", indices)
-        if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
-            raise IndexError(f"there are {len(self)} samples; one of {wanted.tolist()} was asked for")
+        wanted = arguments.numbers_in(indices, len(self), "samples")
         with self._reachable:
-            return self._reader().find([(self._order, wanted % max(len(self), 1))], batch_size=len(wanted))
+            return self._reader().find([(self._order, wanted)], batch_size=len(wanted))
 
     def _reader(self) -> RowReader:
         if self._rows is None:

@@ -178,10 +178,10 @@ class Documents(HasTokenizer):
         """
         self._store = store_directory(store)
         self._check = arguments.flag("check", check)
-        arguments.eras_of(eras)
+        arguments.eras_of("eras", eras)
         named = Labels.of(label_field, label_names)
         drops = arguments.choice("on_missing_label", on_missing_label, ("refuse", "drop")) == "drop"
-        self._info = read_stream(self._store, arguments.stream_of(stream))
+        self._info = read_stream(self._store, arguments.stream_name("stream", stream))
         self._tokenizer = StoredTokenizer(self._store, self._info)
         self._reachable = ReachableStream((self._store, stream))
         self._readers: dict[int, PartitionReader] = {}
@@ -244,8 +244,8 @@ class Documents(HasTokenizer):
     def __getitem__(self, index: SupportsIndex | slice) -> StoredDocument | list[StoredDocument]:
         """Return a document, or those of a slice; raises as `take`."""
         if isinstance(index, slice):
-            return self.take(range(len(self))[arguments.slice_of(index)])
-        return self.take([arguments.index_of(index)])[0]
+            return self.take(range(len(self))[arguments.slice_of("the index", index)])
+        return self.take([arguments.index_of("the index", index)])[0]
 
     def __iter__(self) -> Iterator[StoredDocument]:
         """Yield all documents, read some hundred at a time; raises as `take`."""
@@ -338,12 +338,7 @@ class Documents(HasTokenizer):
 
     def _numbers_of(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> Numbers:
         """Return the numbers of documents, 0 or more; raises as `take`."""
-        wanted = arguments.places_in_row("indices", indices)
-        if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
-            raise IndexError(
-                f"there are {len(self)} documents; one of {arguments.shown(wanted.tolist())} was asked for"
-            )
-        return wanted % max(len(self), 1)
+        return arguments.numbers_in(indices, len(self), "documents")
 
     def _stretches(self, documents: Numbers, most: int | None = None) -> Iterator[tuple[int, int, Tokens]]:
         """Yield the tokens of documents in pieces, where they are in the files: read-only views.

@@ -15,7 +15,6 @@ import xxhash
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import InputError
 from tokenmill.samples import (
-    Course,
     Point,
     Position,
     Ranks,
@@ -342,20 +341,15 @@ class MixtureLeg:
         at = position.step if whole_steps else position.sample
         schedule = self.place.course.schedule.before(at)
         if not whole_steps:
-            course = _course_at(schedule, at)
+            course = schedule.course_at(at)
             return MixturePlace(course, course.given)
         samples = dict.fromkeys(schedule.names, 0)
         parts = [part for part in position.ranges if part.first_step < at]
         for part, stop in zip(parts, [*(part.first_step for part in parts[1:]), at], strict=True):
-            begun, ended = (_course_at(schedule.before(edge), edge).given for edge in (part.first_step, stop))
+            begun, ended = (schedule.before(edge).course_at(edge).given for edge in (part.first_step, stop))
             for name, taken in ended.items():
                 samples[name] += (taken - begun.get(name, 0)) * part.global_batch
-        return MixturePlace(_course_at(schedule, at), samples)
-
-
-def _course_at(schedule: Schedule, place: int) -> Course:
-    known, taken = schedule.base(place)
-    return Course(schedule, known, taken).go_to(place)
+        return MixturePlace(schedule.course_at(at), samples)
 
 
 def beginning_of(streams: Mapping[str, Batches], global_batch: int) -> Position:

@@ -77,7 +77,7 @@ def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistr
 
     """
     pages = {"/metrics": metrics_of(arguments.instance_of("registry", registry, CollectorRegistry))}
-    wanted = arguments.port_of(port)
+    wanted = arguments.port_of("port", port)
     try:
         server = PageServer(arguments.instance_of("host", host, str), wanted, pages)
     except (OSError, UnicodeError) as error:  # the latter of names that cannot be asked for

@@ -47,7 +47,7 @@ class DocumentSampler(ABC):
         """What is sampled."""
         self.in_pass = len(documents)
         """How many documents a pass has."""
-        self._seed = arguments.seed_of(seed)
+        self._seed = arguments.seed_of("seed", seed)
         self._passes = arguments.whole("passes", passes, 1, "passes")
         self._data_rank = None if rank is world_size is None else DataRank.of(rank, world_size)
         self._ranks = arguments.ranks_of(1, *(self._data_rank or DataRank(0, 1))[:2], (0, 1))

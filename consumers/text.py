@@ -26,7 +26,7 @@ class StoredTokenizer:
     def decode(self, tokens: Any) -> str:
         """Return the text of a row of ids; raises as `HasTokenizer.decode`."""
         given = tokens.cpu() if hasattr(tokens, "cpu") else tokens  # numpy takes no tensor of another device
-        ids = [number for number in arguments.places_in_row("tokens", given).tolist() if number >= 0]
+        ids = [number for number in arguments.row_of("tokens", given).tolist() if number >= 0]
         size = self._info.values.get("genesis", {}).get("recipe", {}).get("vocabulary_size")
         if size is not None and max(ids, default=0) >= size:
             raise InputError(f"tokens hold the id {max(ids)}: give ids of {self._info.name}, from 0 to {size - 1}")

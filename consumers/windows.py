@@ -46,7 +46,7 @@ class Windows(HasTokenizer):
 
         """
         self._store = store_directory(store)
-        self._stream, checks = arguments.stream_of(stream), arguments.flag("check", check)
+        self._stream, checks = arguments.stream_name("stream", stream), arguments.flag("check", check)
         info = read_stream(self._store, self._stream)
         self._tokenizer = StoredTokenizer(self._store, info)
         self.length = arguments.whole("length", info.block_tokens - 1 if length is None else length, 1, "tokens")
@@ -111,7 +111,7 @@ class Windows(HasTokenizer):
 
         """
         reader = self._reader(partition)
-        starts = arguments.places_in_row("indices", indices)
+        starts = arguments.row_of("indices", indices)
         allowed = self.indices(partition)
         if len(starts) and not (allowed.start <= starts.min() and starts.max() < allowed.stop):
             raise InputError(
@@ -155,7 +155,7 @@ class Windows(HasTokenizer):
             ImportError, InputError, DamagedError: as in `at`.
 
         """
-        asked = arguments.place_of(place)
+        asked = arguments.place_of("the place", place)
         if isinstance(asked, int):
             return self.__getitems__([asked])[0]
         found = self.at(asked[0], [asked[1]])
@@ -167,11 +167,7 @@ class Windows(HasTokenizer):
 
     def __getitems__(self, indices: Sequence[int]) -> "list[XY]":
         """Return several windows by their numbers, as torch's loaders ask for a batch; raises as ``windows[i]``."""
-        wanted = arguments.places_in_row("indices", indices)
-        count = len(self)
-        if len(wanted) and not (-count <= wanted.min() and wanted.max() < count):
-            raise IndexError(f"there are {count} windows; one of {arguments.shown(wanted.tolist())} was asked for")
-        wanted %= max(count, 1)
+        wanted = arguments.numbers_in(indices, len(self), "windows")
         found: list[XY] = [None] * len(wanted)  # type: ignore[list-item]
         first = 0
         for partition in self._readers:

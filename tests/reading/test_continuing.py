@@ -14,7 +14,7 @@ from tests.strategies import feed_sizes, record_lists, sources
 from tokenmill.errors import DifferenceError, FingerprintError
 from tokenmill.reading import acceptance
 from tokenmill.reading.acceptance import Acceptor
-from tokenmill.reading.continuing import Run, resume_point, runs
+from tokenmill.reading.continuing import NewAcceptor, Run, RunFinder, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.wire.chain import Cursor, genesis_hash, roll
@@ -22,6 +22,14 @@ from tokenmill.wire.message import Message, decode_message, encode_header
 
 LENGTH = 10
 TRUE = make_history(LENGTH)
+
+
+def runs(messages: Sequence[Message], new_acceptor: NewAcceptor, *, whole: bool) -> list[Run]:
+    """Return the contiguous runs among messages."""
+    finder = RunFinder(new_acceptor, whole=whole)
+    for message in messages:
+        finder.add(message)
+    return finder.runs()
 
 
 def _runs(messages: Sequence[Message], recipe: Recipe, *, whole: bool) -> list[Run]:

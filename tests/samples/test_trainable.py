@@ -32,14 +32,14 @@ def open_samples(store: Store, **options: Any) -> TrainableSamples:
 def test_the_whole_is_known_when_its_last_era_is(tmp_path: Path) -> None:
     """The named one, or the end marker."""
     store = era_store(tmp_path, OPEN_ERAS[:3])
-    assert open_samples(store).total() is None
-    assert open_samples(store, eras=(0, 4)).total() is None
-    assert open_samples(store, eras=(1, 3), passes=3).total() == 3 * 11
-    assert open_samples(store, eras=(0, 3), sequence_length=2).total() == 2 * 16
+    assert open_samples(store).places.total() is None
+    assert open_samples(store, eras=(0, 4)).places.total() is None
+    assert open_samples(store, eras=(1, 3), passes=3).places.total() == 3 * 11
+    assert open_samples(store, eras=(0, 3), sequence_length=2).places.total() == 2 * 16
     grow(store, ERAS)
-    assert open_samples(store).total() == 40
-    assert open_samples(store, eras=(2, 99)).total() == 31
-    assert open_samples(store, eras=(8, 99)).total() == 0
+    assert open_samples(store).places.total() == 40
+    assert open_samples(store, eras=(2, 99)).places.total() == 31
+    assert open_samples(store, eras=(8, 99)).places.total() == 0
 
 
 def test_samples_can_be_found_anywhere(tmp_path: Path) -> None:

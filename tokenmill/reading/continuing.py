@@ -10,7 +10,7 @@ halt.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -173,14 +173,6 @@ def _further(one: ResumePoint | None, other: ResumePoint | None) -> ResumePoint 
 
 def _new_run(acceptor: Acceptor) -> _OpenRun:
     return _OpenRun(acceptor.next_block, acceptor.chain, acceptor)
-
-
-def runs(messages: Iterable[Message], new_acceptor: NewAcceptor, *, whole: bool) -> list[Run]:
-    """Return the contiguous runs among ``messages``; see `RunFinder`."""
-    finder = RunFinder(new_acceptor, whole=whole)
-    for message in messages:
-        finder.add(message)
-    return finder.runs()
 
 
 def resume_point(message: Message) -> ResumePoint:

@@ -43,22 +43,11 @@ class DocumentPieces(NamedTuple):
 class DocumentIndex:
     """The documents in ranges of blocks, by partition and the place of their first token."""
 
-    def __init__(self, block_tokens: int, parts: Sequence["_Part"]) -> None:
-        """Join the documents of partitions, which are in order."""
+    def __init__(self, block_tokens: int, documents: "_Documents", bounds: Numbers) -> None:
+        """Take the documents of all partitions, and the number of each partition's first, and of all."""
         self._block_tokens = block_tokens
-        counts = [len(part.places) for part in parts]
-        self._bounds = np.cumsum([0, *counts])
-        """Number of each partition's first document, and how many there are."""
-        self._places = _join([part.places for part in parts], np.int64)
-        self.lengths: Lengths = _join([part.lengths for part in parts], np.int32)
-        """Tokens of each document."""
-        shifted = [part.owners + first for part, first in zip(parts, self._bounds.tolist(), strict=False)]
-        self._owners = _join(shifted, np.int64)
-        """Of each piece of a document of several, that document's number; ascending."""
-        self._owned_places = _join([part.owned_places for part in parts], np.int64)
-        self._owned_lengths = _join([part.owned_lengths for part in parts], np.int32)
-        self.unfinished = sum(part.unfinished for part in parts)
-        """Documents that begin in the ranges, and are not listed because it is not known that their ends are there."""
+        self._all = documents
+        self._bounds = bounds
 
     @classmethod
     def of_ranges(
@@ -84,29 +73,37 @@ class DocumentIndex:
 
         """
         packing, recipe = packing_in(info), _recipe_in(info)
-        age = packing.max_age_offsets if isinstance(packing, Fit) else None
         repeated = len(recipe.get("begin_of_document", ())) if isinstance(packing, Rows) else 0
         end = recipe.get("end_of_document", ()) if recipe.get("packing") not in SEPARATE else ()
         last = end if isinstance(end, int) else next(reversed(end), None)
         parts = []
         for reader, first, stop in ranges:
-            found = _PartitionDocuments(info.block_tokens, age, repeated)
+            found = _PartitionDocuments(info.block_tokens, most_age(info), repeated)
             for start in range(first, stop, _BLOCKS_AT_ONCE):
                 numbers = np.arange(start, min(start + _BLOCKS_AT_ONCE, stop))
                 found.add(numbers, reader.pieces_of(numbers))
             if ended:
                 found.end(partial(_end_with, reader, last))
-            parts.append(found.part())
-        return cls(info.block_tokens, parts)
+            parts.append(found.documents())
+        return cls(info.block_tokens, _joined(parts), np.cumsum([0, *(len(part.places) for part in parts)]))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._all.places)
+
+    @property
+    def lengths(self) -> Lengths:
+        """Tokens of each document."""
+        return self._all.lengths
+
+    @property
+    def unfinished(self) -> int:
+        """Documents that begin in the ranges, and are not listed because it is not known that their ends are there."""
+        return self._all.unfinished
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the index takes."""
-        arrays = (self._places, self.lengths, self._owners, self._owned_places, self._owned_lengths)
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in self._all[:-1])
 
     def partitions_of(self, documents: Numbers) -> Numbers:
         """Return the partition of each of these documents."""
@@ -118,27 +115,27 @@ class DocumentIndex:
 
     def first_pieces(self, documents: Numbers) -> tuple[Numbers, Numbers]:
         """Return the block of each document's first token, and its index there."""
-        blocks, starts = np.divmod(self._places[documents], self._block_tokens)
+        blocks, starts = np.divmod(self._all.places[documents], self._block_tokens)
         return blocks, starts
 
     def last_blocks(self, documents: Numbers) -> Numbers:
         """Return for each document the highest number of a block that has a piece of it."""
-        blocks = self._places // self._block_tokens
-        np.maximum.at(blocks, self._owners, self._owned_places // self._block_tokens)
+        blocks = self._all.places // self._block_tokens
+        np.maximum.at(blocks, self._all.owners, self._all.owned_places // self._block_tokens)
         found: Numbers = blocks[documents]
         return found
 
     def pieces_of(self, documents: Numbers) -> DocumentPieces:
         """Return where the tokens of these documents are."""
-        first, stop = (np.searchsorted(self._owners, documents, side=side) for side in ("left", "right"))
+        first, stop = (np.searchsorted(self._all.owners, documents, side=side) for side in ("left", "right"))
         counts = np.maximum(stop - first, 1)
         slots = np.repeat(np.arange(len(documents)), counts)
         firsts = np.cumsum(counts) - counts
         within = np.arange(len(slots)) - firsts[slots]
-        places, lengths = self._places[documents][slots], self.lengths[documents].astype(np.int64)[slots]
+        places, lengths = self._all.places[documents][slots], self.lengths[documents].astype(np.int64)[slots]
         several = (stop > first)[slots]
         owned = (first[slots] + within)[several]
-        places[several], lengths[several] = self._owned_places[owned], self._owned_lengths[owned]
+        places[several], lengths[several] = self._all.owned_places[owned], self._all.owned_lengths[owned]
         before = np.cumsum(lengths) - lengths
         blocks, starts = np.divmod(places, self._block_tokens)
         partitions = self.partitions_of(documents)[slots]
@@ -146,39 +143,40 @@ class DocumentIndex:
 
     def without(self, dropped: npt.NDArray[np.bool_]) -> "DocumentIndex":
         """Return the index of the other documents, numbered again."""
-        parts = []
-        for first, stop in zip(self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True):
-            kept = ~dropped[first:stop]
-            numbers = np.cumsum(kept) - 1
-            owned = (first <= self._owners) & (self._owners < stop)
-            owners = self._owners[owned] - first
-            mine = kept[owners]
-            parts.append(
-                _Part(
-                    self._places[first:stop][kept],
-                    self.lengths[first:stop][kept],
-                    numbers[owners[mine]],
-                    self._owned_places[owned][mine],
-                    self._owned_lengths[owned][mine],
-                )
-            )
-        found = DocumentIndex(self._block_tokens, parts)
-        found.unfinished = self.unfinished
-        return found
+        kept, old = ~dropped, self._all
+        numbers = np.concatenate([[0], np.cumsum(kept)])  # of each document, and of all
+        mine = kept[old.owners]
+        owned = (numbers[old.owners[mine]], old.owned_places[mine], old.owned_lengths[mine])
+        found = _Documents(old.places[kept], old.lengths[kept], *owned, old.unfinished)
+        return DocumentIndex(self._block_tokens, found, numbers[self._bounds])
 
 
-class _Part(NamedTuple):
-    """The documents of a partition."""
+class _Documents(NamedTuple):
+    """Documents by the place of their first token, in one partition or several."""
 
     places: Numbers
     """Of the first token of each: its block's number, times the tokens of a block, and its index there."""
     lengths: Lengths
     owners: Numbers
-    """Of each piece of a document of several pieces, the document's number in the partition."""
+    """Of each piece of a document of several pieces, the document's number among these; ascending."""
     owned_places: Numbers
     owned_lengths: Lengths
     unfinished: int = 0
     """Further documents, which begin here."""
+
+
+def _joined(parts: Sequence[_Documents]) -> _Documents:
+    """Return the documents of all parts, numbered on."""
+    firsts = np.cumsum([0, *(len(part.places) for part in parts)]).tolist()
+    owners = [part.owners + first for part, first in zip(parts, firsts, strict=False)]
+    return _Documents(
+        _join([part.places for part in parts], np.int64),
+        _join([part.lengths for part in parts], np.int32),
+        _join(owners, np.int64),
+        _join([part.owned_places for part in parts], np.int64),
+        _join([part.owned_lengths for part in parts], np.int32),
+        sum(part.unfinished for part in parts),
+    )
 
 
 class _Columns(NamedTuple):
@@ -202,7 +200,7 @@ class _PartitionDocuments:
         """Highest offset of a piece so far."""
         self._pending = _Columns(*(np.empty(0, np.int64) for _ in _Columns._fields))
         """The pieces of documents that are not whole yet."""
-        self._found: list[_Part] = []
+        self._found: list[_Documents] = []
 
     def add(self, blocks: Numbers, pieces: Pieces) -> None:
         """Take the pieces of blocks."""
@@ -223,14 +221,9 @@ class _PartitionDocuments:
         """Note that nothing comes behind these blocks; asked for documents that end with a block, by the last one."""
         self._put_together(self._pending, 0, are_whole)
 
-    def part(self) -> _Part:
+    def documents(self) -> _Documents:
         """Return the documents that are whole, by place."""
-        places = _join([part.places for part in self._found], np.int64)
-        lengths = _join([part.lengths for part in self._found], np.int32)
-        before = np.cumsum([0, *(len(part.places) for part in self._found)]).tolist()
-        owners = _join([part.owners + n for part, n in zip(self._found, before, strict=False)], np.int64)
-        owned_places = _join([part.owned_places for part in self._found], np.int64)
-        owned_lengths = _join([part.owned_lengths for part in self._found], np.int32)
+        places, lengths, owners, owned_places, owned_lengths, _ = _joined(self._found)
         if not _rises(places):
             order = np.argsort(places, kind="stable")
             ranks = np.empty_like(order)
@@ -240,7 +233,7 @@ class _PartitionDocuments:
             places, lengths, owners = places[order], lengths[order], owners[again]
             owned_places, owned_lengths = owned_places[again], owned_lengths[again]
         unfinished = int((self._pending.positions == 0).sum())
-        return _Part(places, lengths, owners, owned_places, owned_lengths, unfinished)
+        return _Documents(places, lengths, owners, owned_places, owned_lengths, unfinished)
 
     def _put_together(
         self, columns: _Columns, last_block: int, are_whole: Callable[[Numbers], npt.NDArray[np.bool_]] | None = None
@@ -274,7 +267,7 @@ class _PartitionDocuments:
         owners = np.repeat(np.where(whole & (counts > 1), np.cumsum(whole) - 1, -1), counts)
         owned = owners >= 0
         self._found.append(
-            _Part(
+            _Documents(
                 columns.places[firsts[whole]],
                 ends[lasts[whole]].astype(np.int32),
                 owners[owned],
@@ -324,6 +317,12 @@ def packing_in(info: StreamInfo) -> PackingParameters:
     """
     recipe = _recipe_in(info)
     return packing_parameters(recipe.get("packing", CONCAT), recipe.get("packing_parameters") or {})
+
+
+def most_age(info: StreamInfo) -> int | None:
+    """Return how many offsets the pieces of a block may be behind its last one; None where offsets never fall."""
+    packing = packing_in(info)
+    return packing.max_age_offsets if isinstance(packing, Fit) else None
 
 
 def _recipe_in(info: StreamInfo) -> Mapping[str, Any]:

@@ -352,6 +352,10 @@ class Schedule:
         taken = known[-1].taken if known else {}
         return (known[-1].known if known else 0), [taken.get(name, 0) for name in self.names]
 
+    def course_at(self, place: int) -> "Course":
+        """Return what goes on by this schedule from a place on."""
+        return Course(self, *self.base(place)).go_to(place)
+
     def before(self, place: int) -> "Schedule":
         """Return the schedule as it was known when this place was the next one."""
         return replace(self, changes=tuple(change for change in self.changes if change.known <= place))

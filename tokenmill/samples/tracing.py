@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tokenmill.errors import InputError, StoreError
-from tokenmill.packings import Fit, packing_parameters
-from tokenmill.samples.mixing import Course, Schedule
+from tokenmill.samples.document_index import most_age
+from tokenmill.samples.mixing import Schedule
 from tokenmill.samples.position import Position, StepRange
 from tokenmill.samples.sequence import Samples, count_views, join, rotation
 from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.store import PartitionReader, StreamInfo, partitions_in, read_stream
+from tokenmill.store import PartitionReader, partitions_in, read_stream
 from tokenmill.store.layout import StorePath, store_directory
 from tokenmill.store.sealing import Rows
 from tokenmill.wire.pieces import PADDING
@@ -182,7 +182,7 @@ class Tracer:
         self.position = position
         self.views = count_views(self._info, sequence.sequence_length)
         """Samples in each block."""
-        self._age = _most_age(self._info)
+        self._age = most_age(self._info)
         self._length = sequence.sequence_length
         self._samples = TrainableSamples(self._store, self._info, sequence, self.views, check=False, on_damage="refuse")
         self.doubt = self._samples.content.doubt(position)
@@ -275,7 +275,7 @@ class Tracer:
         numbers = np.array([self.position.in_blocks(sample, self.views) for sample in samples], np.int64)
         first, wanted = int(numbers.min()), int(numbers.max() - numbers.min()) + 1
         if self._samples.ready(first, wanted) < wanted:
-            total = self._samples.total()
+            total = self._samples.places.total()
             what = "the sequence ends before it" if total is not None and samples.stop > total else "it is not here yet"
             raise InputError(
                 f"sample {samples.stop - 1} of {self._info.name} is not in {self._store}: {what}; give a smaller "
@@ -348,15 +348,6 @@ class Tracer:
     @staticmethod
     def _last(reader: PartitionReader, block: int) -> int:
         return int(reader.pieces(block)["offset"][-1])
-
-
-def _most_age(info: StreamInfo) -> int | None:
-    """Return how many offsets the pieces of a block may be behind its last one; None where offsets never fall."""
-    recipe = info.values.get("genesis", {}).get("recipe", {})
-    if recipe.get("packing") != "fit":
-        return None
-    parameters = packing_parameters("fit", recipe.get("packing_parameters", {}))
-    return parameters.max_age_offsets if isinstance(parameters, Fit) else None
 
 
 class TracedPart(NamedTuple):
@@ -468,12 +459,10 @@ class MixtureTracer:
         """Return the stream of each place, and which of the stream's it is."""
         found: list[tuple[str, int]] = []
         while first < stop:
-            schedule = self._schedule.before(first)
-            known, taken = schedule.base(first)
+            course = self._schedule.before(first).course_at(first)
             end = min([stop, *(change.known for change in self._schedule.changes if change.known > first)])
-            course = Course(schedule, known, taken).go_to(first)
             streams, numbers = course.draw(np.arange(first, end), end)
-            names = schedule.names
+            names = course.schedule.names
             found += [(names[stream], own) for stream, own in zip(streams.tolist(), numbers.tolist(), strict=True)]
             first = end
         return found

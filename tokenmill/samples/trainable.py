@@ -99,10 +99,6 @@ class TrainableSamples:
         """Return how many samples the era has that was asked for last."""
         return self._spans[0].order.samples
 
-    def total(self) -> int | None:
-        """Return how many samples the sequence has; None until its last era is there."""
-        return self.places.total()
-
     def ready(self, sample: int, wanted: int) -> int:
         """Return how many samples from ``sample`` on are trainable, at most ``wanted``.
 
@@ -301,7 +297,7 @@ def _needed(store: Path, info: StreamInfo, position: Position) -> list[int]:
     views = count_views(info, sequence.sequence_length)
     samples = TrainableSamples(store, info, sequence, views, check=False, on_damage="refuse")
     samples.content.compare(position)
-    eras, total = samples.eras, samples.total()
+    eras, total = samples.eras, samples.places.total()
     first = position.needed(views)
     passed = first * sequence.passes // total if total else 0
     if passed < sequence.passes - 1:
