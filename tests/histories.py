@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenmill.reading.acceptance import Acceptor
+from tokenmill.reading.continuing import NewAcceptor, Run, RunFinder
 from tokenmill.wire.chain import Cursor, genesis_hash, roll
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import Piece, encode_entry
@@ -56,3 +57,11 @@ def make_history(length: int, *, other_from: int | None = None, in_entries: bool
         entries.append(encode_entry([Piece(0, 2 * number + (other and in_entries), 0, b"")]))
     start = genesis_hash(FINGERPRINT, PARTITION)
     return History(blocks, entries, [start, *roll(start, b"".join(blocks), entries)])
+
+
+def runs(messages: Sequence[Message], new_acceptor: NewAcceptor, *, whole: bool) -> list[Run]:
+    """Return the contiguous runs among messages."""
+    finder = RunFinder(new_acceptor, whole=whole)
+    for message in messages:
+        finder.add(message)
+    return finder.runs()

@@ -4,9 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, make_history
+from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, make_history, runs
 from tokenmill.reading.acceptance import Acceptor, Taken
-from tokenmill.reading.continuing import runs
 from tokenmill.wire.message import Message
 
 LENGTH = 24

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.histories import BLOCK_BYTES, FINGERPRINT, make_history
+from tests.histories import BLOCK_BYTES, FINGERPRINT, make_history, runs
 from tests.mills import PARTITION, Source, assert_follow, make_source, text, write
 from tests.strategies import feed_sizes, record_lists, sources
 from tokenmill.errors import DifferenceError, FingerprintError
 from tokenmill.reading import acceptance
 from tokenmill.reading.acceptance import Acceptor
-from tokenmill.reading.continuing import NewAcceptor, Run, RunFinder, resume_point
+from tokenmill.reading.continuing import Run, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.wire.chain import Cursor, genesis_hash, roll
@@ -22,14 +22,6 @@ from tokenmill.wire.message import Message, decode_message, encode_header
 
 LENGTH = 10
 TRUE = make_history(LENGTH)
-
-
-def runs(messages: Sequence[Message], new_acceptor: NewAcceptor, *, whole: bool) -> list[Run]:
-    """Return the contiguous runs among messages."""
-    finder = RunFinder(new_acceptor, whole=whole)
-    for message in messages:
-        finder.add(message)
-    return finder.runs()
 
 
 def _runs(messages: Sequence[Message], recipe: Recipe, *, whole: bool) -> list[Run]:
