@@ -68,7 +68,7 @@ _BOTH: Final = "give both (rank=0, world_size=1: all samples here), or neither"
 log = logging.getLogger(__name__)
 
 
-class Kind(Generic[Read]):
+class Argument(Generic[Read]):
     """What an argument may be; called with its name and value, it returns what that means, or raises InputError."""
 
     def __init__(self, read: Callable[[Any], Read | None], advice: str) -> None:
@@ -153,31 +153,31 @@ def _place(value: Any) -> tuple[int, int] | int | None:
     return _int(value) if found is None else found
 
 
-flag: Final = Kind(lambda value: bool(value) if isinstance(value, bool | np.bool_) else None, "True or False")
-stream_name: Final = Kind(
+flag: Final = Argument(lambda value: bool(value) if isinstance(value, bool | np.bool_) else None, "True or False")
+stream_name: Final = Argument(
     lambda value: value if isinstance(value, str) else None, "the stream's name, such as 'raw-text.train'"
 )
-seed_of: Final = Kind(_seed, "a whole number of 64 bits, -2**63 to 2**64 - 1, such as 1")
-eras_of: Final = Kind(_eras, "a range of one era or more, such as range(0, 8), or None for all")
-loss_weight_of: Final = Kind(lambda value: _number(value, _LARGEST_WEIGHT), "a number, 0 or more, such as 0.5")
-seconds: Final = Kind(
+seed_of: Final = Argument(_seed, "a whole number of 64 bits, -2**63 to 2**64 - 1, such as 1")
+eras_of: Final = Argument(_eras, "a range of one era or more, such as range(0, 8), or None for all")
+loss_weight_of: Final = Argument(lambda value: _number(value, _LARGEST_WEIGHT), "a number, 0 or more, such as 0.5")
+seconds: Final = Argument(
     lambda value: _number(value, _LONGEST_SECONDS),
     f"a finite number of seconds, 0 or more and {_LONGEST_SECONDS:.0f} at most, such as 30.0",
 )
-options_of: Final = Kind(
+options_of: Final = Argument(
     lambda value: dict(value) if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) else None,
     "options by name, such as {'store': 'store', 'stream': 's'}",
 )
-function_of: Final = Kind(
+function_of: Final = Argument(
     lambda value: value if callable(value) else None, "a function of no argument that says True or False, or None"
 )
-row_of: Final = Kind(_row, "a row of whole numbers, such as [0, 7]")
-index_of: Final = Kind(_int, "the number of a sample, such as 0 or -1")
-slice_of: Final = Kind(_slice, "a slice of whole numbers, such as [0:8]")
-place_of: Final = Kind[tuple[int, int] | int](
+row_of: Final = Argument(_row, "a row of whole numbers, such as [0, 7]")
+index_of: Final = Argument(_int, "the number of a sample, such as 0 or -1")
+slice_of: Final = Argument(_slice, "a slice of whole numbers, such as [0:8]")
+place_of: Final = Argument[tuple[int, int] | int](
     _place, "a partition and a token, as in windows[0, 7], or a window's number"
 )
-port_of: Final = Kind(
+port_of: Final = Argument(
     lambda value: number if (number := _int(value)) in _PORTS else None,
     "a whole number from 0 (any that is free) to 65535",
 )
