@@ -120,7 +120,6 @@ LOOKS_AT_NO_RECORD: Final = {
     "app/tools/produce/dask_lanes.py": "the command ends",
     "app/worker/ending.py": "the process ends",
     "app/worker/transport.py": "the process ends",
-    "consumers/copy_thread.py": "raised where it is waited for",
     "app/sources/datasets.py": "less is known beforehand, or the command ends",
     "app/sources/file_parts.py": "the file is read in one piece, which says what is wrong",
     "app/sources/formats/columnar.py": "each row is read by itself",
