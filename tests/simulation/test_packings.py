@@ -15,6 +15,7 @@ from tests.simulation.scene import Scene, scene_of
 from tests.simulation.shrinking import shrink
 from tests.simulation.test_histories import FAULTS
 from tests.simulation.worker import Rules
+from tokenmill.errors import DifferenceError
 
 HISTORIES: Final = 40
 HISTORIES_IN_FULL: Final = 20_000
@@ -87,3 +88,27 @@ def test_a_writer_without_blocks_notices_a_topic_that_was_made_again(
     trial.fired("tokens recreated", calm.counts["tokens recreated"])
     assert "and nothing says why" in str(History(NO_BLOCK_COMES, Rules(carries_in_time=False)).run())
     trial.held("complete")
+
+
+BOTH_LOST: Final = Plan(
+    1, 8, 0, 8, [Action("produce", 1309497), Action("mill", 395803757), Action("produce", 683682295),
+    Action("mill", 763032220), Action("mill", 657795526), Action("store", 765627737), Action("both tails", 464447111)],
+)  # fmt: skip
+"""A store has two blocks of a chain of which nothing is left, and all documents after that are dropped."""
+
+
+@pytest.mark.fault("simulated")
+def test_a_store_sees_that_its_log_was_lost_at_the_first_block_that_is_another_one(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that, neither the store nor the token topic holds anything that contradicts the other."""
+    monkeypatch.setattr(history, "make_scene", partial(packed_scene, 3))
+    waits = History(BOTH_LOST)
+    assert not waits.run()
+    assert [len(store.committed) for store in waits.stores] == [2, 0]
+    assert waits.counts["ahead of a rewritten chain that has no other block yet"] == 1
+    short = History(replace(BOTH_LOST, actions=[*BOTH_LOST.actions, Action("produce", 4 * 5)]))
+    assert not short.run()
+    assert [type(store.halt) for store in short.stores] == [DifferenceError, type(None)]
+    trial.fired("both tails", waits.counts["both tails"])
+    trial.held("loud")
