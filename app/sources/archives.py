@@ -10,7 +10,7 @@ from typing import Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from .compressed import DAMAGE, in_steps
-from .file_sources import Opened, Reading, Unreadable, file_chunks
+from .file_sources import Opened, Reading, Unreadable, file_chunks, open_found
 from .foreign_folders import data_among, why_no_rows
 from .items import DocumentSource, File, ItemChunk, Place, readable
 
@@ -24,13 +24,14 @@ _METHODS: Final = (ZIP_STORED, ZIP_DEFLATED)
 all that some kilobytes become: gigabytes, in an archive that is meant to do harm."""
 
 
-def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
+def zip_sources(path: str, reading: Reading, root: str = "") -> Iterator[DocumentSource]:
     """Yield the members that are files, by name, without what is about the data (`is_about_data`).
 
-    An archive that cannot be read is one source, which says so when it is read.
+    An archive that cannot be read is one source, which says so when it is read. ``root`` is the folder in which
+    it was found, as of `FileSource`.
     """
     try:
-        listed = _archive(path).infolist()
+        listed = _archive(path, root).infolist()
     except (*DAMAGE, ValueError, NotImplementedError) as error:  # names in no encoding; parts on several disks
         yield Unreadable(readable(path), f"no zip archive, or damaged: {error}")
         return
@@ -39,7 +40,7 @@ def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
         yield Unreadable(f"{readable(path)}!{readable(name)}", why_no_rows(table))
     members = [info for info in listed if info.filename in data and _is_file(info)]
     for info in sorted(members, key=lambda info: (info.filename, info.header_offset)):
-        yield ZipMember(path, info, reading)
+        yield ZipMember(path, info, reading, root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class ZipMember:
     archive: str
     info: ZipInfo
     reading: Reading
+    root: str = ""
 
     @property
     def name(self) -> str:
@@ -73,7 +75,7 @@ class ZipMember:
         if why := _hindrance(self.info):
             raise BadZipFile(why)
         try:
-            opened = _archive(self.archive).open(self.info)
+            opened = _archive(self.archive, self.root).open(self.info)
         except (ValueError, NotImplementedError, RuntimeError) as error:  # its own head says other than the table
             raise BadZipFile(str(error)) from error
         with opened as member:
@@ -86,16 +88,17 @@ class ZipMember:
             yield file, read_so_far
 
 
-def _archive(path: str) -> ZipFile:
+def _archive(path: str, root: str) -> ZipFile:
     """Return an archive as it is now: if it changes meanwhile, its old table is not used."""
     status = Path(path).stat()
-    return _opened(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return _opened(path, root, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @lru_cache(OPEN_ARCHIVES)
-def _opened(path: str, _size: int, _modified: int, _changed: int) -> ZipFile:
+def _opened(path: str, root: str, _size: int, _modified: int, _changed: int) -> ZipFile:
     """Return the archive, whose table of members is read once; it is closed when no reference is left."""
-    return ZipFile(path)
+    with open_found(path, root) as file:
+        return ZipFile(f"/proc/self/fd/{file.fileno()}" if root else path)
 
 
 def _is_file(info: ZipInfo) -> bool:

@@ -16,6 +16,7 @@ from tokenmill.redaction import redacted
 from ..milling.hub import listening, reason
 from .addresses import HUB, HubAddress
 from .file_sources import Chunker, Reading
+from .formats.batches import sound
 from .items import Bad, Entry, ItemChunk, Place, library, readable
 
 MARKS: Final = ("dataset_dict.json", "state.json")
@@ -275,7 +276,11 @@ class DatasetSource:
             opened = self._heard(lambda: builder.as_streaming_dataset(split=self._split))
         if isinstance(opened, dict):
             opened = _one(opened, None)
-        return opened if hasattr(opened, "_ex_iterable") else opened.to_iterable_dataset()
+        if hasattr(opened, "_ex_iterable"):
+            return opened
+        for batch in opened.data.to_batches():  # of files that are mapped, and looked at as they are
+            sound(batch)
+        return opened.to_iterable_dataset()
 
 
 def _meanings(address: HubAddress) -> list[tuple[str, str | None]]:

@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from io import BufferedReader, FileIO
-from pathlib import Path
+from io import BufferedReader
 from typing import Final, NamedTuple
 
 import xxhash
@@ -77,7 +76,7 @@ class FilePart:
         begin, end = self.bounds.data
         content = xxhash.xxh3_128()
         try:
-            with Path(self.whole.path).open("rb", buffering=0) as file:
+            with self.whole.open() as file:
                 self._require_size(os.fstat(file.fileno()).st_size)
                 if self.whole.kind in TABLES:
                     content.update(file.read(min(begin, HEAD_BYTES)))
@@ -134,9 +133,9 @@ def parts_of(source: FileSource, least: int = PART_BYTES) -> FileParts:
     """
     size = source.size
     try:
-        if source.kind == "parquet":
-            return FileParts(size, tuple(_row_groups(source.path, least)))
-        with FileIO(source.path) as raw, BufferedReader(raw, BUFFER_BYTES) as stream:
+        with source.open() as raw, BufferedReader(raw, BUFFER_BYTES) as stream:
+            if source.kind == "parquet":
+                return FileParts(size, tuple(_row_groups(f"/proc/self/fd/{raw.fileno()}", least)))
             table = partial(row_ends, File(source.name, stream), source.reading.needs, tabs=source.kind == "tsv")
             ends = table() if source.kind in TABLES else _lines(raw.fileno(), size, least)
             return FileParts(size, tuple(_cut(ends, size, least)))

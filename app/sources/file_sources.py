@@ -274,20 +274,8 @@ class FileSource:
     _look: Look | None = field(default=None, init=False, compare=False)
 
     def open(self) -> "BoundedFile":
-        """Open the file; what was found in a folder may meanwhile be something else.
-
-        Raises:
-            OSError: it cannot be opened; or it was found, and is no regular file, or a link leads out of the folder.
-
-        """
-        if not self.root:
-            return BoundedFile(self.path)
-        file = BoundedFile(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-        place = Path(f"/proc/self/fd/{file.fileno()}").readlink()
-        if S_ISREG(os.fstat(file.fileno()).st_mode) and place.is_relative_to(self.root):
-            return file
-        file.close()
-        raise OSError(errno.EXDEV, "it is no file of its folder any more: something was put in its place")
+        """Open the file. Raises as `open_found`."""
+        return open_found(self.path, self.root)
 
     def __post_init__(self) -> None:
         if self.size >= 0:
@@ -347,6 +335,23 @@ class FileSource:
                 return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if self.size else 0  # a pipe has no size, and no place
 
             yield file, read_so_far
+
+
+def open_found(path: str, root: str) -> "BoundedFile":
+    """Open a file; what was found in the folder ``root``, if it was, may meanwhile be something else.
+
+    Raises:
+        OSError: it cannot be opened; or it was found, and is no regular file, or a link leads out of the folder.
+
+    """
+    if not root:
+        return BoundedFile(path)
+    file = BoundedFile(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    place = Path(f"/proc/self/fd/{file.fileno()}").readlink()
+    if S_ISREG(os.fstat(file.fileno()).st_mode) and place.is_relative_to(root):
+        return file
+    file.close()
+    raise OSError(errno.EXDEV, "it is no file of its folder any more: something was put in its place")
 
 
 class BoundedFile(FileIO):

@@ -215,6 +215,9 @@ class Needs(Ways):
 
     def missing(self, names: list[str]) -> Bad | None:
         """Return why a table with these columns cannot be used; None if it can."""
+        twice = {n for n in names if names.count(n) > 1 and (self.columns is None or n in self.columns)}
+        if twice:
+            return Bad(f"the column {min(twice)!a} is there twice: give each a name of its own", broken=True)
         if self.columns is None or any(n in names or n.partition(".")[0] in names for n in self.texts):
             return None
         wanted, there = " or ".join(map(repr, self.texts)), ", ".join(map(ascii, names[:_SHOWN]))

@@ -230,7 +230,7 @@ def _files(files: Iterable[str], reading: Reading, root: str) -> Iterator[Docume
                 yield Unreadable(readable(str(found[0])), why_no_rows(found[1]))
             told.add(found[0])
         elif Path(file).suffix.lower() == ZIP:
-            yield from zip_sources(file, reading)
+            yield from zip_sources(file, reading, root)
         else:
             yield FileSource(file, reading, root=root)
 

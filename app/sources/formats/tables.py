@@ -31,6 +31,10 @@ def _read(file: File, needs: Needs, start: Place, *, tabs: bool) -> Iterator[Ent
     """Yield the rows; an entry's number is that of its last line, and of what is no row, that of its first."""
     table = _Table(file, needs, tabs=tabs)
     names: list[str] | None = None
+    if table.delimiter in (needs.quote, needs.escape):
+        why = f"its delimiter, {table.delimiter!a}, cannot be the one of --quote or --escape as well"
+        yield 0, 0, Bad(why, broken=True)
+        return
     for row in table.rows():
         if names is None and row:
             if isinstance(row, Bad):

@@ -20,6 +20,19 @@ MOST_DEEP: Final = 4096
 DEEP: Final = 128
 """Pages that people wrote are a tenth as deep; browsers give up at 512."""
 _TOO_DEEP: Final = "*>" * DEEP + "*"
+MOST_ATTRIBUTES: Final = 10_000
+"""Attributes of an element: what parsing costs grows with their square, half a second for so many. Several elements may
+have as many squares together."""
+FEW_BYTES: Final = 500
+"""A tag of so many bytes has too few attributes to be counted."""
+MOST_SCANNED: Final = 16
+"""Bytes looked at for attributes, for each byte of a page: of one whose tags are in one another's quotes, many."""
+_TAG: Final = re.compile(rb"</?[a-zA-Z]")
+_ATTRIBUTE: Final = re.compile(
+    rb"[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:\"[^\"]*+\"?|'[^']*+'?|[^\s>\"'][^\s>]*+)?+)?+"
+)
+_ATTRIBUTES: Final = re.compile(rb"(?:%s){,%d}+" % (_ATTRIBUTE.pattern, MOST_ATTRIBUTES + 2))
+"""Those that follow the first letter of a tag, whose name counts as one (HTML, 13.2.5.32)."""
 _CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?([^\s;,\"']+)")
 ENCODINGS: Final = re.compile(
     r"(us-)?ascii|utf-?(8|16|16le|16be)|latin-?1|iso-?8859-([1-9]|1[0134-6])|(windows-|cp)125[0-8]|koi8-[ru]|macintosh"
@@ -186,7 +199,26 @@ def _extracted(page: bytes, encoding: str) -> str | Bad:
     """
     html = library("resiliparse.parse.html", EXTRACT, "--extract")
     extract = library("resiliparse.extract.html2text", EXTRACT, "--extract").extract_plain_text
+    if why := _too_many_attributes(page.decode(encoding).encode() if "16" in encoding else page):
+        return Bad(why, page)
     tree = html.HTMLTree.parse_from_bytes(page, encoding)
     if len(tree.document.query_selector_all(_TOO_DEEP)) > MOST_DEEP:
         return Bad(f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}", page)
     return str(extract(tree, main_content=True, alt_texts=False))
+
+
+def _too_many_attributes(page: bytes) -> str:
+    """Return why a page is not parsed, whose elements have more attributes than are counted; nothing if it may be.
+
+    A script may hold what looks like a tag, and a quote what is one: each is looked at as if it were.
+    """
+    scanned = squares = 0
+    for tag in _TAG.finditer(page):
+        found = _ATTRIBUTES.match(page, tag.end())
+        size = found.end() - tag.end() if found else 0
+        scanned += size
+        if found and size > FEW_BYTES:
+            squares += len(_ATTRIBUTE.findall(found[0])) ** 2
+        if squares > MOST_ATTRIBUTES**2 or scanned > MOST_SCANNED * max(len(page), 1 << 16):
+            return f"a page whose elements have too many attributes: one may have {MOST_ATTRIBUTES:,}"
+    return ""

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import tarfile
@@ -309,6 +310,22 @@ def test_a_dry_run_tells_what_is_known(tmp_path: Path) -> None:
     size = (tmp_path / "card" / "test.jsonl").stat().st_size
     assert bare == DatasetInfo(paths[2], None, {"train": SplitInfo()}, size)
     assert "/none" in missing.why_not
+
+
+def test_a_saved_data_set_is_checked_before_it_is_looked_at(tmp_path: Path) -> None:
+    """An offset that leads out of the file would send what else is in memory, or end the process."""
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    (data,) = (tmp_path / "saved").glob("*.arrow")
+    offsets = struct.pack("<3i", *(len("text 0") * number for number in range(3)))
+    content = data.read_bytes()
+    at = content.index(offsets) + 8
+    data.write_bytes(content[:at] + struct.pack("<i", 1 << 28) + content[at + 4 :])
+
+    (refused,) = read(tmp_path / "saved")
+
+    assert isinstance(refused, Refused)
+    assert refused.broken
+    assert "cannot be read" in refused.why
 
 
 def test_a_split_must_be_chosen_where_there_are_several(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from tests.app.sources.reading import reading_of
 from tokenmill.app.sources import FolderWalk, Item, Refused, find_sources, is_piped, read_items
+from tokenmill.app.sources.archives import zip_sources
 from tokenmill.app.sources.source_changes import look_at_source, look_at_sources
 
 COMMAND = str(Path(sys.executable).with_name("tokenmill"))
@@ -213,6 +215,29 @@ def test_what_is_put_in_the_place_of_a_file_that_was_found_is_not_read(
         assert isinstance(refused, Refused)
         assert "something was put in its place" in refused.why
         assert look_at_source(source).seen.digest.startswith("error")
+
+
+@pytest.mark.parametrize("swap", [_swap_for_fifo, _swap_for_link, _swap_folder])
+def test_what_is_put_in_the_place_of_an_archive_that_was_found_is_not_read(
+    swap: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    """Before its members are listed, and after that."""
+    outside, file = tmp_path / "outside" / "secret", tmp_path / "folder" / "in" / "a.zip"
+    for path in (outside, file):
+        path.parent.mkdir(parents=True)
+        with ZipFile(path, "w") as archive:
+            archive.writestr("a.txt", "S3cret")
+    (member,) = find_sources([str(tmp_path / "folder")], reading_of())
+    if swap is _swap_folder:
+        outside.rename(outside.parent / file.name)
+        file.parent.rename(file.parent.with_name("away"))
+        file.parent.symlink_to(outside.parent)
+    else:
+        swap(file, outside)
+    for source in (member, *zip_sources(str(file), reading_of(), str(tmp_path / "folder"))):
+        (refused,) = read_items([source])
+        assert isinstance(refused, Refused)
+        assert "something was put in its place" in refused.why
 
 
 def test_links_within_a_folder_are_read(tmp_path: Path) -> None:

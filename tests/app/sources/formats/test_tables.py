@@ -4,6 +4,7 @@ from dataclasses import replace
 from io import BufferedReader, BytesIO
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -207,6 +208,28 @@ def test_a_table_without_the_column_says_which_there_are(tmp_path: Path) -> None
     assert texts == []
     why = "no column 'text' or 'content'; there are: 'name', 'story'; say which is the text: --field"
     assert refused == [("a.csv:1", why)]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "why"),
+    [
+        ("text,id,text\na,1,b\n", {}, "the column 'text' is there twice"),
+        ("text,x,x\na,1,2\n", {}, ""),
+        ("text;id\na;1\n", {"delimiter": ";", "quote": ";"}, "cannot be the one of --quote"),
+        ("text,id\na,1\n", {"quote": ","}, "cannot be the one of --quote"),
+        ("text,id\na,1\n", {"escape": ","}, "cannot be the one of --quote or --escape"),
+    ],
+)
+def test_what_has_two_meanings_is_refused(content: str, options: dict[str, Any], why: str, tmp_path: Path) -> None:
+    """A name of two columns, of which one would win in silence; a character that is two things at once."""
+    if not why:
+        texts, refused = read(tmp_path, content)
+        assert (texts, refused) == (["a"], [])  # nobody needs that column
+        return
+    texts, refused = read(tmp_path, content, replace(reading_of(), **options))
+    assert texts == []
+    ((_, told),) = refused
+    assert why in told
 
 
 def test_columns_become_the_topics_fields(tmp_path: Path) -> None:

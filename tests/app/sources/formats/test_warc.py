@@ -181,6 +181,29 @@ def coded_page(kind: str, field: str, body: bytes) -> bytes:
     return warc_bytes("coded", f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{field}\r\n\r\n".encode() + body)
 
 
+MANY = [b"a%d=1" % number for number in range(40_000)]
+ATTRIBUTES = {
+    "of a page": b"<p " + b" ".join(MANY) + b">Text.</p>",
+    "with slashes": b"<p/" + b"/".join(b"a%d" % number for number in range(40_000)) + b">Text.",
+    "in quotes": b"<p " + b"".join(b"a%d='>'" % number for number in range(40_000)) + b">Text.",
+    "behind a script": b'<script>if(x<y="</script><p ' + b" ".join(MANY) + b">Text.",
+    "of an end": b"</p " + b" ".join(MANY) + b">Text.",
+    "of several": (b"<p " + b" ".join(MANY[:5000]) + b">Text.</p>") * 8,
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", [*ATTRIBUTES])
+def test_a_page_of_countless_attributes_is_refused_alone(name: str, tmp_path: Path) -> None:
+    """Their parser takes time that grows with the square of their number."""
+    good = coded_page("text/html", "", b"<p " + b" ".join(MANY[:200]) + b">Some words.</p>")
+    (tmp_path / "a.warc").write_bytes(good + coded_page("text/html", "", ATTRIBUTES[name]) + good)
+    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+    assert values(found) == [b"Some words.", b"Some words."]
+    ((where, told),) = refusals(found)
+    assert (where, "too many attributes" in told) == ("a.warc:2", True)
+
+
 @pytest.mark.parametrize("kind", ["text/html", "text/plain; charset=latin-1", "text/plain"])
 @pytest.mark.parametrize("name", [*CODED])
 def test_pages_are_read_in_every_encoding_of_http(name: str, kind: str, tmp_path: Path) -> None:
