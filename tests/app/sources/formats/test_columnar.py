@@ -130,12 +130,14 @@ def test_a_value_that_python_does_not_have_is_refused(name: str, tmp_path: Path)
     assert values(found_in(reading_of(plain=True), tmp_path / name)) == [b"one", b"two", b"three"]
 
 
-def test_columns_of_one_name_are_no_harm(tmp_path: Path) -> None:
-    """Arrow allows them; the last one counts."""
+def test_columns_of_one_name_are_refused_where_they_are_needed(tmp_path: Path) -> None:
+    """Arrow allows them; the last one would count, in silence."""
     TABLES["a.parquet"](tmp_path / "a.parquet", pa.table([["one"], ["two"]], names=["text", "text"]))
     TABLES["a.arrow"](tmp_path / "b.arrow", pa.table([["one"], ["two"]], names=["text", "text"]))
 
-    assert values(found_in(reading_of(plain=True), tmp_path)) == [b"two", b"two"]
+    told = refusals(found_in(reading_of(plain=True), tmp_path))
+    assert len(told) == 2
+    assert all("the column 'text' is there twice" in why for _, why in told)
 
 
 def test_a_row_group_of_books_is_never_in_memory(tmp_path: Path) -> None:
