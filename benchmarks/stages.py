@@ -15,7 +15,6 @@ TABLE: Final = (
     ("asyncio/selector_events.py:_SelectorSocketTransport._read_ready", "fetch"),
     ("aiokafka/producer/", "publish"),
     # TokenMill. What both sides use (chain.py, message.py, pieces.py) is left out as well.
-    ("app/worker/consumer_thread.py", "fetch"),
     ("app/worker/transport.py", "fetch"),
     ("app/kafka/token_topic.py", "decode"),
     ("app/mill/publisher.py", "publish"),

@@ -116,7 +116,7 @@ def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
     A message is sent once it has ``message_bytes``, so it can be one block larger; the largest block is all one-token
     documents, each with the longest id and fields. With ``fit`` it refers to open blocks as well, at most one piece for
     each offset that these may be behind; and a carry may hold these blocks by value: one that is larger still, because
-    their documents are tiny and have long ids, is not written so (`app.mill.open_blocks`).
+    their documents are tiny and have long ids, is not written so (`app.mill.publisher`).
     """
     piece = PIECE.itemsize + own.limits.max_meta_bytes + ENTRY_BYTES
     pieces = 2 if own.packing_name in SEPARATE else own.block_tokens  # a document and padding, or a document a token

@@ -6,19 +6,17 @@ its token partition. Add as many workers as the raw topics have partitions.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import InvalidTimestampError
 from faust.exceptions import NotReady
-from faust.types import TP, StreamT
+from faust.types import TP
 
 from tokenmill.errors import BrokerError
 
 from ..kafka.control_topic import Settled, settle, settled_recipe
 from ..kafka.retry import ask_repeatedly
-from ..kafka.security import refused_time
 from ..kafka.topics import LETTERS, Existing, described, letter_bytes, needed_topics
 from ..settings import Settings, dead_letter_topic, load_settings, rejected_topic
 from ..supervisor.watchdog import SelfWatchdog
@@ -26,9 +24,8 @@ from ..telemetry.worker_metrics import ENGINE, mill_at_zero, steps_at_zero
 from ..worker.ending import end_process
 from ..worker.faust_setup import faust_options
 from ..worker.in_flight import Board
-from ..worker.ownership import FetchedBatch
 from ..worker.run import StreamWorker
-from ..worker.transport import BatchApp, DurableProducer
+from ..worker.transport import BatchApp
 from .era_closing import EraKeeper
 from .open_blocks import SourceRetention
 from .raw_partition import RawPartition
@@ -108,11 +105,11 @@ class Mill(StreamWorker[RawPartition]):
             },
             board=Board.inherited(),
             require_partition=PartitionGrowth(self._settings, tokens, self._app.know).require,
-            send=self._send,
-            partitions=self._partitions,
-            leader=self._leader,
-            start_partition=self._start_partition,
-            set_durable=self._set_durable,
+            send=self._app.send_record,
+            partitions=self._app.partitions_of,
+            leader=self._app.leader,
+            start_partition=self._app.start_partition,
+            set_durable=self._app.set_durable,
         )
 
     def _open(self, tp: TP) -> RawPartition:
@@ -167,26 +164,9 @@ class Mill(StreamWorker[RawPartition]):
 
     async def _write_control(self, topic: str, key: bytes, value: bytes) -> None:
         try:
-            await self._send(topic, 0, value, key, ())
+            await self._app.send_record(topic, 0, value, key, ())
         except NotReady as error:  # Faust stops its producer before us; whoever has the partition next goes on
             raise BrokerError("this worker ends, and its producer has ended") from error
-
-    async def _send(
-        self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
-    ) -> int:
-        try:
-            metadata = await self._app.producer.send_and_wait(
-                topic, key=key, value=value, partition=partition, timestamp=None, headers=list(headers)
-            )
-        except InvalidTimestampError as error:
-            raise refused_time(topic) from error
-        return int(metadata.offset)
-
-    async def _partitions(self, topic: str) -> int:
-        return await cast("DurableProducer", self._app.producer).partitions(topic)
-
-    def _leader(self, tp: TP) -> object:
-        return cast("DurableProducer", self._app.producer).leader(tp)
 
 
 def _topics(settings: Settings) -> dict[str, list[str]]:
@@ -204,10 +184,7 @@ def create_app(settings: Settings) -> BatchApp:
 
     for raw_topic in settings.raw_topics:
         source = app.topic(raw_topic, value_type=bytes)
-
-        @app.agent(source, name=f"mill-{raw_topic}", isolated_partitions=True)
-        async def agent(stream: StreamT[FetchedBatch]) -> None:
-            await mill.partitions.feed_all(stream)
+        app.agent(source, name=f"mill-{raw_topic}", isolated_partitions=True)(mill.partitions.feed_all)
 
     @app.timer(interval=TICK_SECONDS)  # type: ignore[untyped-decorator]
     async def tick() -> None:

@@ -8,28 +8,21 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.reading.continuing import ResumePoint, Tail
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.wire.message import HEADER_OVERHEAD, Message
 
 from ..kafka.clients import admin, offsets, read_batches
 from ..kafka.retry import ask_repeatedly
-from ..kafka.topics import HEADERS_BYTES, UNLIMITED, describe_topics
-from ..milling.chain_mill import ChainMill
+from ..kafka.topics import UNLIMITED, describe_topics
 from ..milling.outcomes import Stages
 from ..milling.packing.reopening import Reopening
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 10.0
 """How soon is seen how far retention may go next; it takes minutes to anything that matters here."""
-MOST_MESSAGES: Final = 16
-"""Messages between two carries by value, so that the tail that a resume reads at first holds one."""
-
-log = structlog.get_logger(__name__)
 
 
 class OpenBlockReader:
@@ -107,49 +100,3 @@ async def endangered_below(
             below = max(below, sum(held[tp]) // 2)
         found[tp] = below
     return found
-
-
-class ValueCarries:
-    """Says when the carries of one chain hold its open blocks by value."""
-
-    def __init__(self, most_bytes: int) -> None:
-        """Carries that are larger are not written so; of the token topic's limit, the rest is the other headers'."""
-        self.endangered_below = 0
-        """The source offset below which records may soon be gone."""
-        self._most_bytes = most_bytes - HEADERS_BYTES
-        self._next_offset = -1
-        self._messages = 0
-        self._said = False
-
-    def is_due(self, chain: ChainMill, messages: int) -> bool:
-        """Return whether the chain needs one now, after so many acknowledged ``messages``."""
-        if not self.is_in_danger(chain):
-            return False
-        return self._next_offset < self.endangered_below or messages - self._messages >= MOST_MESSAGES
-
-    def is_in_danger(self, chain: ChainMill) -> bool:
-        """Return whether an open block has tokens of a record that may soon be gone."""
-        if not self.endangered_below:
-            return False
-        oldest = chain.oldest_reference
-        return oldest is not None and oldest < self.endangered_below
-
-    def allowed(self, carry: Message) -> bool:
-        """Return whether a carry by value is small enough to be sent; the log says once where it is not."""
-        size = HEADER_OVERHEAD + len(carry.open_tokens) + len(carry.open_entry) + len(carry.references)
-        if size <= self._most_bytes:
-            return True
-        if not self._said:
-            log.warning(
-                "the open blocks are too large to be written by value: the raw topic's retention must hold what they "
-                "refer to",
-                bytes=size,
-                limit=self._most_bytes,
-                offset=carry.cursor.next_offset,
-            )
-        self._said = True
-        return False
-
-    def written(self, carry: Message, messages: int) -> None:
-        """Take note of a carry by value."""
-        self._next_offset, self._messages = carry.cursor.next_offset, messages

@@ -6,15 +6,17 @@ The steps that this takes part in are numbered in `app.mill.raw_partition.RawPar
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
+import structlog
 from aiokafka import TopicPartition
 
 from tokenmill.errors import StrayError
+from tokenmill.reading.continuing import FIRST_TAIL
 from tokenmill.wire.chain import Cursor
-from tokenmill.wire.message import HEADER_NAME, Message, encode_header
+from tokenmill.wire.message import HEADER_NAME, HEADER_OVERHEAD, Message, encode_header
 
 from ..kafka.dead_letters import (
     LetterTopic,
@@ -24,15 +26,23 @@ from ..kafka.dead_letters import (
     encode_dead_letter,
     letter_partition,
 )
+from ..kafka.topics import HEADERS_BYTES
 from ..milling.chain_mill import ChainMill
 from ..milling.outcomes import Outcome
 from ..telemetry import worker_metrics as metrics
 from ..worker.ending import end_process
-from .log_end import LogEnd, ReadMessages
-from .open_blocks import ValueCarries
 
 PENDING_BYTES: Final = 8 * 1024 * 1024
 """Tokens that may wait for one token partition: 8 messages of the usual size, so that the wire never waits."""
+MOST_MESSAGES: Final = 16
+"""Messages between two carries by value, so that the tail that a resume reads at first holds one."""
+
+
+ReadMessages: TypeAlias = Callable[[int, int], Awaitable[Sequence[tuple[int, Message]]]]
+"""Reads the messages at the offsets ``[start, end)`` of the token partition, each with its offset, those that retention
+has left; none where the partition does not reach the end."""
+
+log = structlog.get_logger(__name__)
 
 
 class Send(Protocol):
@@ -43,6 +53,62 @@ class Send(Protocol):
     ) -> int:
         """Return the record's offset."""
         ...
+
+
+class _Known(NamedTuple):
+    """What is remembered of a message: which blocks it holds, and where it leaves the chain."""
+
+    first: int
+    cursor: Cursor
+    after: bytes
+
+
+class LogEnd:
+    """The place after the last message that a writer knows of: from its resume, then from its acknowledgements.
+
+    A broker that lost its tail acknowledges the next message at an offset that was taken before. But another worker may
+    have filled the partition again meanwhile, even to the same offset, and then only what is below it shows that. So a
+    writer whose message does not follow its last one directly, or who reached another leader than before, or the same
+    one again, looks whether the last messages are still at their places: without one of these nothing can have been
+    lost. The last one alone does not show it: other writers of the same blocks may have put an equal one there.
+    """
+
+    def __init__(self, end_offset: int, last: Sequence[Message], leader: object) -> None:
+        """Begin with what the resume read: the partition's end, and the last messages before it, in their order.
+
+        ``leader`` identifies the leader and the connection to it before that was read; anything that can be compared.
+        """
+        self._offset = end_offset
+        self._last = deque(map(_known, last), maxlen=FIRST_TAIL)
+        self._leader = leader
+
+    async def acknowledged(self, offset: int, leader: object, message: Message, read: ReadMessages) -> str | None:
+        """Take note that ``leader`` has ``message`` at ``offset``; return why the partition lost its tail, or None.
+
+        After a reason nothing more may be sent: what was acknowledged before may be missing, and only a resume finds
+        where the chain ends now.
+        """
+        known, doubtful = self._offset, leader != self._leader or offset > self._offset
+        self._offset, self._leader = offset + 1, leader
+        if offset < known:
+            return f"acknowledged offset {offset}, below {known}"
+        if doubtful:
+            found = await read(known - FIRST_TAIL, offset)
+            below = [_known(message) for at, message in found if at < known]
+            if self._last and not self._are_as_known(below):
+                return f"holds other messages below offset {known} than before"
+            self._last.extend(_known(message) for at, message in found if at >= known)  # others wrote in between
+        self._last.append(_known(message))
+        return None
+
+    def _are_as_known(self, found: Sequence[_Known]) -> bool:
+        """Return whether the last messages that were found are the remembered ones, as far as both are there."""
+        several = min(len(self._last), len(found))
+        return several > 0 and list(self._last)[-several:] == list(found[-several:])
+
+
+def _known(message: Message) -> _Known:
+    return _Known(message.first, message.cursor, message.after)
 
 
 class CarryTime:
@@ -70,6 +136,52 @@ class CarryTime:
         if self._retention is not None and age >= self._retention / 2:
             return True
         return behind and (age >= self._seconds or self._taken >= self._value_bytes)
+
+
+class ValueCarries:
+    """Says when the carries of one chain hold its open blocks by value."""
+
+    def __init__(self, most_bytes: int) -> None:
+        """Carries that are larger are not written so; of the token topic's limit, the rest is the other headers'."""
+        self.endangered_below = 0
+        """The source offset below which records may soon be gone."""
+        self._most_bytes = most_bytes - HEADERS_BYTES
+        self._next_offset = -1
+        self._messages = 0
+        self._said = False
+
+    def is_due(self, chain: ChainMill, messages: int) -> bool:
+        """Return whether the chain needs one now, after so many acknowledged ``messages``."""
+        if not self.is_in_danger(chain):
+            return False
+        return self._next_offset < self.endangered_below or messages - self._messages >= MOST_MESSAGES
+
+    def is_in_danger(self, chain: ChainMill) -> bool:
+        """Return whether an open block has tokens of a record that may soon be gone."""
+        if not self.endangered_below:
+            return False
+        oldest = chain.oldest_reference
+        return oldest is not None and oldest < self.endangered_below
+
+    def allowed(self, carry: Message) -> bool:
+        """Return whether a carry by value is small enough to be sent; the log says once where it is not."""
+        size = HEADER_OVERHEAD + len(carry.open_tokens) + len(carry.open_entry) + len(carry.references)
+        if size <= self._most_bytes:
+            return True
+        if not self._said:
+            log.warning(
+                "the open blocks are too large to be written by value: the raw topic's retention must hold what they "
+                "refer to",
+                bytes=size,
+                limit=self._most_bytes,
+                offset=carry.cursor.next_offset,
+            )
+        self._said = True
+        return False
+
+    def written(self, carry: Message, messages: int) -> None:
+        """Take note of a carry by value."""
+        self._next_offset, self._messages = carry.cursor.next_offset, messages
 
 
 class Publisher:

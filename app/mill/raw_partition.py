@@ -26,19 +26,18 @@ from ..kafka.dead_letters import LetterTopic
 from ..kafka.token_topic import messages_between, read_tail
 from ..kafka.topics import worst_message_bytes
 from ..milling.chain_mill import ChainMill
+from ..milling.decoding import FramedDecoder
 from ..milling.outcomes import Outcome
 from ..milling.partition_mill import Milled, PartitionMill
 from ..settings import dead_letter_topic, rejected_topic
 from ..telemetry import worker_metrics as metrics
-from ..telemetry.measuring import PartitionProgress, State, waiting_status
-from ..telemetry.mill_meter import MillMeter
+from ..telemetry.measuring import MillMeter, PartitionProgress, State, waiting_status
 from ..worker.ending import end_process
 from ..worker.in_flight import RecordsInFlight
 from ..worker.ownership import FetchedBatch
 from .containment import HALTING, Containment
-from .log_end import LogEnd
-from .open_blocks import OpenBlockReader, ValueCarries
-from .publisher import CarryTime, Publisher, send_letters, written_letters
+from .open_blocks import OpenBlockReader
+from .publisher import CarryTime, LogEnd, Publisher, ValueCarries, send_letters, written_letters
 from .recipes import MillContext, SchemaWait
 
 HANG_SECONDS = 15.0
@@ -75,9 +74,12 @@ class RawPartition:
         self._skips: frozenset[int] = frozenset()
         self._containment = Containment(tp, context.board, context.deaths)
         self._note = self._containment.note
-        self._schemas = SchemaWait(
-            context.stages, f"{tp.topic}[{tp.partition}]", self._wait_for, self._containment.work
-        )
+        decoder = context.stages.decoder
+        self._schemas: SchemaWait | None = None
+        """None where records name no schema."""
+        if isinstance(decoder, FramedDecoder):
+            where = f"{tp.topic}[{tp.partition}]"
+            self._schemas = SchemaWait(decoder, where, self._wait_for, self._containment.work)
         self._lock = asyncio.Lock()
         self._hanging: RecordsInFlight | None = None
         self._dead_letter: Mapping[str, Any] | None = None
@@ -160,7 +162,8 @@ class RawPartition:
         """Mill records of open blocks in a thread, as `feed` does."""
         self._containment.look(self._skips)
         for run in self._containment.runs(records):
-            await self._schemas.learn(run, run[0].offset, self._skips)
+            if self._schemas is not None:
+                await self._schemas.learn(run, run[0].offset, self._skips)
             await self._in_hand(run[0].offset, run[-1].offset, partial(mill, run))
 
     async def _in_hand(self, first: int, last: int, action: Callable[[], T]) -> T:
@@ -202,7 +205,7 @@ class RawPartition:
         4. Send the messages of a token partition one at a time (`Publisher`). A message holds blocks and the cursor
            behind them, which is the chain's commit: block and commit are one Kafka record, and become durable together.
            The next message is sent once all in-sync replicas have this one and it is known to be at the end of the log
-           (`app.mill.log_end`). Where that is not certain, the process ends.
+           (`LogEnd`). Where that is not certain, the process ends.
         5. Note the cursor as durable. The lowest offset over all chains is what the worker commits to its consumer
            group from time to time: for people and lag tools. Nothing ever continues from that offset.
         6. Send a carry for a chain that took many records, or none for long, without a message: a message without
@@ -222,7 +225,8 @@ class RawPartition:
             self._halt(error)
 
     async def _feed(self, mill: PartitionMill, batch: FetchedBatch) -> None:
-        await self._schemas.learn(batch.records, mill.next_offset, self._skips)  # carries are written meanwhile
+        if self._schemas is not None:
+            await self._schemas.learn(batch.records, mill.next_offset, self._skips)  # carries are written meanwhile
         if batch.generation != self._generation:
             return
         async with self._lock:
@@ -232,7 +236,8 @@ class RawPartition:
                     return
                 measured.milled = milled
                 await self._send_dead_letters(milled.dead_letters)  # 2
-                await self._send_letters(rejected_topic(self.tp.topic), milled.rejected)
+                if milled.rejected:
+                    await self._send_letters(rejected_topic(self.tp.topic), milled.rejected)
                 await self._queue_messages(milled.messages)  # 3; its publishers take steps 4 and 5
                 self.position = max(batch.position, mill.next_offset)
                 for publisher in self._publishers.values():
@@ -263,12 +268,11 @@ class RawPartition:
 
     async def _send_letters(self, topic: str, outcomes: Sequence[Outcome]) -> None:
         """Send records with their reasons to a topic; return when all of them are acknowledged."""
-        if outcomes:
-            context = self._context
-            where = LetterTopic(topic, await context.partitions(topic), context.letter_bytes[topic])
-            first, last = outcomes[0].record.offset, outcomes[-1].record.offset
-            letters = await self._in_hand(first, last, partial(written_letters, where, self.tp, outcomes))
-            await send_letters(context.send, topic, letters)
+        context = self._context
+        where = LetterTopic(topic, await context.partitions(topic), context.letter_bytes[topic])
+        first, last = outcomes[0].record.offset, outcomes[-1].record.offset
+        letters = await self._in_hand(first, last, partial(written_letters, where, self.tp, outcomes))
+        await send_letters(context.send, topic, letters)
 
     async def _queue_messages(self, messages: Mapping[str, Sequence[Message]]) -> None:
         """Take step 3."""
@@ -352,7 +356,8 @@ class RawPartition:
     def stop(self) -> None:
         """Send nothing more; a thread that hangs in a record cannot be ended, so the process is."""
         self._cease()
-        self._schemas.stop()
+        if self._schemas is not None:
+            self._schemas.stop()
         if self.stuck:
             end_process(f"{self.tp.topic}[{self.tp.partition}] is given up while {self.halted}")
         self._note.close()

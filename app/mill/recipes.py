@@ -114,7 +114,7 @@ class MillContext:
     partitions: Callable[[str], Awaitable[int]]
     """How many partitions a topic has that is sent to."""
     leader: "Callable[[TP], object]"
-    """Something that differs once a partition that is sent to has another leader (`app.mill.log_end`)."""
+    """Something that differs once a partition that is sent to has another leader (`app.mill.publisher.LogEnd`)."""
     board: Board = field(default_factory=Board)
     """Where a supervisor reads what is being milled."""
     deaths: Deaths = field(default_factory=Deaths.inherited)
@@ -128,7 +128,7 @@ class SchemaWait:
 
     def __init__(
         self,
-        stages: Stages,
+        decoder: FramedDecoder,
         where: str,
         show: Callable[[RegistryError | None], None],
         work: Callable[[int, int, Callable[[], None]], None],
@@ -138,9 +138,8 @@ class SchemaWait:
         ``work`` is called in a thread, with the offset of the record over which a schema is learned, twice, and with
         what learns it.
         """
-        decoder = stages.decoder
         self._work = work
-        self._decoder = decoder if isinstance(decoder, FramedDecoder) else None
+        self._decoder = decoder
         self._where = where
         self._show = show
         self._ended = asyncio.Event()
@@ -155,15 +154,14 @@ class SchemaWait:
         However long that takes: what a record is that names an unknown schema depends on what the schema says. A
         registry that does not answer, refuses, or lacks the schema is asked again and again, until `stop`.
         """
-        if self._decoder is None:
-            return
         wanted = {r.offset: r.value for r in records if r.value and r.offset >= first and r.offset not in skips}
         for number in self._decoder.unknown(wanted.values()):
             offset = next(at for at, value in wanted.items() if schema_number(value) == number)
-            await self._learn_one(self._decoder, number, offset)
+            await self._learn_one(number, offset)
 
-    async def _learn_one(self, decoder: FramedDecoder, number: int, offset: int) -> None:
+    async def _learn_one(self, number: int, offset: int) -> None:
         """Learn a schema that the record at ``offset`` is the first one to name."""
+        decoder = self._decoder
         backoff, said = Backoff(FIRST_PAUSE, LONGEST_PAUSE), ""
         try:
             while not self._ended.is_set():

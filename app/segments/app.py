@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer
-from faust.types import TP, StreamT
+from faust.types import TP
 
 from tokenmill.errors import StoreError
 from tokenmill.store import Store, StoreLock
@@ -24,7 +24,6 @@ from ..telemetry.reporting import STORE_VARIABLE
 from ..telemetry.worker_metrics import DISK_FREE_BYTES, store_at_zero
 from ..worker.ending import end_for, end_process
 from ..worker.faust_setup import faust_options
-from ..worker.ownership import FetchedBatch
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp
 from .era_bringing import EraBringer
@@ -70,7 +69,7 @@ class SegmentWriter(StreamWorker[TokenPartition]):
             recipe=settled.genesis.recipe,
             ignored=settled.control.ignored,
             start_partition=self._start_partition,
-            set_durable=self._set_durable,
+            set_durable=self._app.set_durable,
             end_offset=lambda tp: self._ends().get(tp, (0, 0))[0],
             fail=_fail,
         )
@@ -94,7 +93,7 @@ class SegmentWriter(StreamWorker[TokenPartition]):
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
         self._started_at[tp] = offset
-        return await super()._start_partition(tp, offset)
+        return await self._app.start_partition(tp, offset)
 
     def _measure(self) -> None:
         DISK_FREE_BYTES.labels("segment").set(free_bytes(self._store.path))
@@ -130,11 +129,7 @@ def create_app(settings: Settings) -> BatchApp:
     writer = SegmentWriter(settings, app, store)
     app.gathers = True
     tokens = app.topic(*[stream.tokens_topic for stream in settings.streams()], value_type=bytes)
-
-    @app.agent(tokens, name="append", isolated_partitions=True)
-    async def append(stream: StreamT[FetchedBatch]) -> None:
-        await writer.partitions.feed_all(stream)
-
+    app.agent(tokens, name="append", isolated_partitions=True)(writer.partitions.feed_all)
     return app
 
 

@@ -78,12 +78,6 @@ class StreamWorker(ABC, Generic[P]):
         """Run ``work`` beside the partitions. Nobody awaits it, so an error in it ends the process."""
         self._tasks.append(asyncio.create_task(or_end(work), name=name))
 
-    async def _start_partition(self, tp: TP, offset: int) -> int | None:
-        return await self._app.batch_consumer.start_partition(tp, offset)
-
-    def _set_durable(self, tp: TP, offset: int) -> None:
-        self._app.batch_consumer.durable[tp] = offset
-
     def _ends(self) -> Mapping[TP, tuple[int, int]]:
         """Return the known ends of owned partitions (`BatchConsumer.ends`); none before the first one is owned."""
         return self._app.batch_consumer.ends() if self.partitions.owned else {}

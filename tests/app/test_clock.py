@@ -2,7 +2,7 @@
 
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiokafka.errors import InvalidTimestampError
@@ -12,7 +12,6 @@ from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.control_topic import write_control
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.mill.app import Mill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.sender import raise_for
 from tokenmill.app.worker.transport import BatchApp
@@ -49,6 +48,5 @@ async def test_produce_and_a_mill_name_the_topic_and_the_clock() -> None:
     with pytest.raises(ClockError, match="for topic raw"):
         raise_for("raw", InvalidTimestampError())
     app: Any = SimpleNamespace(producer=SimpleNamespace(send_and_wait=refuse))
-    mill = Mill(Settings(), cast("BatchApp", app))
     with pytest.raises(ClockError, match="for topic tokens"):
-        await mill._send("tokens", 0, b"", None, ())
+        await BatchApp.send_record(app, "tokens", 0, b"", None, ())

@@ -18,8 +18,7 @@ from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.fetched_batches import unpacked
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker import faust_setup as faust_settings
-from tokenmill.app.worker.consumer_thread import FETCH_WAIT_MS, GATHER_WAIT_MS, LeaderChangedError
+from tokenmill.app.worker import transport as transport_module
 from tokenmill.app.worker.faust_setup import (
     FETCH_BYTES,
     FETCHED_BYTES,
@@ -29,7 +28,7 @@ from tokenmill.app.worker.faust_setup import (
     fetch_share,
 )
 from tokenmill.app.worker.ownership import FetchedBatch, Partitions
-from tokenmill.app.worker.transport import BatchApp, BatchConsumer
+from tokenmill.app.worker.transport import FETCH_WAIT_MS, GATHER_WAIT_MS, BatchApp, BatchConsumer, LeaderChangedError
 
 RECORDS = 60
 
@@ -203,7 +202,7 @@ async def test_an_agent_that_is_held_up_holds_up_its_partition(
     (name,) = settings.raw_topics
     held = TP(name, 0)
     send(settings, [Raw(b"x" * 1000, n % 2) for n in range(20 * RECORDS)])
-    monkeypatch.setattr(faust_settings, "fetch_share", lambda partitions: 2000 * partitions)
+    monkeypatch.setattr(transport_module, "fetch_share", lambda partitions: 2000 * partitions)
     async with running(settings) as found:
         assert found.client._fetcher._max_partition_fetch_bytes == 4000
         found.open.clear()

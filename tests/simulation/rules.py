@@ -9,8 +9,8 @@ import pytest
 from tests.simulation import worker
 from tests.simulation.history import Action, Plan, draw_plan
 from tests.simulation.worker import Rules
-from tokenmill.app.mill import log_end
-from tokenmill.app.mill.log_end import LogEnd, ReadMessages
+from tokenmill.app.mill import publisher
+from tokenmill.app.mill.publisher import LogEnd, ReadMessages
 from tokenmill.app.milling.packing import reopening
 from tokenmill.app.segments import following
 from tokenmill.errors import SourceError
@@ -106,7 +106,7 @@ async def _end_unwatched(self: LogEnd, offset: int, leader: object, message: Mes
     return f"acknowledged offset {offset}, below {known}" if offset < known else None
 
 
-def _last_alone(self: LogEnd, found: Sequence[log_end._Known]) -> bool:
+def _last_alone(self: LogEnd, found: Sequence[publisher._Known]) -> bool:
     return bool(found) and (found[-1].first, found[-1].after) == (self._last[-1].first, self._last[-1].after)
 
 

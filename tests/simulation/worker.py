@@ -11,7 +11,7 @@ from tests.simulation.broker import Broker, Flight, SimulatedLogs, stored
 from tests.simulation.logs import step
 from tests.simulation.scene import Scene
 from tokenmill.app.mill.containment import HALTING
-from tokenmill.app.mill.log_end import LogEnd
+from tokenmill.app.mill.publisher import LogEnd
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.packing import reopening
 from tokenmill.app.milling.partition_mill import Milled, PartitionMill

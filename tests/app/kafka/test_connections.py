@@ -29,7 +29,7 @@ from tokenmill.app.kafka.connections import (
     patch_metadata_requests,
     prepare,
 )
-from tokenmill.app.kafka.fastpath.receive_buffers import FrameProtocol
+from tokenmill.app.kafka.fastpath import FrameProtocol
 
 ATTEMPTS = 30
 

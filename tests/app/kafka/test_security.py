@@ -20,7 +20,7 @@ from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured
 from tests.service import reference_blocks, service_settings, stored_blocks
 from tokenmill.app.broker_contact import CONTACT
 from tokenmill.app.kafka.clients import admin, consumer, offsets, producer, read_range
-from tokenmill.app.kafka.fastpath.send_buffers import LARGE_BYTES
+from tokenmill.app.kafka.fastpath import LARGE_BYTES
 from tokenmill.app.kafka.security import client_security, password
 from tokenmill.app.settings import ConnectionSettings, Settings
 from tokenmill.app.worker.faust_setup import faust_options

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.histories import History, make_history
-from tokenmill.app.mill.log_end import LogEnd
+from tokenmill.app.mill.publisher import LogEnd
 from tokenmill.reading.continuing import FIRST_TAIL
 from tokenmill.wire.message import Message
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.mills import RECIPE, make_source, text
-from tokenmill.app.mill.open_blocks import MOST_MESSAGES, ValueCarries
+from tokenmill.app.mill.publisher import MOST_MESSAGES, ValueCarries
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.records import Record
 

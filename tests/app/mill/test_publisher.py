@@ -9,9 +9,7 @@ import pytest
 
 from tests.histories import BLOCK_BYTES, make_history
 from tokenmill.app.mill import publisher as module
-from tokenmill.app.mill.log_end import LogEnd
-from tokenmill.app.mill.open_blocks import ValueCarries
-from tokenmill.app.mill.publisher import CarryTime, Publisher
+from tokenmill.app.mill.publisher import CarryTime, LogEnd, Publisher, ValueCarries
 from tokenmill.errors import StrayError
 from tokenmill.wire.chain import NO_RECORD, Cursor
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message

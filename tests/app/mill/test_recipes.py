@@ -5,8 +5,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,7 +21,7 @@ from tokenmill.app.kafka.control_topic import settle, settled_recipe
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import SchemaWait, plan_topic
-from tokenmill.app.milling.decoding import RegisteredSchema
+from tokenmill.app.milling.decoding import FramedDecoder, RegisteredSchema
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.block_trace import trace_block
 from tokenmill.app.tools.skip_and_ignore import skip, skip_schema
@@ -100,7 +99,7 @@ async def test_a_schema_that_another_partition_learns_meanwhile_is_learned() -> 
 
     source.schema = while_another_learns  # type: ignore[method-assign]
     wait = SchemaWait(
-        SimpleNamespace(decoder=decoder),  # type: ignore[arg-type]
+        cast("FramedDecoder", decoder),
         *("raw[0]", lambda _: None, lambda first, last, learn: worked.append((first, last, learn()))),
     )
     value = framed(written(TEXT, {"text": "a page"}), 3)

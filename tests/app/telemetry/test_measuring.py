@@ -19,12 +19,12 @@ from tokenmill.app.telemetry.measuring import (
     STAGES,
     STILL_SECONDS,
     LagAge,
+    MillMeter,
     PartitionProgress,
     Stage,
     StageClock,
     measure,
 )
-from tokenmill.app.telemetry.mill_meter import MillMeter
 from tokenmill.app.telemetry.worker_metrics import STAGE_SECONDS, WORKER
 from tokenmill.records import Record
 from tokenmill.wire.chain import Cursor

@@ -20,10 +20,17 @@ from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.kafka.cluster import TESTED, require_tested
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker import consumer_thread as thread_module
 from tokenmill.app.worker import transport
-from tokenmill.app.worker.consumer_thread import ConsumerThread, PausingListener, StampedRecords
-from tokenmill.app.worker.transport import AssignedConductor, BatchApp, BatchConsumer, BatchTransport, DurableProducer
+from tokenmill.app.worker.transport import (
+    AssignedConductor,
+    BatchApp,
+    BatchConsumer,
+    BatchTransport,
+    ConsumerThread,
+    DurableProducer,
+    PausingListener,
+    StampedRecords,
+)
 
 RECORDS = 3000
 SEEKS = 40
@@ -69,7 +76,7 @@ def test_every_override_is_of_a_part_that_is_there(own: type, overridden: set[st
 
 def test_private_parts_of_libraries_are_these() -> None:
     """By the source: what the transport gets, sets and calls of Faust and aiokafka, for whoever upgrades them."""
-    assert used([transport, thread_module]) == {
+    assert used([transport]) == {
         *("_auto_offset_reset", "_consumer", "_coordinator", "_ensure_consumer", "_ensure_producer"),
         *("_fetch_max_wait_ms", "_fetch_min_bytes", "_fetcher", "_get_active_partitions", "_getmany"),
         *("_isolation_level", "_max_partition_fetch_bytes", "_stopped", "_subscription", "_tp_index"),

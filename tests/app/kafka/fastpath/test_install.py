@@ -14,7 +14,6 @@ from tests.app.privates import used
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka import fastpath, fetched_batches
 from tokenmill.app.kafka.clients import consumer, producer, read_range
-from tokenmill.app.kafka.fastpath import receive_buffers, send_buffers
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
@@ -29,8 +28,8 @@ def found():
     ]
 before = found()
 import tokenmill.app.mill.app, tokenmill.app.segments.app, tokenmill.app.worker.run, tokenmill.app.tools.verify
-import tokenmill.app.kafka.fetched_batches, tokenmill.app.kafka.fastpath.send_buffers
-import tokenmill.app.kafka.fastpath.receive_buffers, tokenmill.app.segments.mirror, tokenmill.app.cli.produce
+import tokenmill.app.kafka.fetched_batches, tokenmill.app.kafka.fastpath, tokenmill.app.segments.mirror
+import tokenmill.app.cli.produce
 assert before == found()
 """
 COUNT = 300
@@ -68,7 +67,7 @@ def test_another_aiokafka_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_private_parts_of_aiokafka_are_these() -> None:
     """By the source, for whoever upgrades it."""
-    assert used([fetched_batches, receive_buffers, send_buffers]) == {
+    assert used([fetched_batches, fastpath]) == {
         *("_aborted_producers", "_check_crcs", "_consume_aborted_up_to", "_contains_abort_marker"),
         *("_isolation_level", "_records", "_relative_offset", "_replace", "_tp"),
     }

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import TopicFactory
+from tokenmill.app.kafka import fastpath as frames_module
 from tokenmill.app.kafka.clients import consumer, producer, read_range
-from tokenmill.app.kafka.fastpath import receive_buffers as frames_module
-from tokenmill.app.kafka.fastpath.receive_buffers import (
+from tokenmill.app.kafka.fastpath import (
     MOST_KEPT,
     SMALL_BYTES,
     VIEW_BYTES,

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import consumer, producer, read_range
-from tokenmill.app.kafka.fastpath.send_buffers import (
+from tokenmill.app.kafka.fastpath import (
     LARGE_BYTES,
     BatchBuilder,
     LargeRecordBatch,
