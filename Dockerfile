@@ -27,20 +27,20 @@ ENV PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_CACHE_DIR=/var/cache/pip PIP_DISAB
 
 # Every file is named with its hash in the lock. The base's pip installs into our environment, which has none.
 FROM base AS dependencies
-COPY constraints-service.txt /lock/
+COPY requirements/service.txt /lock/
 RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
     python -m venv --without-pip /opt/tokenmill \
     && python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
-        --requirement /lock/constraints-service.txt
+        --requirement /lock/service.txt
 
 
 FROM base AS wheel
 WORKDIR /source
 # setuptools, which builds the wheel, is taken from the developers' lock.
-COPY constraints.txt ./
+COPY requirements/checkout.txt ./
 RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
     python -m venv /opt/build \
-    && awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' constraints.txt > build.txt \
+    && awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' checkout.txt > build.txt \
     && /opt/build/bin/pip install --quiet --require-hashes --requirement build.txt
 COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY tokenmill tokenmill
@@ -66,11 +66,11 @@ STOPSIGNAL SIGTERM
 
 
 FROM runtime AS tools
-COPY constraints-tools.txt /lock/
+COPY requirements/tools.txt /lock/
 RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
     PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_CACHE_DIR=/var/cache/pip PIP_ROOT_USER_ACTION=ignore \
     /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
-        --requirement /lock/constraints-tools.txt
+        --requirement /lock/tools.txt
 COPY --from=wheel /wheels /wheels
 RUN PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \
     /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --no-deps --no-index /wheels/*.whl
@@ -85,16 +85,16 @@ CMD ["--help"]
 
 FROM runtime AS train
 ARG TORCH_INDEX_URL=""
-COPY constraints-train.txt /lock/
+COPY requirements/train.txt /lock/
 # Another index has other files, so the hashes of the lock cannot hold there; its version does.
 RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
     export PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_CACHE_DIR=/var/cache/pip PIP_ROOT_USER_ACTION=ignore \
     && if [ -n "$TORCH_INDEX_URL" ]; then \
         /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --index-url "$TORCH_INDEX_URL" \
-            "$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' /lock/constraints-train.txt)"; \
+            "$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' /lock/train.txt)"; \
     else \
         /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
-            --requirement /lock/constraints-train.txt; \
+            --requirement /lock/train.txt; \
     fi
 COPY --from=wheel /wheels /wheels
 RUN PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \

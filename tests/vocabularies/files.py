@@ -1,4 +1,4 @@
-"""Where the packages of requirements.txt are, and how a ``tokenizer.json`` is put together and kept."""
+"""Where the packages of requirements/test-data.txt are, and how a ``tokenizer.json`` is put together and kept."""
 
 import hashlib
 import importlib.metadata
@@ -11,6 +11,7 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, Final
 
+ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = Path(sys.prefix) / "test-data"
 """Where the Makefile installs them: in the virtual environment, but apart from its packages."""
 
@@ -76,6 +77,6 @@ def _makers() -> str:
     found = hashlib.sha256(sys.version.encode())
     for library in ("tokenizers", "sentencepiece"):
         found.update(importlib.metadata.version(library).encode())
-    for path in sorted((*Path(__file__).parent.glob("*.py"), Path(__file__).parent / "requirements.txt")):
+    for path in sorted((*Path(__file__).parent.glob("*.py"), ROOT / "requirements/test-data.txt")):
         found.update(path.read_bytes())
     return found.hexdigest()[:16]
