@@ -27,7 +27,12 @@ ID_TOO_LONG: Final = "id_too_long"
 """Dead-letter reason: the id is longer than the limit."""
 FIELDS_TOO_LONG: Final = "fields_too_long"
 """Dead-letter reason: the carried fields together are longer than the limit."""
-OVER_A_LIMIT: Final = (TOO_LARGE, ID_TOO_LONG, FIELDS_TOO_LONG)
+OVER_A_LIMIT: Final = {
+    TOO_LARGE: "max_text_bytes",
+    ID_TOO_LONG: "max_id_bytes",
+    FIELDS_TOO_LONG: "max_fields_bytes",
+}
+"""These reasons, each with the setting that has its limit."""
 
 NO_FIELDS: Final[Mapping[str, Scalar]] = MappingProxyType({})
 

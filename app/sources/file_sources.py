@@ -134,10 +134,13 @@ class Chunker:
     def outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
         """Return what an entry is; the first one that is in another encoding says which it seems to be."""
         item = self._outcome(number, content)
-        if isinstance(item, Refused) and item.why.startswith(UNDECODED) and not self._advised:
+        if not isinstance(item, Refused):
+            return item
+        whole = not number or (isinstance(content, Text) and content.whole)
+        if item.why.startswith(UNDECODED) and not self._advised:
             self._advised = True
-            return item._replace(why=item.why + seems(item.data))
-        return item
+            item = item._replace(why=item.why + seems(item.data))
+        return item._replace(row=not whole)
 
     def _outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
         if type(content) is bytes:
@@ -149,7 +152,7 @@ class Chunker:
             where = self._name if content.whole else self.where(number)
             return self._shape.of_text(where, where, content.data)
         if isinstance(content, Bad):
-            return Refused(self.where(number), content.why, content.data, content.broken)
+            return Refused(self.where(number), content.why, content.data, content.broken, limit=content.limit)
         return self._made_elsewhere(number, content)
 
     def _made_elsewhere(self, number: int, content: object) -> Item | Refused | Unmet | None:

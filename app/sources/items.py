@@ -12,6 +12,10 @@ from tokenmill.errors import InputError
 from tokenmill.extras import how_to_install
 
 
+MAX_RECORD: Final = "max_record_bytes"
+"""The setting that bounds a record, and so each entry of a file."""
+
+
 def readable(path: str) -> str:
     """Return a path as text: bytes that are no UTF-8, which names may hold, as escapes."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
@@ -40,6 +44,10 @@ class Refused(NamedTuple):
     """The data itself, for a dead letter; empty if it is too long, or no bytes."""
     broken: bool = False
     """The source cannot be read to its end: it is truncated, damaged, or not what it should be."""
+    row: bool = False
+    """Whether it is a line, row or record of its source; else it is all of it."""
+    limit: str = ""
+    """The setting over whose limit it is; empty: it is not too long."""
     item: Item | None = None
     """Of a text that is too long: the document that it is to runs of earlier versions, whose limit was higher."""
 
@@ -151,6 +159,8 @@ class Bad(NamedTuple):
     """The data itself, if it is not too long."""
     broken: bool = False
     """The file cannot be read further."""
+    limit: str = ""
+    """The setting over whose limit it is, as of `Refused`."""
 
 
 Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | Item | Refused | Unmet | None
@@ -211,7 +221,7 @@ class Needs(Ways):
     @property
     def too_long(self) -> Bad:
         """The entry instead of a larger one."""
-        return Bad(f"longer than {self.limit} bytes (max_record_bytes)")
+        return Bad(f"longer than {self.limit} bytes ({MAX_RECORD})", limit=MAX_RECORD)
 
     def missing(self, names: list[str]) -> Bad | None:
         """Return why a table with these columns cannot be used; None if it can."""

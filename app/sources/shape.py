@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, TOO_LARGE, Limits
+from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, OVER_A_LIMIT, TOO_LARGE, Limits
 from tokenmill.errors import InputError, RecordError
 
 from ..milling.decoding.auto import check_plain
@@ -20,7 +20,7 @@ from ..milling.field_paths import quoted_path
 from ..settings import TopicSettings
 from .conditions import Condition, Finder, Row, columns_of, finder, word
 from .encodings import NULS, UTF_8, why_not
-from .items import Item, Refused, Unmet
+from .items import MAX_RECORD, Item, Refused, Unmet
 
 _CUT: Final = "…"
 _INT_ID: Final = 4
@@ -164,7 +164,7 @@ class Shape:
 
     def too_long(self, where: str) -> Refused:
         """Return the refusal of what is longer than a record may be."""
-        return Refused(where, f"longer than {self.max_record_bytes} bytes (max_record_bytes)")
+        return Refused(where, f"longer than {self.max_record_bytes} bytes ({MAX_RECORD})", limit=MAX_RECORD)
 
     def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | Unmet:
         """Return the object's own bytes, after checking that the mill takes them as a document."""
@@ -192,7 +192,8 @@ class Shape:
         """Return why something is no document; ``again`` makes it with the limit of earlier versions."""
         limits = replace(self.limits, max_text_bytes=self.noted_text_bytes)
         made = again(replace(self, limits=limits)) if error.reason == TOO_LARGE and limits != self.limits else None
-        return Refused(where, str(error), data, item=made._replace(text="") if isinstance(made, Item) else None)
+        earlier = made._replace(text="") if isinstance(made, Item) else None
+        return Refused(where, str(error), data, limit=OVER_A_LIMIT.get(error.reason, ""), item=earlier)
 
     def _name(self, row: Row) -> str | int | None:
         """Return the id that a row has: a text or a whole number, also one that became a float; None: it has none."""

@@ -37,13 +37,12 @@ def _read(file: File, needs: Needs, start: Place, *, tabs: bool) -> Iterator[Ent
         return
     for row in table.rows():
         if names is None and row:
-            if isinstance(row, Bad):
-                yield table.number, 0, row._replace(why=f"no names of columns: {row.why}", broken=True)
+            found = _names(row, needs, table.delimiter)
+            if isinstance(found, Bad):
+                if table.number > start.entry:
+                    yield table.number, 0, found
                 return
-            names = row
-            if bad := needs.missing(names):
-                yield table.number, 0, bad._replace(why=bad.why + _advice(names, table.delimiter))
-                return
+            names = found
             table.pass_to(file.begin)
         elif names and row and table.number > start.entry:
             yield table.number, 0, row if isinstance(row, Bad) else table.content(names, row)
@@ -54,6 +53,14 @@ def row_ends(file: File, needs: Needs, *, tabs: bool) -> Iterator[Place]:
     table = _Table(file, needs, tabs=tabs)
     for _ in table.rows():
         yield Place(table.number, table.at)
+
+
+def _names(row: list[str] | Bad, needs: Needs, delimiter: str) -> list[str] | Bad:
+    """Return the names of the columns, which are in the first row; or why no table follows it."""
+    if isinstance(row, Bad):
+        return row._replace(why=f"no names of columns: {row.why}", broken=True)
+    bad = needs.missing(row)
+    return row if bad is None else bad._replace(why=bad.why + _advice(row, delimiter))
 
 
 def _advice(names: list[str], delimiter: str) -> str:

@@ -50,7 +50,7 @@ class RefusedRecords:
         why = why_refused(self._topic, self._found, record, error, size)
         self.count += 1
         insort(self._numbers, record.number)
-        await self._refusals.take(Refused(where, why, record.value))
+        await self._refusals.take(Refused(where, why, record.value, row=bool(record.where[1])))
         await self._refusals.settle()
 
     def before(self, number: int) -> int:

@@ -24,7 +24,6 @@ from .sender import Acknowledged, raise_for
 EXAMPLES: Final = 20
 """Refusals that are remembered with their text; all are counted."""
 SAMPLES: Final = 3
-LIMITS: Final = ("max_text_bytes", "max_record_bytes", "max_id_bytes", "max_fields_bytes")
 """Documents that a dry run shows; where there is a limit, as many as that says ..."""
 MOST_SAMPLES: Final = 20
 """... up to so many."""
@@ -78,9 +77,9 @@ class PassedOver:
 
         """
         self.refused += 1
-        self.rows_refused += refused.where.rpartition(":")[2].isdigit()  # of a file, a line or row; and no whole file
+        self.rows_refused += refused.row
         self.broken += refused.broken
-        self.over.update(name for name in LIMITS if refused.why.endswith(f"({name})"))
+        self.over.update([refused.limit] if refused.limit else [])
         if len(self.examples) < EXAMPLES:
             self.examples.append(refused.without_data)
         if ends and self.rows_refused >= ALL_REFUSED:

@@ -137,6 +137,31 @@ def test_what_is_too_long_is_refused_and_the_rest_is_read(tmp_path: Path) -> Non
     ]
 
 
+def test_a_refusal_says_whether_it_is_of_a_row_and_which_limit_it_is_over(tmp_path: Path) -> None:
+    """Whatever the file is called; a file that is one text is no row."""
+    (tmp_path / "a.jsonl").write_text('{"text": "' + "x" * 300 + '"}\n{"text": "a", "id": "' + "i" * 150 + '"}\n{}\n')
+    (tmp_path / "b.csv").write_text("text\n" + "x" * 150 + "\n" + "y" * 70 + "\n")
+    (tmp_path / "c.txt:5").write_text("x" * 300)
+    (tmp_path / "d.txt:6").write_bytes(b"\xff")
+    (tmp_path / "e.txt:7").write_text("x" * 70)
+    (tmp_path / "f.zip").write_text("none")
+    settings = Settings(max_record_bytes=200, max_text_bytes=64, max_id_bytes=100)
+
+    found = found_in(reading_of(settings), tmp_path)
+
+    assert [(Path(one.where).name, one.row, one.limit) for one in found if isinstance(one, Refused)] == [
+        ("a.jsonl:1", True, "max_record_bytes"),
+        ("a.jsonl:2", True, "max_id_bytes"),
+        ("a.jsonl:3", True, ""),
+        ("b.csv:2", True, "max_text_bytes"),
+        ("b.csv:3", True, "max_text_bytes"),
+        ("c.txt:5", False, "max_record_bytes"),
+        ("d.txt:6", False, ""),
+        ("e.txt:7", False, "max_text_bytes"),
+        ("f.zip", False, ""),
+    ]
+
+
 def test_paths_that_do_not_exist_are_named_before_anything_is_read(tmp_path: Path) -> None:
     """A misspelt path among many sends nothing."""
     (tmp_path / "a.txt").write_text("one")
