@@ -14,6 +14,7 @@ PAGES: Final = sorted(
     for pattern in (
         "*.md",
         "docs/*.md",
+        "docs/decisions/*.md",
         "deploy/**/*.md",
         "deploy/**/*.yml",
         "deploy/**/*.json",
