@@ -34,6 +34,9 @@ from ..worker.ending import end_process
 
 PENDING_BYTES: Final = 8 * 1024 * 1024
 """Tokens that may wait for one token partition: 8 messages of the usual size, so that the wire never waits."""
+LETTERS_AT_ONCE: Final = 500
+"""Letters that are sent together. All that wait for room in aiokafka's batch are woken by each batch that goes: of the
+20,000 that a kilobyte of records can make, most would wait longer than a record may."""
 MOST_MESSAGES: Final = 16
 """Messages between two carries by value, so that the tail that a resume reads at first holds one."""
 
@@ -334,7 +337,9 @@ async def send_letters(send: Send, topic: str, letters: Sequence[tuple[int, Writ
 
     Each comes at least once: a worker that resumes may send it again, to the same partition.
     """
-    await asyncio.gather(*(send(topic, number, one.value, one.key, one.headers) for number, one in letters))
+    for start in range(0, len(letters), LETTERS_AT_ONCE):
+        some = letters[start : start + LETTERS_AT_ONCE]
+        await asyncio.gather(*(send(topic, number, one.value, one.key, one.headers) for number, one in some))
 
 
 def written_letters(

@@ -31,6 +31,8 @@ SHORT: Final = ("plain text", "tokenmill.app.cli")
 """The recipe and the module that are tried in a plain run, too."""
 LARGE: Final = 20_000_000
 """Bytes that no topic here takes, and that gzip makes a few kilobytes of."""
+MANY: Final = 20_000
+"""Records that no decoder takes, in a batch of some kilobytes."""
 
 
 class Poison(NamedTuple):
@@ -40,7 +42,8 @@ class Poison(NamedTuple):
     """What it is poison for."""
     data: bytes
     letter: str | None = None
-    """The reason of its first record's dead letter; None where that is a document, or filtered out."""
+    """The reason of each of its first `records`' dead letters; None where these are documents, or filtered out."""
+    records: int = 1
 
 
 def packed(value: bytes, **parts: Any) -> bytes:
@@ -64,6 +67,7 @@ PLAIN: Final = (
     Poison("letter", packed(b"\xff", headers=[(b"n" * LARGE, b"v" * LARGE), (b"\xe9", b"1")]), "invalid_utf8"),
     Poison("letter", packed(b"\xff", headers=[(b"", None)] * 1_000_000), "invalid_utf8"),
     Poison("letter", packed(b" " * 1_000_000, key=b"k" * LARGE)),
+    Poison("letter", batch([record(n, b"\xff") for n in range(MANY)], GZIP, gzip.compress), "invalid_utf8", MANY),
 )
 SCHEMAS: Final = ("{}", '{"not": ' * 5000 + "{}" + "}" * 5000, json.dumps({"anyOf": BRANCHES}))
 """By their ids, from 1 on: a good one, one that cannot be learned, one by which values take long."""
@@ -122,7 +126,12 @@ def test_no_record_stops_another_whatever_stage_it_is_poison_for(  # noqa: PLR09
     mill_all(settings, tmp_path, entry)
     for stage in {poison.stage for poison in poisons}:
         trial.fired(f"{stage} poisoned", sum(poison.stage == stage for poison in poisons))
-    expected = {place: poison.letter for place, poison in places.items() if poison.letter is not None}
+    expected = {
+        place + number: poison.letter
+        for place, poison in places.items()
+        if poison.letter is not None
+        for number in range(poison.records)
+    }
     assert reasons(settings) == expected
 
     (place,) = in_own_loop(

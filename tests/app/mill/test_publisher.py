@@ -8,8 +8,16 @@ from typing import NoReturn
 import pytest
 
 from tests.histories import BLOCK_BYTES, make_history
+from tokenmill.app.kafka.dead_letters import WrittenLetter
 from tokenmill.app.mill import publisher as module
-from tokenmill.app.mill.publisher import CarryTime, LogEnd, Publisher, ValueCarries
+from tokenmill.app.mill.publisher import (
+    LETTERS_AT_ONCE,
+    CarryTime,
+    LogEnd,
+    Publisher,
+    ValueCarries,
+    send_letters,
+)
 from tokenmill.errors import StrayError
 from tokenmill.wire.chain import NO_RECORD, Cursor
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
@@ -219,3 +227,24 @@ async def test_a_stray_record_beside_its_messages_ends_the_sending_and_no_proces
     assert (wire.strays, wire.ends) == ([wire.stray], [])
     assert len(wire.arrived) == 1
     assert wire.publisher.durable.block == 0
+
+
+async def test_letters_of_a_large_fetch_go_out_in_parts_and_all_of_them() -> None:
+    """Sent all at once, they would wait for each other's room in the client for longer than a letter may."""
+    under_way, most, arrived = 0, 0, list[bytes | None]()
+
+    async def send(
+        topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> int:
+        nonlocal under_way, most
+        assert (topic, partition, key, headers) == ("letters", 1, None, ())
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        arrived.append(value)
+        return len(arrived)
+
+    values = [b"%d" % number for number in range(3 * LETTERS_AT_ONCE + 1)]
+    await send_letters(send, "letters", [(1, WrittenLetter(None, value, ())) for value in values])
+    assert (most, sorted(filter(None, arrived))) == (LETTERS_AT_ONCE, sorted(values))
