@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from tokenmill.errors import InputError
 from tokenmill.extras import how_to_install
 
-
 MAX_RECORD: Final = "max_record_bytes"
 """The setting that bounds a record, and so each entry of a file."""
 
