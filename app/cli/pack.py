@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tokenmill.errors import InputError, TokenMillError
+from tokenmill.errors import TokenMillError
 from tokenmill.wire.totals import Totals
 
 from ..funnel.retention import Retention
@@ -20,7 +20,7 @@ from ..tools.verify.reference_sample import ReferenceSample
 from .figures import show_figures
 from .options import examples, panel, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
-from .produce_output import ProduceProgress, say_refusals, say_unmet, summary_json
+from .produce_output import ProduceProgress, require_documents, require_whole, say_refusals, say_unmet, summary_json
 from .progress import until_interrupted
 from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
 from .tables import ShownTable
@@ -154,8 +154,7 @@ def _verify(
 def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_json: bool) -> None:
     say_refusals(summary, summary.told)
     say_unmet(summary)
-    if not summary.documents and not summary.before:
-        raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
+    require_documents(paths, summary.documents or summary.before)
     if summary.before:
         say(f"{count(summary.before, 'document')} of this run were in {settings.store} already")
     if as_json:
@@ -171,8 +170,7 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
             show(f"{count(waiting, 'token')} wait in open blocks; {then}")
         if any(stream.totals.dead_lettered.total() for stream in summary.streams.values()):
             show(f"dead letters, each with its reason, are in {summary.letters}")
-    if summary.broken:
-        raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see above")
+    require_whole(summary.broken)
 
 
 def streams_table(summary: PackSummary) -> ShownTable:

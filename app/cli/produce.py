@@ -26,6 +26,8 @@ from .output import AsJson, count, say, show, show_json
 from .produce_output import (
     ProduceProgress,
     interrupted_line,
+    require_documents,
+    require_whole,
     say_changed_sources,
     say_open_tokens,
     say_refusals,
@@ -87,8 +89,8 @@ def produce_command(
     with choice.opened(settings, topic, paths) as (reading, sources):
         if dry:
             shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(choice.shuffle, choice.seed) if choice.shuffle else None
-            shown = asyncio.run(dry_run(sources, topic, choice.limit, shuffle))
-            show_dry_run(shown, as_json=as_json)
+            shown = asyncio.run(dry_run(sources, topic, choice.limit, shuffle, choice.on_error))
+            show_dry_run(shown, paths, as_json=as_json)
             return
         plan = RunPlan(
             rate=parse_rate(rate),
@@ -171,8 +173,7 @@ def _finish(
     sent = summary.documents or summary.before
     if then_flush and sent:
         _flush(settings, topic)
-    if not sent:
-        raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
+    require_documents(paths, sent)
     if summary.before:
         say(
             f"{count(summary.before, 'document')} of this run were in {topic} already"
@@ -184,9 +185,9 @@ def _finish(
         show(summary_line(summary))
         if summary.documents and not then_flush:
             say_open_tokens(settings, summary)
-    if summary.broken:
-        named = "what earlier calls of this run said, and above" if summary.broken_before else "above"
-        raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see {named}")
+    require_whole(
+        summary.broken, "what earlier calls of this run said, and above" if summary.broken_before else "above"
+    )
     changed = sum(change.kind == "changed" for change in summary.left_out)
     if changed:
         raise InputError(

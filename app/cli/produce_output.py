@@ -1,6 +1,7 @@
 """What `produce` says: its progress, where the documents went, what was passed over, and what may still wait."""
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -111,11 +112,23 @@ def summary_json(summary: Summary) -> dict[str, Any]:
     }
 
 
-def show_dry_run(found: DryRunResult, *, as_json: bool) -> None:
+def require_documents(paths: Sequence[str], documents: int) -> None:
+    """Raise `InputError` where there was no document."""
+    if not documents:
+        raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
+
+
+def require_whole(broken: int, told: str = "above") -> None:
+    """Raise `InputError` where files could not be read to their ends; ``told`` is where each was named."""
+    if broken:
+        raise InputError(f"{count(broken, 'file')} could not be read to the end; see {told}")
+
+
+def show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) -> None:
     """Show what would be sent.
 
     Raises:
-        InputError: nothing would be, or a file cannot be read to its end.
+        InputError: nothing would be, or a file cannot be read to its end: what a run says then.
 
     """
     say_refusals(found)
@@ -130,10 +143,8 @@ def show_dry_run(found: DryRunResult, *, as_json: bool) -> None:
             shown = item.value[: 4 * SHOWN_CHARACTERS].decode(errors="replace")
             show(shown[:SHOWN_CHARACTERS] + ("…" if len(shown) > SHOWN_CHARACTERS else ""))
         show(f"{count(found.documents, 'document')}, {size(found.bytes)} would be sent to {found.topic}; nothing was")
-    if not found.documents or found.broken:
-        raise InputError(
-            "there are files that cannot be used as they are" if found.broken else "there are no documents"
-        )
+    require_documents(paths, found.documents)
+    require_whole(found.broken)
 
 
 def _dry_json(found: DryRunResult) -> dict[str, Any]:

@@ -8,8 +8,6 @@ from typing import Annotated, Final
 import typer
 from rich.progress import BarColumn, TimeRemainingColumn
 
-from tokenmill.errors import InputError
-
 from ..funnel.pictures import length_bars, terminal_bars
 from ..funnel.trial import TrialResult
 from ..funnel.tried_documents import TriedDocument
@@ -19,7 +17,7 @@ from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_setting
 from .figures import example_lines, show_figures
 from .options import examples, with_settings
 from .output import All, AsJson, PlainColumn, count, of_all, say, show, show_json, show_table, size
-from .produce_output import say_refusals, say_unmet
+from .produce_output import require_documents, require_whole, say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
 from .reading_options import Paths, SourceChoice, with_reading
 from .tables import ShownTable
@@ -112,10 +110,8 @@ def _finish(
         read = f", {progress.bytes_read / progress.bytes_total:.0%} read" if progress.bytes_total else ""
         say(f"interrupted: these are the figures of the first {count(found.records, 'document')}{read}")
         sys.exit(128 + interrupted)
-    if progress.broken:
-        raise InputError(f"{count(progress.broken, 'file')} could not be read to the end; see above")
-    if not found.records:
-        raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
+    require_whole(progress.broken)
+    require_documents(paths, found.records)
 
 
 def show_result(progress: TrialProgress, found: TrialResult, *, everything: bool) -> None:

@@ -15,7 +15,8 @@ import orjson
 from .compressed import BUFFER_BYTES, DAMAGE, Made, decompressed, pieces_of, suffixes_of
 from .encodings import NULS, UTF_8, marked_encoding, recoded, seems
 from .formats import Choice, kind_of
-from .items import File
+from .formats.tables import table_kind
+from .items import File, Needs
 
 BEGIN_BYTES: Final = 64 << 10
 """Most bytes that are looked at: a first line that is longer is not looked at to its end."""
@@ -80,10 +81,10 @@ class Look(NamedTuple):
         return self.kind if self.encoding == UTF_8 else ""
 
 
-def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None) -> Look:
+def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None, needs: Needs) -> Look:
     """Return what the file is that has this name and begins so.
 
-    ``choice`` and ``encoding`` are what somebody said of all files. A byte order mark is of one file, and so believed.
+    ``choice``, ``encoding`` and ``needs`` are of all files. A byte order mark is of one file, and so believed.
     """
     why_not = _marked(begin, _FOREIGN) or _tar(begin) or (_PACKED_SO if name.lower().endswith(_UNREAD) else "")
     suffix, packing = suffixes_of(name)
@@ -97,7 +98,9 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None) -> Lo
     if encoding == UTF_8 and b"\0" in begin and (advice := seems(begin)):
         return Look(why_not=NULS + advice)
     text = begin if encoding == UTF_8 else begin.decode(encoding, "ignore").encode("utf-8", "ignore")
-    return Look(kind or _json_kind(text) or ("lines" if choice == "lines" else "text"), encoding=encoding)
+    kind = kind or _json_kind(text) or ("lines" if choice == "lines" else "")
+    table = "" if kind or needs.separator is not None else table_kind(text, needs)
+    return Look(kind or table or "text", encoding=encoding)
 
 
 def _marked(begin: bytes, marks: Mapping[str, bytes]) -> str:
@@ -137,12 +140,12 @@ def _again(begin: bytes, error: BaseException | None, stream: "BufferedReader[An
     yield from pieces_of(stream)
 
 
-def open_file(file: File, choice: Choice, encoding: str | None, memory: int) -> Look:
+def open_file(file: File, choice: Choice, encoding: str | None, needs: Needs, memory: int) -> Look:
     """Return what a file is; then its stream is unpacked, which may take ``memory``, and in UTF-8."""
     name, piped = file.name, not file.stream.seekable()
     file.path = None if piped else file.path  # opened again, it would wait for another writer
     for _ in range(MOST_PACKED + 1):
-        look = look_at(name, begin_of(file, piped=piped), choice, encoding)
+        look = look_at(name, begin_of(file, piped=piped), choice, encoding, needs)
         if not look.packing:
             break
         name = name[: -len(look.packing)] if suffixes_of(name)[1] else name

@@ -187,10 +187,11 @@ class Reading(Ways):
 
     def entries(self, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a file, packed or not, mapped if there is a mapping."""
-        look = open_file(file, self.choice, self.encoding, self.unpack_memory)
+        needs = self.needs
+        look = open_file(file, self.choice, self.encoding, needs, self.unpack_memory)
         if look.why_not:
             return iter([(0, 0, Bad(look.why_not, broken=True))])
-        entries = BY_CHOICE[look.kind](file, self.needs, start)
+        entries = BY_CHOICE[look.kind](file, needs, start)
         if look.kind == "text" and self.choice == "auto" and self.separator is None:
             entries = map(_no_values, entries)
         columns = folder_columns(file.name) if self.mapping else None
@@ -302,7 +303,8 @@ class FileSource:
                 if S_ISREG(Path(self.path).stat().st_mode):  # a pipe can be read once
                     with BufferedReader(self.open(), BUFFER_BYTES) as stream:
                         begin = begin_of(File(self.name, stream))
-                    self._look = look_at(self.name, begin, self.reading.choice, self.reading.encoding)
+                    said = self.reading
+                    self._look = look_at(self.name, begin, said.choice, said.encoding, said.needs)
         return self._look.plain_kind
 
     @property

@@ -222,12 +222,16 @@ class Needs(Ways):
         """The entry instead of a larger one."""
         return Bad(f"longer than {self.limit} bytes ({MAX_RECORD})", limit=MAX_RECORD)
 
+    def names_text(self, names: Sequence[str]) -> bool:
+        """Return whether a column of these names may have the text."""
+        return any(name in names or name.partition(".")[0] in names for name in self.texts)
+
     def missing(self, names: list[str]) -> Bad | None:
         """Return why a table with these columns cannot be used; None if it can."""
         twice = {n for n in names if names.count(n) > 1 and (self.columns is None or n in self.columns)}
         if twice:
             return Bad(f"the column {min(twice)!a} is there twice: give each a name of its own", broken=True)
-        if self.columns is None or any(n in names or n.partition(".")[0] in names for n in self.texts):
+        if self.columns is None or self.names_text(names):
             return None
         wanted, there = " or ".join(map(repr, self.texts)), ", ".join(map(ascii, names[:_SHOWN]))
         return Bad(f"no column {wanted}; there are: {there}; say which is the text: --field", broken=True)

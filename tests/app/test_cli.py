@@ -366,6 +366,23 @@ def test_a_dry_run_shows_what_the_run_does(cli: Cli, tmp_path: Path) -> None:
     assert "5 documents" in cli(*command[:-1], "--limit", "5").out
 
 
+def test_a_dry_run_ends_where_the_run_does(cli: Cli, tmp_path: Path) -> None:
+    """Where what is refused ends a run, or after many rows without a document; and it says so of a broken file."""
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{}\n')
+    (tmp_path / "b.jsonl").write_text("{}\n" * 1000 + '{"text": "one"}\n')
+    (tmp_path / "c.parquet").write_text("none")
+    for options, code, words in (
+        (("a.jsonl",), 0, "a.jsonl:2: missing_text"),
+        (("a.jsonl", "--on-error", "fail"), 12, "say which is the text: --field. A run ends there"),
+        (("b.jsonl",), 12, "the first 1,000 rows were all refused"),
+        (("b.jsonl", "--on-error", "dead-letter"), 0, "passed over 1,000 in all"),
+        (("a.jsonl", "c.parquet"), 12, "1 file could not be read to the end; see above"),
+        (("c.parquet",), 12, "there are no documents in c.parquet"),
+    ):
+        shown = cli("produce", "raw", *options, "--dry-run")
+        assert (shown.code, words in shown.err) == (code, True), shown.err
+
+
 def test_options_that_would_be_ignored_are_refused(cli: Cli, tmp_path: Path) -> None:
     """The split of a data set where shares of documents are meant; a list for a function of a row is told."""
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')

@@ -6,7 +6,8 @@ with its first line alone; the next line begins the next row.
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from io import SEEK_CUR, BufferedReader, BytesIO
 from typing import Any, Final
@@ -21,6 +22,8 @@ _OTHERS: Final = (";", "\t", "|", ",")
 """Delimiters that tables have. None is guessed: where a text has one by chance, a table would be read as another."""
 _SAYS_DELIMITER: Final = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([\t -!#-~])"?[\r\n]', re.IGNORECASE)
 """A first line by which spreadsheets say what the delimiter is."""
+_BEFORE: Final = b"\xef\xbb\xbf\r\n"
+"""What may be before the first line."""
 _FIRST_LINE: Final = 1 << 16
 """Bytes within which the first line of a table ends whose lines end with a carriage return alone."""
 _MOST_AGAIN: Final = 4
@@ -46,6 +49,24 @@ def _read(file: File, needs: Needs, start: Place, *, tabs: bool) -> Iterator[Ent
             table.pass_to(file.begin)
         elif names and row and table.number > start.entry:
             yield table.number, 0, row if isinstance(row, Bad) else table.content(names, row)
+
+
+def table_kind(begin: bytes, needs: Needs) -> str:
+    """Return the kind of the table that begins so; nothing where its first line does not name the text's column."""
+    if _SAYS_DELIMITER.match(begin):
+        return "csv"
+    line, ended, _ = begin.lstrip(_BEFORE).replace(b"\r", b"\n").partition(b"\n")
+    for delimiter in [needs.delimiter] if needs.delimiter else _OTHERS:
+        with suppress(csv.Error, ValueError):  # a row that is none; a delimiter that is the quote as well
+            names = next(_reader([line.decode()], delimiter, needs), [])
+            if ended and len(names) > 1 and needs.names_text(names):
+                return "tsv" if delimiter == "\t" else "csv"
+    return ""
+
+
+def _reader(lines: Iterable[str], delimiter: str, needs: Needs) -> Iterator[list[str]]:
+    quoting: dict[str, Any] = {"quotechar": needs.quote} if needs.quote else {"quoting": csv.QUOTE_NONE}
+    return csv.reader(lines, delimiter=delimiter, strict=True, escapechar=needs.escape, **quoting)
 
 
 def row_ends(file: File, needs: Needs, *, tabs: bool) -> Iterator[Place]:
@@ -102,9 +123,7 @@ class _Table:
 
     def rows(self) -> Iterator[list[str] | Bad]:
         """Yield each row, an empty one for an empty line; for a line with which no row begins, why not."""
-        quoting = {"quotechar": self._needs.quote} if self._needs.quote else {"quoting": csv.QUOTE_NONE}
-        escape: dict[str, Any] = {"escapechar": self._needs.escape, **quoting}
-        reader = csv.reader(self, delimiter=self.delimiter, strict=True, **escape)
+        reader = _reader(self, self.delimiter, self._needs)
         while True:
             begin, number = self.at, self.number
             self._row.clear()

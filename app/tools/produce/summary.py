@@ -21,6 +21,7 @@ from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import SourceChange
 from .sender import Acknowledged, raise_for
 
+OnError = Literal["skip", "dead-letter", "fail"]
 EXAMPLES: Final = 20
 """Refusals that are remembered with their text; all are counted."""
 SAMPLES: Final = 3
@@ -134,6 +135,7 @@ class DryRunResult(PassedOver):
 
     topic: str
     limit: int | None = None
+    on_error: OnError = "skip"
     documents: int = 0
     bytes: int = 0
     """Of the records' values."""
@@ -148,10 +150,17 @@ class DryRunResult(PassedOver):
         return self.limit is not None and self.documents >= self.limit
 
     def documents_among(self, items: Iterable[Item | Refused], shuffle: ShuffleBuffer[Item] | None) -> Iterator[Item]:
-        """Yield documents in the order in which they are sent; what is refused is counted."""
+        """Yield documents in the order in which they are sent; what is refused is counted.
+
+        Raises:
+            InputError: it would end the run.
+
+        """
         for item in items:
             if isinstance(item, Refused):
-                self.refuse(item)
+                if self.on_error == "fail":
+                    raise InputError(f"{item.where}: {item.why}. A run ends there, with what came before it sent")
+                self.refuse(item, ends=not self.documents and self.on_error == "skip")
             elif (out := item if shuffle is None else shuffle.exchange(item)) is not None:
                 yield out
 
@@ -167,11 +176,20 @@ class DryRunResult(PassedOver):
 
 
 async def dry_run(
-    sources: Sequence[DocumentSource], topic: str, limit: int | None = None, shuffle: ShuffleBuffer[Item] | None = None
+    sources: Sequence[DocumentSource],
+    topic: str,
+    limit: int | None = None,
+    shuffle: ShuffleBuffer[Item] | None = None,
+    on_error: OnError = "skip",
 ) -> DryRunResult:
-    """Read the sources as a run does, up to a number of documents, and return what it would send, the first ones."""
+    """Read the sources as a run does, up to a number of documents, and return what it would send, the first ones.
+
+    Raises:
+        InputError: something refused ends such a run.
+
+    """
     known = [source.known() for source in sources if isinstance(source, DatasetSource)]
-    found = DryRunResult(topic, limit, known=known)
+    found = DryRunResult(topic, limit, on_error, known=known)
     with ReadingOrder(sources, OrderState.start(len(sources))) as reading:
         async for turn in reading.turns():
             if turn is not None:
@@ -182,9 +200,6 @@ async def dry_run(
     if shuffle is not None:
         found.take(shuffle.rest())
     return found
-
-
-OnError = Literal["skip", "dead-letter", "fail"]
 
 
 @dataclass(frozen=True, slots=True)

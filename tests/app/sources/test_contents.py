@@ -20,7 +20,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.app.milling.decoding.opened import opened
-from tests.app.sources.files import as_lines, write_arrow, write_json, write_parquet, write_stream, write_wet, zstd
+from tests.app.sources.files import (
+    as_lines,
+    write_arrow,
+    write_csv,
+    write_json,
+    write_parquet,
+    write_stream,
+    write_tsv,
+    write_utf_16,
+    write_wet,
+    zstd,
+)
 from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tests.app.sources.test_recoding import Drops
 from tests.app.sources.web import Web, serving
@@ -51,6 +62,9 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "arrow": lambda path: write_arrow(path, ROWS),
     "stream": lambda path: write_stream(path, ROWS),
     "wet": lambda path: write_wet(path, ROWS),
+    "commas": lambda path: write_csv(path, ROWS),
+    "tabs": lambda path: write_tsv(path, ROWS),
+    "unicode text": lambda path: write_utf_16(path, ROWS),
 }
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -111,6 +125,11 @@ def test_names_that_say_nothing_are_read_as_what_they_hold(kind: str, packing: s
         '"So',
         "1\n2\nthree",
         "true story",
+        "text\none\n",
+        "a text, more of it\n1,2\n",
+        "id,text",
+        '"text","\n',
+        "id,story\n1,once\n",
     ],
 )
 def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
@@ -145,6 +164,25 @@ def test_values_of_json_that_are_no_objects_are_no_texts(data: str, tmp_path: Pa
     assert {why.partition(":")[0] for _, why in refusals(found)} <= {"not_an_object", "malformed_json"}
     (value,) = values(found_in(reading_of(choice="text"), tmp_path / "part-0"))
     assert json.loads(value)["text"] == data
+
+
+def test_a_table_under_any_name_is_read_as_one_or_says_what_is_missing(tmp_path: Path) -> None:
+    """Its first line names the field of the text; the options of tables hold for it, and it is divided as such."""
+    (tmp_path / "dump.txt").write_text("\ufeff\n'id','story'\n1,'a,b'\n")
+    reading = replace(reading_of(fields=["story.de", "story"]), quote="'")
+    assert [json.loads(value) for value in values(found_in(reading, tmp_path))] == [{"id": "1", "text": "a,b"}]
+    assert FileSource(str(tmp_path / "dump.txt"), reading).kind == "csv"
+    for content in ("sep=;\nid;text\n1;a\n", "id;text\n1;a\n"):
+        (tmp_path / "dump.txt").write_text(content)
+        found = found_in(reading_of(plain=True), tmp_path)
+        assert values(found) == [b"a"] or refusals(found)[0][1].endswith("--delimiter ';'")
+        assert values(found_in(reading_of(delimiter=";", plain=True), tmp_path)) == [b"a"]
+    for said in (
+        replace(reading_of(), choice="lines"),
+        replace(reading_of(), separator="--"),
+        reading_of(choice="text"),
+    ):
+        assert b"id;text" in values(found_in(said, tmp_path))[0]
 
 
 LIKE_VALUES = st.lists(
@@ -219,7 +257,9 @@ def test_what_is_not_read_is_named_and_nothing_of_it_is_sent(name: str, data: by
 
 @given(
     data=st.lists(
-        st.sampled_from([b"{", b'"', b"[", b"\n", b" ", b'{"text": "a"}', b"PAR1", b"x", b"\xef\xbb\xbf"])
+        st.sampled_from(
+            [b"{", b'"', b"[", b"\n", b" ", b'{"text": "a"}', b"PAR1", b"x", b"\xef\xbb\xbf", b"id,text", b"sep=;"]
+        )
     ).map(b"".join)
 )
 def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
@@ -228,8 +268,8 @@ def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
     pipe = Drops(data)
     pipe.seekable = lambda: False  # type: ignore[method-assign]
     piped = File("a", io.BufferedReader(pipe, 5))
-    looks = [open_file(file, "auto", None, MEMORY_BYTES) for file in (seekable, piped)]
-    assert looks[0] == looks[1] == look_at("a", data, "auto", None)
+    looks = [open_file(file, "auto", None, Needs(1000, ("text",)), MEMORY_BYTES) for file in (seekable, piped)]
+    assert looks[0] == looks[1] == look_at("a", data, "auto", None, Needs(1000, ("text",)))
     assert seekable.stream.read() == piped.stream.read() == data
 
 

@@ -348,6 +348,7 @@ async def test_a_dry_run_says_what_the_run_does(settings: Settings, topic: Topic
         "spark/lang=en/part-0.tsv": b"id\ttext\n1\tone\n",
         "spark/_committed_1": b"{}",
         "odd\nname.txt": b"text",
+        "part-00000": b"id,text\n1,one\n2\n",
     }
     for name, data in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -363,7 +364,7 @@ async def test_a_dry_run_says_what_the_run_does(settings: Settings, topic: Topic
         done.broken,
     )
     assert sorted(told.examples) == sorted(done.examples)
-    assert told.documents == 10
+    assert told.documents == 11
     assert told.broken == 3
 
 
