@@ -20,11 +20,11 @@ from ..kafka.control_topic import read_eras, write_control
 from ..kafka.settled_streams import settled_stream
 from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
+from ..tables import ShownTable
 from ..tools.inspect.packed import StoredPack
 from ..tools.skip_and_ignore import ignore, skip, skip_schema
 from .options import OneStream, examples, with_settings
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, show_table
-from .tables import ShownTable
 
 Last = Annotated[int, typer.Option("--last", help="Show so many, the newest ones.", min=1)]
 RawTopic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]

@@ -16,6 +16,7 @@ from tokenmill.errors import InputError
 from ..funnel.tried_documents import TriedDocument, beginning_of
 from ..kafka.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 from ..settings import Settings
+from ..tables import ShownTable, pairs
 from ..terminal import escaped
 from ..tools.inspect.packed import packed_rejects, packed_streams
 from ..tools.inspect.rejected import RejectedDocument, read_rejected
@@ -24,7 +25,6 @@ from .figures import example_lines
 from .options import examples, with_settings
 from .output import All, AsJson, PlainColumn, count, moment_of, say, show, show_json, show_table, size
 from .progress import ProgressLine
-from .tables import ShownTable, pairs
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 STANDARD_INPUT = "-"

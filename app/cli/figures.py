@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..funnel.pictures import languages_line
 from ..funnel.retention import Retention
 from ..funnel.tried_documents import TriedDocument, beginning_of
+from ..tables import ShownTable
 from .output import LINE_CHARACTERS, show, show_table
-from .tables import ShownTable
 
 
 def show_figures(retention: Retention, name: str = "", tokens: Mapping[str, int] | None = None) -> None:

@@ -10,6 +10,7 @@ from tokenmill.packings import packing_in_words
 
 from ..funnel.tried_documents import beginning_of
 from ..settings import Settings
+from ..tables import ShownTable, pairs
 from ..tools.inspect import (
     BlockTrace,
     ChainReport,
@@ -24,7 +25,6 @@ from ..tools.inspect import (
 )
 from .options import examples, with_settings
 from .output import LINE_CHARACTERS, AsJson, count, moment_of, say, show, show_json, show_table, size
-from .tables import ShownTable, pairs
 
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
 Partition = Annotated[int, typer.Argument(help="Number of the partition.", show_default=False)]

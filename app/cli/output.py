@@ -15,8 +15,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import TextColumn
 from rich.segment import Segment
 
+from ..tables import ShownTable, terminal_width
 from ..terminal import escaped, escaped_json, escaped_lines, is_terminal
-from .tables import ShownTable, terminal_width
 
 PlainColumn: Final = partial(TextColumn, markup=False)
 """A column of a progress bar whose text is shown as it is."""

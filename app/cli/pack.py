@@ -13,6 +13,7 @@ from tokenmill.wire.totals import Totals
 
 from ..funnel.retention import Retention
 from ..settings import Settings
+from ..tables import ShownTable
 from ..tools.pack.pack_verification import verify_pack
 from ..tools.pack.packing_run import PackPlan, PackSummary, pack
 from ..tools.produce.producing import require_flush_allowed
@@ -23,7 +24,6 @@ from .output import AsJson, count, say, show, show_json, show_table, size
 from .produce_output import ProduceProgress, require_documents, require_whole, say_refusals, say_unmet, summary_json
 from .progress import until_interrupted
 from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
-from .tables import ShownTable
 
 _packed = panel("How it is packed")
 PARTITIONS = 4

@@ -13,9 +13,9 @@ from tokenmill.spelling import nearest
 from ..milling.steps.registry import PROFILES, STEPS, steps_as_toml
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
+from ..tables import ShownTable
 from .options import examples, with_loaded, with_settings
 from .output import AsJson, count, say, show, show_json, show_table
-from .tables import ShownTable
 
 Partitions = Annotated[
     int | None, typer.Option(min=1, help="Create missing raw topics too, with this many partitions.")

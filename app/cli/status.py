@@ -17,13 +17,13 @@ from ..broker_contact import moment
 from ..funnel.pictures import terminal_plot, write_png
 from ..settings import Settings
 from ..sources.web import SameHost
+from ..tables import ShownTable
 from ..telemetry.status_document import VERSION, identity, stopped_words
 from ..tools.inspect.packed import ledger_of
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger
 from .figures import show_figures
 from .options import examples, with_settings
 from .output import All, AsJson, count, say, show, show_json, show_table
-from .tables import ShownTable
 
 SECONDS: Final = 10.0
 """For the answer, which a service makes from what it knows."""

@@ -13,6 +13,7 @@ from ..funnel.trial import TrialResult
 from ..funnel.tried_documents import TriedDocument
 from ..mill.recipes import RawTopicPlan
 from ..settings import Settings
+from ..tables import ShownTable
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from .figures import example_lines, show_figures
 from .options import examples, with_settings
@@ -20,7 +21,6 @@ from .output import All, AsJson, PlainColumn, count, of_all, say, show, show_jso
 from .produce_output import require_documents, require_whole, say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
 from .reading_options import Paths, SourceChoice, with_reading
-from .tables import ShownTable
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""

@@ -13,12 +13,12 @@ from tokenmill.store.layout import comparing
 
 from ..local.output_files import require_file
 from ..settings import Settings
+from ..tables import ShownTable
 from ..tools.inspect.packed import StoredPack, check_packed, packed_streams
 from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
 from .progress import ProgressLine
-from .tables import ShownTable
 
 Streams = Annotated[
     list[str] | None,

@@ -1,13 +1,11 @@
-"""What a view shows at one moment: the service's numbers and rates, as parts of a line and as one line."""
+"""What a view shows at one moment: the service's numbers and rates, in a few words each."""
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
-
-from rich.cells import cell_len, set_cell_size
 
 from ..supervisor import Status
 
@@ -15,7 +13,7 @@ WINDOW_SECONDS: Final = 5.0
 """Over which rates are measured: long enough that a number can be read, short enough that a stop is seen."""
 LONGEST: Final = 9_999_999
 """The largest number that is written in full, with separators: nine characters."""
-UNITS: Final = ("k", "M", "G", "T", "P", "E")
+UNITS: Final = "kMGTPE"
 """Powers of a thousand."""
 
 
@@ -85,94 +83,37 @@ def short(number: float) -> str:
     return f"{number:.1f}{UNITS[power - 1]}"
 
 
-def lines_of(parts: Iterable[str], width: int, separator: str = " · ") -> list[str]:
-    """Return lines of ``width`` cells at most, each of as many whole parts as fit; a longer part ends with ``…``."""
-    lines: list[str] = []
-    for part in parts:
-        fitting = cut(part, width)
-        if lines and cell_len(lines[-1]) + cell_len(separator) + cell_len(fitting) <= width:
-            lines[-1] += separator + fitting
-        else:
-            lines.append(fitting)
-    return lines
-
-
-def cut(text: str, width: int) -> str:
-    """Return a text in ``width`` cells at most; what does not fit is left out behind a ``…``."""
-    return text if cell_len(text) <= width else f"{set_cell_size(text, max(0, width - 1)).rstrip()}…"
-
-
-def listed(names: Sequence[str], width: int, most: int, thing: str) -> str:
-    """Return names, ``most`` of them at most and in ``width`` cells, or else how many there are."""
-    text = " ".join(names) or "-"
-    return text if len(names) <= most and cell_len(text) <= width else f"{len(names):,} {thing}"
-
-
-def plain_line(scene: LiveScene, rates: Rates) -> str:
-    """Return what a log file should hold every few seconds."""
-    status = scene.status
+def facts(scene: LiveScene, rates: Rates) -> Iterator[tuple[str, str]]:
+    """Yield what holds for all of it in a few words each, with a style, those of one style together."""
+    status, training = scene.status, scene.training
     chains = status.chains.values()
-    mills = [worker for worker in status.workers if worker.role == "mill"]
-    parts = [
-        scene.title,
-        *outage(scene),
-        *totals(scene, rates),
-        f"lag {lag_text(status.lag)}",
-        f"{sum(chain.blocks for chain in chains):,} blocks, {status.stored:,} stored",
-        f"{sum(chain.segments for chain in chains):,} segments",
-        f"{sum(status.eras.values()):,} eras",
-        *dead_letters(scene),
-        f"{sum(mill.state == 'running' for mill in mills)} of {len(mills)} mills",
-    ]
-    if scene.training is not None:
-        parts.append(training_text(scene.training))
-    return " · ".join(parts)
-
-
-def outage(scene: LiveScene) -> list[str]:
-    """Return that no broker answers, and since when; nothing while one does."""
-    since = scene.status.away_since
-    if since is None:
-        return []
-    at = datetime.fromtimestamp(since).astimezone()
-    return [f"NO BROKER ANSWERS since {at:%H:%M:%S} ({max(0.0, time.time() - since):.0f} s)"]
-
-
-def lag_text(lag: int | None) -> str:
-    """Return a lag in records; what the brokers have not said is unknown, not 0."""
-    return "unknown" if lag is None else short(lag)
-
-
-def totals(scene: LiveScene, rates: Rates) -> list[str]:
-    """Return what has been milled, and how fast."""
-    chains = scene.status.chains.values()
-    return [
+    mills = [worker.state == "running" for worker in status.workers if worker.role == "mill"]
+    if (since := status.away_since) is not None:
+        at = datetime.fromtimestamp(since).astimezone()
+        yield f"NO BROKER ANSWERS since {at:%H:%M:%S} ({max(0.0, time.time() - since):.0f} s)", "bold red"
+    for fact in (
         f"{short(sum(chain.documents for chain in chains))} documents",
         f"{sum(chain.bytes for chain in chains) / 1e6:,.1f} MB",
         f"{rates.per_second('bytes') / 1e6:,.2f} MB/s",
         f"{short(rates.per_second('tokens'))} tokens/s",
-    ]
+        "lag unknown" if status.lag is None else f"lag {short(status.lag)} records",
+        f"{short(sum(chain.blocks for chain in chains))} blocks, {short(status.stored)} stored",
+        f"{short(sum(chain.segments for chain in chains))} segments",
+        f"{short(sum(status.eras.values()))} eras",
+        f"{sum(mills)} of {len(mills)} mills",
+    ):
+        yield fact, ""
+    if status.dead_letters or status.newest_dead_letter:
+        last = status.newest_dead_letter
+        newest = f", the newest: {last.reason} ({last.partition}, offset {last.offset})" if last is not None else ""
+        yield f"{short(status.dead_letters)} dead letter{'' if status.dead_letters == 1 else 's'}{newest}", "yellow"
+    if training is not None:
+        yield f"training step {training.step:,}", "cyan"
+        yield f"loss {training.loss:.3f}", "cyan"
+        yield f"{short(training.tokens_per_second)} tokens/s", "cyan"
+        yield f"{training.wait_share:.0%} waiting for data", "cyan"
 
 
-def dead_letters(scene: LiveScene) -> list[str]:
-    """Return how many records became none, and why and where the newest did; nothing where there are none."""
-    count, newest = scene.status.dead_letters, scene.status.newest_dead_letter
-    if not count and newest is None:
-        return []
-    last = f", the newest: {newest.reason} ({newest.partition}, offset {newest.offset})" if newest is not None else ""
-    return [f"{short(count)} dead letter{'' if count == 1 else 's'}{last}"]
-
-
-def training_text(training: TrainingStatus) -> str:
-    """Return how the training goes, in a few words."""
-    return ", ".join(training_parts(training))
-
-
-def training_parts(training: TrainingStatus) -> list[str]:
-    """Return the same, each number on its own."""
-    return [
-        f"training step {training.step:,}",
-        f"loss {training.loss:.3f}",
-        f"{short(training.tokens_per_second)} tokens/s",
-        f"{training.wait_share:.0%} waiting for data",
-    ]
+def plain_line(scene: LiveScene, rates: Rates) -> str:
+    """Return what a log file should hold every few seconds."""
+    return " · ".join([scene.title, *(fact for fact, _ in facts(scene, rates))])

@@ -153,7 +153,7 @@ async def _spawn(
 LOOK_SECONDS: Final = 1.0
 """How often a worker's heartbeat is checked."""
 SILENT_LOOKS: Final = 4
-"""Looks without a beat after which a worker is shown as silent: with two beats a second, no accident."""
+"""Looks without a beat after which a worker is shown as silent: with a beat a second at least, no accident."""
 STEADY_SECONDS: Final = 30.0
 """A process that lives as long does not end as those before it did, which ended again and again."""
 

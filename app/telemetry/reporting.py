@@ -1,7 +1,8 @@
 """What a worker reports of itself: to its supervisor if it has one, else to whoever asks for its metrics.
 
-A supervisor gets a heartbeat twice a second: one JSON object a line on the file descriptor that `HEARTBEAT_VARIABLE`
-names. A worker beats from the moment it prepares, so that one that waits for something is not taken for a stuck one.
+A supervisor gets a heartbeat twice a second, and once a second while nothing changes: one JSON object a line on the file
+descriptor that `HEARTBEAT_VARIABLE` names. A worker beats from the moment it prepares, so that one that waits for
+something is not taken for a stuck one.
 """
 
 import asyncio
@@ -183,6 +184,8 @@ def _write(data: bytes) -> bytes:
 
 INTERVAL_SECONDS: Final = 0.5
 """How often partitions are measured: numbers are as old."""
+QUIET_SECONDS: Final = 1.0
+"""The same where nothing has changed since: measuring is half of what an idle worker does."""
 
 
 class WorkerReporter:
@@ -229,6 +232,7 @@ class WorkerReporter:
 
     async def _run(self) -> None:
         outage = OutageLog(self._settings.bootstrap_servers)
+        before: Mapping[str, Any] = {}
         while True:
             CONTACT.turn()
             if not self._supervised:  # else the supervisor says so, once for all
@@ -239,10 +243,12 @@ class WorkerReporter:
             self._probes.turn(self._look.not_ready, self._look.stopped)
             self._measure()
             samples: list[Sample] = taken(WORKER, PROCESS, BROKER)
-            self._fleet.heard(self._role, os.getpid(), samples)
             if self._supervised:
                 self._beat({**status, "away_since": CONTACT.away_since, "metrics": samples})
-            await asyncio.sleep(INTERVAL_SECONDS)
+            else:
+                self._fleet.heard(self._role, os.getpid(), samples)
+            await asyncio.sleep(INTERVAL_SECONDS if status != before else QUIET_SECONDS)
+            before = status
 
     def _beat(self, status: Mapping[str, Any]) -> None:
         """Tell the supervisor; one that is gone ends this process, for its end of the pipe closes however it dies."""

@@ -41,6 +41,8 @@ require_tested("faust-streaming", faust.__version__)
 
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
+QUIET_POLL_SECONDS: Final = 0.5
+"""The same where none is held back: each poll crosses threads, which would be most of what an idle worker does."""
 FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
 GATHER_WAIT_MS: Final = 100
@@ -239,7 +241,8 @@ class BatchConsumer(driver.Consumer):
                 if not active:
                     await asyncio.sleep(POLL_SECONDS)
                     continue
-                records = await self._getmany(active_partitions=active, timeout=POLL_SECONDS)
+                seconds = QUIET_POLL_SECONDS if active >= self.assignment() else POLL_SECONDS
+                records = await self._getmany(active_partitions=active, timeout=seconds)
                 if self.flow_active and isinstance(records, StampedRecords):
                     self._deliver(records)
                 await asyncio.sleep(0)

@@ -30,13 +30,13 @@ from tokenmill.app.cli import output, produce_output
 from tokenmill.app.cli.dead_letters import letters_table, values
 from tokenmill.app.cli.output import PlainColumn
 from tokenmill.app.cli.progress import ProgressLine
-from tokenmill.app.cli.tables import pairs
 from tokenmill.app.kafka.clients import connection
 from tokenmill.app.kafka.dead_letters import DeadLetter, RecordPlace
 from tokenmill.app.local.live_view import LiveView
 from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.sources import Refused
+from tokenmill.app.tables import pairs
 from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines
 from tokenmill.app.tools.produce import PassedOver
 from tokenmill.app.worker.run import Worker

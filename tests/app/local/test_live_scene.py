@@ -3,10 +3,10 @@
 import time
 from collections.abc import Mapping
 
-from rich.console import Console
+from rich.console import Console, Group
 
 from tokenmill.app.local.live_scene import WINDOW_SECONDS, LiveScene, Rates, plain_line
-from tokenmill.app.local.live_view import tables
+from tokenmill.app.local.live_view import picture
 from tokenmill.app.supervisor import PartitionStatus, Status, WorkerStatus
 
 
@@ -83,7 +83,7 @@ def test_tables_say_so_too() -> None:
     """In a line of its own, and in the worker's state."""
     console = Console(width=120)
     with console.capture() as captured:
-        console.print(tables(scene(None, time.time() - 90), Rates(), 5.0))
+        console.print(Group(*picture(scene(None, time.time() - 90), Rates(), 5.0, 120)))
     assert AWAY in captured.get()
     assert "cut off" in captured.get()
     assert "lag unknown" in captured.get()

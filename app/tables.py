@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.cells import cell_len
 
-from ..terminal import escaped
+from .terminal import escaped
 
 GAP: Final = 2
 """Cells between two columns, and before the lines of a paragraph."""
