@@ -241,7 +241,7 @@ class BatchConsumer(driver.Consumer):
                 if not active:
                     await asyncio.sleep(POLL_SECONDS)
                     continue
-                seconds = QUIET_POLL_SECONDS if active >= self.assignment() else POLL_SECONDS
+                seconds = POLL_SECONDS if self._buffered_partitions else QUIET_POLL_SECONDS
                 records = await self._getmany(active_partitions=active, timeout=seconds)
                 if self.flow_active and isinstance(records, StampedRecords):
                     self._deliver(records)

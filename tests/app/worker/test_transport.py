@@ -77,7 +77,14 @@ def test_every_override_is_of_a_part_that_is_there(own: type, overridden: set[st
 def test_private_parts_of_libraries_are_these() -> None:
     """By the source: what the transport gets, sets and calls of Faust and aiokafka, for whoever upgrades them."""
     assert used([transport]) == {
-        *("_auto_offset_reset", "_consumer", "_coordinator", "_ensure_consumer", "_ensure_producer"),
+        *(
+            "_auto_offset_reset",
+            "_buffered_partitions",
+            "_consumer",
+            "_coordinator",
+            "_ensure_consumer",
+            "_ensure_producer",
+        ),
         *("_fetch_max_wait_ms", "_fetch_min_bytes", "_fetcher", "_get_active_partitions", "_getmany"),
         *("_isolation_level", "_max_partition_fetch_bytes", "_stopped", "_subscription", "_tp_index"),
         *("_value_deserializer",),
@@ -238,5 +245,5 @@ async def test_a_stream_of_a_lost_partition_whose_actor_has_not_ended_crashes_no
 def batch_consumer() -> BatchConsumer:
     """Return a consumer that talks to nobody."""
     alone = object.__new__(BatchConsumer)
-    alone.durable, alone._passed, alone._pressure = {}, {}, {}
+    alone.durable, alone._passed, alone._pressure, alone._buffered_partitions = {}, {}, {}, set()
     return alone
