@@ -18,8 +18,7 @@ from ..tools.inspect import (
     StreamReport,
     TracedPiece,
     inspect_message,
-    inspect_partition,
-    inspect_segment,
+    inspect_segments,
     inspect_stream,
     trace_block,
 )
@@ -74,7 +73,7 @@ def segment(
 
     Needs no broker.
     """
-    reports = inspect_partition(path) if path.is_dir() else [inspect_segment(path)]
+    reports = inspect_segments(path)
     if as_json:
         show_json([report.to_dict() for report in reports])
         return

@@ -26,8 +26,7 @@ from tokenmill.samples import (
 
 from ..funnel.tried_documents import beginning_of
 from ..settings import Settings
-from ..tools.inspect.block_trace import RecordText
-from ..tools.inspect.tracing import Place, RecordOutcome, outcome_of, record_texts
+from ..tools.inspect.tracing import Place, RecordOutcome, RecordText, outcome_of, record_texts
 from .options import examples, with_settings
 from .output import LINE_CHARACTERS, All, AsJson, PlainColumn, count, say, show, show_json
 from .progress import ProgressLine

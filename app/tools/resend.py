@@ -12,13 +12,11 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from tokenmill.errors import InputError
 
-from ..kafka.clients import consumer, offsets, producer, read_range
-from ..kafka.control_topic import require_topic
+from ..kafka.clients import consumer, producer, read_range
 from ..kafka.dead_letters import (
     PREFIX,
     DeadLetter,
@@ -29,6 +27,7 @@ from ..kafka.dead_letters import (
     parse_place,
 )
 from ..settings import Settings, dead_letter_topic
+from .kafka_reading import topic_ranges
 from .produce.sender import raise_for
 
 RESENT: Final = "tokenmill.resent-from"
@@ -60,8 +59,7 @@ async def read_dead_letters(settings: Settings, raw_topic: str) -> AsyncGenerato
     """
     topic = dead_letter_topic(raw_topic)
     async with consumer(settings) as client:
-        partitions = [TopicPartition(topic, number) for number in range(await require_topic(client, topic))]
-        for partition, span in (await offsets(client, partitions)).items():
+        for partition, span in (await topic_ranges(client, topic)).items():
             async for record in read_range(client, partition, *span):
                 letter = decode_dead_letter(record)
                 note = parse_place((dict(record.headers).get(NOTE) or b"").decode(errors="replace"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import DifferenceError, InputError, MovedError
+from tokenmill.errors import DifferenceError, InputError
 from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.reading.continuing import LONGEST_TAIL
 from tokenmill.records import SourceRecord
@@ -25,6 +25,7 @@ from ..kafka.token_topic import REFUSALS, message_of, offered, offset_before, pu
 from ..mill.skip_list import has_passed
 from ..milling.decoding.framed_values import schema_number
 from ..settings import Settings
+from .kafka_reading import require_offset, require_record, topic_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) 
     """
     found = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     async with consumer(settings) as client:
-        await _require_record(client, raw_topic, partition, offset)
+        await require_offset(client, TopicPartition(raw_topic, partition), offset)
         cursors = {s.stream.name: await _published(client, s, partition) for s in found}
     passed = {name: cursor for name, cursor in cursors.items() if cursor is not None and has_passed(cursor, offset)}
     open_mills = [streams for streams in _mills(found) if not any(s.stream.name in passed for s in streams)]
@@ -82,12 +83,12 @@ async def skip_schema(settings: Settings, raw_topic: str, number: int, partition
     found = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     asked: dict[int, int] = {}
     async with consumer(settings) as client:
-        every = range(await require_topic(client, raw_topic))
-        for place in every if partition is None else [partition] if partition in every else []:
-            where = TopicPartition(raw_topic, place)
+        for where, (first, end) in (await topic_ranges(client, raw_topic)).items():
+            place = where.partition
+            if partition not in (None, place):
+                continue
             cursors = {s.stream.name: await _published(client, s, place) for s in found}
-            low, end = (await offsets(client, [where]))[where]
-            low = max(low, min(cursor.next_offset if cursor is not None else 0 for cursor in cursors.values()))
+            low = max(first, min(cursor.next_offset if cursor is not None else 0 for cursor in cursors.values()))
             named = [
                 r.offset async for r in read_range(client, where, low, end) if schema_number(r.value or b"") == number
             ]
@@ -117,16 +118,6 @@ async def _ask(settings: Settings, streams: Sequence[Settled], partition: int, w
         requests = [skip_request_record(partition, offset) for offset in wanted if offset not in there]
         if requests:
             await write_control(settings, settled.stream.control_topic, requests)
-
-
-async def _require_record(client: AIOKafkaConsumer, raw_topic: str, partition: int, offset: int) -> None:
-    count = await require_topic(client, raw_topic)
-    if not 0 <= partition < count:
-        raise InputError(f"{raw_topic} has the partitions 0 to {count - 1}, not {partition}")
-    where = TopicPartition(raw_topic, partition)
-    first, end = (await offsets(client, [where]))[where]
-    if not first <= offset < end:
-        raise InputError(f"{raw_topic}[{partition}] holds the offsets {first} to {end - 1}, not {offset}")
 
 
 async def _published(client: AIOKafkaConsumer, settled: Settled, partition: int) -> Cursor | None:
@@ -166,31 +157,12 @@ async def ignore(settings: Settings, topic: str, partition: int, offset: int) ->
     settled = await settled_stream(settings, topic.removeprefix(TOKENS_PREFIX))
     tokens = TopicPartition(topic, partition)
     async with consumer(settings) as client:
-        record = await _message_at(client, tokens, offset)
+        record = await require_record(client, tokens, offset)
         reason = await _why_refused(client, settled, tokens, record)
     if not settled.control.ignored.names(partition, record):
         said = ignore_record(partition, offset, record_hash(record))
         await write_control(settings, settled.stream.control_topic, [said])
     return IgnoreOutcome(settled.stream.name, reason)
-
-
-async def _message_at(client: AIOKafkaConsumer, tokens: TopicPartition, offset: int) -> SourceRecord:
-    count = await require_topic(client, tokens.topic)
-    if not 0 <= tokens.partition < count:
-        raise InputError(f"{tokens.topic} has the partitions 0 to {count - 1}, not {tokens.partition}")
-    first, end = (await offsets(client, [tokens]))[tokens]
-    found = None
-    if first <= offset < end:
-        try:
-            found = await anext(read_range(client, tokens, offset, offset + 1), None)
-        except MovedError:
-            found = None
-    if found is None:
-        raise InputError(
-            f"{tokens.topic}[{tokens.partition}] holds no message at offset {offset}: it reaches from {first} to "
-            f"{end - 1}"
-        )
-    return found
 
 
 async def _why_refused(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPartition, record: SourceRecord) -> str:

@@ -13,7 +13,6 @@ from tests.consumers.scenes import ERAS, INFO, OPEN_ERAS, era_store, expected, g
 from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store, segment_of
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
-from tokenmill.app.tools.repair.rebuilding import NoDonor
 from tokenmill.app.tools.repair.repairing import repair_partition
 from tokenmill.consumers import Batches, Documents, EraDataset
 from tokenmill.errors import DamagedError, DifferenceError, InputError, StoreError, TokenMillError
@@ -243,7 +242,7 @@ def test_a_packed_store_is_repaired_from_itself(tmp_path: Path) -> None:
     before = {file: file.read_bytes() for file in (store.path / STREAM).glob("*/*.*")}
     for file in last_logs(store)[:-1]:
         flip(file, len(before[file]) - 3)
-        (repaired,) = repair_partition(file.parent, INFO, int(file.parent.name), NoDonor())
+        (repaired,) = repair_partition(file.parent, INFO, int(file.parent.name), lambda *_: ())
         assert (repaired.given, repaired.lost) == (0, ())
         assert [path.name for path in repaired.kept] == [f"{file.name}.broken"]
     assert rows_of(open_batches(store)) == expected()

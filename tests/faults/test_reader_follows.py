@@ -136,4 +136,4 @@ def _read_again_and_again(reader: PartitionReader, number: int) -> None:
 
 def tokens_at(donor: ChainDonor, number: int) -> bytes:
     """Return a block as it must be."""
-    return next(iter(donor.give(number, number + 1))).tokens
+    return next(iter(donor(number, number + 1))).tokens

@@ -16,7 +16,7 @@ class ChainDonor:
         self._info = info
         self._lacks = lacks
 
-    def give(self, first: int, end: int) -> Iterator[Given]:
+    def __call__(self, first: int, end: int) -> Iterator[Given]:
         """Yield blocks."""
         size = self._info.block_bytes
         for number in range(first, min(end, len(self._chain.entries))):

@@ -1,15 +1,14 @@
 """Looking at what there is: a stream, a segment, a message, or one block and the Kafka records that it came from."""
 
-from .block_trace import BlockTrace, RecordText, TracedPiece, trace_block
 from .reports import (
     ChainReport,
     SegmentReport,
     StreamReport,
     inspect_message,
-    inspect_partition,
-    inspect_segment,
+    inspect_segments,
     inspect_stream,
 )
+from .tracing import BlockTrace, RecordText, TracedPiece, trace_block
 
 __all__ = [
     "BlockTrace",
@@ -19,8 +18,7 @@ __all__ = [
     "StreamReport",
     "TracedPiece",
     "inspect_message",
-    "inspect_partition",
-    "inspect_segment",
+    "inspect_segments",
     "inspect_stream",
     "trace_block",
 ]

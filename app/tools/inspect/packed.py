@@ -11,18 +11,17 @@ from tokenmill.errors import DamagedError, InputError, RecordError
 from tokenmill.store import open_eras, open_partition, read_stream, streams_in
 from tokenmill.store.layout import comparing, is_packed
 from tokenmill.untrusted import parse_json, regular_file
+from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
 from ...kafka.control_log import ControlLog
 from ...kafka.control_topic import Settled
 from ...kafka.dead_letters import RecordPlace
-from ...kafka.schema_registry import schemas_for_command
-from ...milling.recipe_stages import decoder_of
 from ...milling.splits import SplitRule
 from ...settings import Settings, Stream
+from ..kafka_reading import recipe_decoder
 from ..pack.pack_state import REJECTED, PackFiles, PackRun, pack_directory
 from ..repair.store_repair import examine_store
-from .block_trace import genesis_in
 from .record_ledger import ChainLedger, RecordLedger, account, raw_partition_accounts, read_ledger
 from .rejected import RejectedDocument, require_counted
 
@@ -48,7 +47,7 @@ class StoredPack:
         """
         if name not in streams_in(store) or not is_packed(store, name):
             return None
-        genesis = genesis_in(read_stream(store, name))
+        genesis = Genesis.from_dict(read_stream(store, name).values["genesis"])
         recipe = genesis.recipe
         suffix = name.removeprefix(f"{recipe.raw_topic}.{recipe.split}")
         files = PackFiles(pack_directory(store, recipe.raw_topic, suffix))
@@ -60,14 +59,15 @@ class StoredPack:
         """Return the message that says where a chain continues; None of one that has not begun."""
         return self.files.read_partition(partition).carries.get(self.settled.stream.split)
 
+    def chain(self, partition: int, head: Message | None) -> ChainLedger:
+        """Return the account of a chain that continues as a message says."""
+        stream = self.settled.stream
+        empty = ChainLedger(stream.name, stream.raw_topic, partition, self.run.first_offset)
+        return empty if head is None else account(empty, head, self.settled)
+
     def chains(self) -> list[ChainLedger]:
         """Return the account of each chain."""
-        stream, start = self.settled.stream, self.run.first_offset
-        found = []
-        for partition in range(self.run.partitions):
-            empty, head = ChainLedger(stream.name, stream.raw_topic, partition, start), self.head(partition)
-            found.append(empty if head is None else account(empty, head, self.settled))
-        return found
+        return [self.chain(partition, self.head(partition)) for partition in range(self.run.partitions)]
 
 
 def packed_streams(settings: Settings, names: Sequence[str] = ()) -> list[StoredPack]:
@@ -121,7 +121,7 @@ def packed_rejects(
 def _letters(settings: Settings, one: StoredPack) -> Iterator[RejectedDocument]:
     """Yield the documents of a stream in the files of what was filtered out."""
     stream, recipe = one.settled.stream, one.settled.genesis.recipe
-    decoder = decoder_of(recipe, schemas_for_command(settings, recipe.decode))
+    decoder = recipe_decoder(settings, recipe)
     splits = SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by)
     for partition in range(one.run.partitions):
         path = one.files.letters(REJECTED, partition)
@@ -167,9 +167,10 @@ def check_packed(one: StoredPack) -> PackedCheck:
         for part in examine_store(store, name)
         for segment in part.segments
     ]
-    readers = {number: open_partition(store, name, number) for number in range(one.run.partitions)}
-    for number, chain in enumerate(one.chains()):
-        head, held = one.head(number), readers[number]
+    readers = [open_partition(store, name, number) for number in range(one.run.partitions)]
+    for number, held in enumerate(readers):
+        head = one.head(number)
+        chain = one.chain(number, head)
         if head is not None and (
             held.blocks < head.cursor.block or held.chain_before(head.cursor.block) not in {None, head.after}
         ):
@@ -183,5 +184,5 @@ def check_packed(one: StoredPack) -> PackedCheck:
                 found.append(f"era {era.number}: it names other blocks of partition {number}")
     if (torn := eras.torn()) is not None:
         found.append(str(torn))
-    blocks = sum(reader.blocks for reader in readers.values())
+    blocks = sum(reader.blocks for reader in readers)
     return PackedCheck(name, blocks, eras.eras, found, comparing(store, name))

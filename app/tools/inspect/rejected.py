@@ -14,13 +14,12 @@ from tokenmill.records import SourceRecord
 from ...kafka.clients import consumer, offsets, read_batches
 from ...kafka.control_topic import Settled, require_topic
 from ...kafka.dead_letters import RecordPlace
-from ...kafka.schema_registry import schemas_for_command
-from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
+from ...kafka.settled_streams import settled_streams
 from ...kafka.token_topic import published_head
 from ...milling.columns import OutcomeColumns, RecordColumns
-from ...milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Stages
-from ...milling.recipe_stages import reopen_stages
+from ...milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind
 from ...settings import Settings
+from ..kafka_reading import stream_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,7 @@ class _Search:
         wanted: Counter[str],
         progress: Callable[[int, int], None],
     ) -> None:
-        recipe = settled.genesis.recipe
-        schemas = schemas_for_command(settings, recipe.decode)
-        tokenizer, lists = tokenizer_of(settled), lists_of(settled)
-        self._stages: Stages = reopen_stages(recipe, tokenizer, settings.engine, schemas, lists)
+        self._stages = stream_stages(settings, settled, settings.engine)
         self._client, self._settled, self._wanted, self._progress = client, settled, wanted, progress
 
     async def partition(self, partition: int, end: int) -> AsyncGenerator[RejectedDocument, None]:

@@ -8,26 +8,26 @@ from typing import Any
 import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import InputError, SourceError, TopicError
+from tokenmill.errors import InputError, TopicError
 from tokenmill.recipe import RAW_BYTES_SHA256
-from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo, open_partition, read_stream, streams_in
 from tokenmill.store.layout import SegmentPaths, partition_directory, segment_firsts
 from tokenmill.store.sealing import chain_after
 from tokenmill.store.segment import Segment
-from tokenmill.store.store import read_start
+from tokenmill.store.store import Start, read_start
 from tokenmill.wire.message import HEADER_NAME, MAGIC, Message
 from tokenmill.wire.pieces import OpenReferences, Piece, decode_entry, split_entries, split_references
 
 from ...funnel.tried_documents import beginning_of
-from ...kafka.clients import consumer, offsets, read_range
+from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled, require_topic
-from ...kafka.settled_streams import settled_stream, tokenizer_of
+from ...kafka.settled_streams import settled_stream
 from ...kafka.token_topic import furthest, last_messages, message_of
-from ...milling.tokenizers import REFERENCE, Engine, open_engine
+from ...milling.tokenizers import Engine
 from ...settings import Settings
-from .block_trace import decode, engine_in, meta_of
+from ..kafka_reading import require_record
 from .packed import StoredPack
+from .tracing import decode, engine_in, engine_of, meta_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
 
 
 async def _chains(settings: Settings, settled: Settled, store: Path | None) -> list[ChainReport]:
-    engine = open_engine(tokenizer_of(settled), REFERENCE)
+    engine = engine_of(settled)
     async with consumer(settings) as client:
         count = await require_topic(client, settled.stream.tokens_topic)
         await require_topic(client, settled.stream.raw_topic)
@@ -165,13 +165,13 @@ def _report_of(
         totals=head.totals.to_dict() if head else {},
         store_first=reader.first_block if reader is not None else None,
         store_blocks=reader.blocks if reader is not None else None,
-        segments=_segments(partition_directory(store, name, partition)) if store is not None else None,
+        segments=len(_firsts(partition_directory(store, name, partition))) if store is not None else None,
         sample=sample,
     )
 
 
-def _segments(directory: Path) -> int:
-    return len(segment_firsts(path.name for path in directory.iterdir())) if directory.is_dir() else 0
+def _firsts(directory: Path) -> list[int]:
+    return segment_firsts(path.name for path in directory.iterdir()) if directory.is_dir() else []
 
 
 def _sample(engine: Engine, settled: Settled, message: Message | None) -> str:
@@ -221,46 +221,30 @@ class SegmentReport:
         return asdict(self)
 
 
-def inspect_segment(path: Path) -> SegmentReport:
-    """Return what one segment holds; ``path`` is any of its files. Every block's checksums are checked.
+def inspect_segments(path: Path) -> list[SegmentReport]:
+    """Return what each segment in a partition's directory holds, or the one of which ``path`` is any file.
+
+    Every block's checksums are checked.
 
     Raises:
-        InputError: the path is no segment of a store.
-        DamagedError: the segment is not what its checksums say.
+        InputError: the path is no partition and no segment of a store.
+        DamagedError: a segment is not what its checksums say.
         StoreError: the stream's description is missing or of another format.
 
     """
     path = path.absolute()
-    firsts = segment_firsts([path.name])
-    if not firsts or not path.is_file():
+    directory, firsts = (path, _firsts(path)) if path.is_dir() else (path.parent, segment_firsts([path.name]))
+    if not path.is_dir() and not (firsts and path.is_file()):
         raise InputError(f"{path} is no file of a segment: name <store>/<stream>/<partition>/<first block>.bin")
-    return _report(SegmentPaths(path.parent, firsts[0]), *_place(path.parent))
-
-
-def inspect_partition(directory: Path) -> Sequence[SegmentReport]:
-    """Return what each segment in a partition's directory holds.
-
-    Raises:
-        InputError: it is no such directory.
-        DamagedError, StoreError: as `inspect_segment`.
-
-    """
-    directory = directory.absolute()
-    if not directory.is_dir():
-        raise InputError(f"{directory} is no directory: name <store>/<stream>/<partition>")
-    info, partition = _place(directory)
-    start = read_start(directory, info, partition).block
-    firsts = [first for first in segment_firsts(path.name for path in directory.iterdir()) if first >= start]
-    return [_report(SegmentPaths(directory, first), info, partition) for first in firsts]
-
-
-def _place(directory: Path) -> tuple[StreamInfo, int]:
     if len(directory.parts) <= _PARTITION_DEPTH or not directory.name.isdigit():
         raise InputError(f"{directory} is no partition of a stream: name <store>/<stream>/<partition>")
-    return read_stream(directory.parent.parent, directory.parent.name), int(directory.name)
+    info, partition = read_stream(directory.parent.parent, directory.parent.name), int(directory.name)
+    start = read_start(directory, info, partition)
+    firsts = [first for first in firsts if first >= start.block or not path.is_dir()]
+    return [_report(SegmentPaths(directory, first), info, partition, start) for first in firsts]
 
 
-def _report(paths: SegmentPaths, info: StreamInfo, partition: int) -> SegmentReport:
+def _report(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start) -> SegmentReport:
     segment = Segment(paths, info, partition)
     documents = 0
     offsets: list[int] = []
@@ -271,7 +255,6 @@ def _report(paths: SegmentPaths, info: StreamInfo, partition: int) -> SegmentRep
         documents += sum(piece.position == 0 for piece in pieces)
         offsets = [offsets[0] if offsets else pieces[0].offset, pieces[-1].offset]
     before = segment.manifest.chain_before if segment.manifest else None
-    start = read_start(paths.directory, info, partition)
     if paths.first == start.block:
         before = start.chain.hex()
     store = paths.directory.parent.parent
@@ -307,7 +290,8 @@ async def inspect_message(settings: Settings, topic: str, partition: int, offset
         DamagedError: the message has TokenMill's header, which is damaged.
 
     """
-    record = await _read(settings, topic, partition, offset)
+    async with consumer(settings) as client:
+        record = await require_record(client, TopicPartition(topic, partition), offset)
     headers = [[name, (value or b"").decode(errors="replace")] for name, value in record.headers if name != HEADER_NAME]
     values: dict[str, Any] = {
         "topic": topic,
@@ -327,28 +311,10 @@ async def inspect_message(settings: Settings, topic: str, partition: int, offset
     return values
 
 
-async def _read(settings: Settings, topic: str, partition: int, offset: int) -> SourceRecord:
-    async with consumer(settings) as client:
-        count = await require_topic(client, topic)
-        if not 0 <= partition < count:
-            raise InputError(f"{topic} has the partitions 0 to {count - 1}, not {partition}")
-        where = TopicPartition(topic, partition)
-        first, end = (await offsets(client, [where]))[where]
-        try:
-            record = await anext(read_range(client, where, offset, offset + 1), None)
-        except SourceError:
-            record = None
-    if record is None or record.offset != offset:
-        raise InputError(
-            f"{topic}[{partition}] holds no record at offset {offset}; it reaches from {first} to {end - 1}"
-        )
-    return record
-
-
 async def _describe(settings: Settings, topic: str, message: Message) -> dict[str, Any]:
     try:
         settled = await settled_stream(settings, topic.removeprefix(TOKENS_PREFIX))
-        engine = open_engine(tokenizer_of(settled), REFERENCE)
+        engine = engine_of(settled)
         dtype = settled.genesis.recipe.token_dtype
     except TopicError:
         engine, dtype = None, None  # a copy of a token topic, for example: there is nothing to decode its tokens with

@@ -1,29 +1,278 @@
-"""What a broker knows of single records: their text, and what becomes of them, by the recipe of a stream."""
+"""Blocks and the Kafka records that they came from, and what becomes of single records by the recipe of a stream."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 from aiokafka import TopicPartition
 
+from tokenmill.errors import (
+    BrokerError,
+    InputError,
+    RecordError,
+    RegistryError,
+    SettingsError,
+    SourceError,
+    StoreError,
+    TopicError,
+)
+from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
+from tokenmill.store import StreamInfo, open_partition, read_stream, read_tokenizer
+from tokenmill.store.layout import SegmentPaths, is_packed, partition_directory
+from tokenmill.store.segment import Segment
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
 from ...kafka.clients import consumer, offsets, read_batches
-from ...kafka.control_topic import require_topic
+from ...kafka.control_topic import Settled, require_topic
 from ...kafka.dead_letters import RecordPlace
-from ...kafka.schema_registry import schemas_for_command
-from ...kafka.settled_streams import lists_of, settled_stream, settled_streams, tokenizer_of
+from ...kafka.settled_streams import settled_stream, settled_streams, tokenizer_of
+from ...kafka.token_topic import message_of, message_with
+from ...milling.decoding import Decoder
 from ...milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
-from ...milling.recipe_stages import decoder_of, reopen_stages
-from ...milling.tokenizers import REFERENCE
+from ...milling.tokenizers import REFERENCE, Engine, TokenizerFile, open_engine
 from ...settings import Settings
-from .block_trace import RecordText, record_at, record_text
+from ..kafka_reading import recipe_decoder, record_at, stream_stages, topic_ranges
 
 LOOK_SECONDS: Final = 0.5
 """Between two looks at what came, while a topic is followed."""
 Place = tuple[int, int]
 """Partition and offset."""
+
+
+def decode(engine: Engine, tokens: npt.NDArray[np.unsignedinteger] | Sequence[int]) -> str:
+    """Return the text of token ids."""
+    return engine.decode([int(token) for token in tokens])
+
+
+def engine_of(settled: Settled) -> Engine:
+    """Return the engine of a stream whose tokenizer is on its control topic."""
+    return open_engine(tokenizer_of(settled), REFERENCE)
+
+
+def engine_in(store: Path, info: StreamInfo) -> Engine:
+    """Return the engine of a stream in a store, which holds its tokenizer."""
+    return open_engine(TokenizerFile(info.name, read_tokenizer(store, info)), REFERENCE)
+
+
+def meta_of(piece: Piece) -> dict[str, Any]:
+    """Return the id and carried fields of a piece's document; nothing of a piece whose meta cannot be read."""
+    try:
+        meta = json.loads(piece.meta) if piece.meta else {}
+    except ValueError:
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBlock:
+    """A block, where it was found, and what is needed to understand it."""
+
+    recipe: Recipe
+    engine: Engine
+    tokens: npt.NDArray[np.unsignedinteger]
+    pieces: list[Piece]
+    where: str
+    """The file, or the message."""
+
+
+async def find_block(settings: Settings, stream: str, partition: int, block: int, store: Path | None) -> FoundBlock:
+    """Return a block from ``store`` where that holds it, else from the token topic.
+
+    Raises:
+        InputError: neither holds it.
+        TopicError, BrokerError: it is not in the store, and the topic cannot be asked.
+
+    """
+    found = _in_store(store, stream, partition, block) if store is not None else None
+    return found or await _in_topic(settings, stream, partition, block)
+
+
+def _in_store(store: Path, stream: str, partition: int, block: int) -> FoundBlock | None:
+    try:
+        info = read_stream(store, stream)
+        reader = open_partition(store, stream, partition, check=True)
+    except StoreError:
+        return None
+    if not reader.first_block <= block < reader.blocks:
+        return None
+    first = block - block % info.segment_blocks
+    segment = Segment(SegmentPaths(partition_directory(store, stream, partition), first), info, partition)
+    pieces = decode_entry(segment.entry(block - first))
+    where = f"{segment.paths.tokens} block {block - first}"
+    recipe = Genesis.from_dict(info.values["genesis"]).recipe
+    return FoundBlock(recipe, engine_in(store, info), reader.read(block), pieces, where)
+
+
+async def _in_topic(settings: Settings, stream: str, partition: int, block: int) -> FoundBlock:
+    settled = await settled_stream(settings, stream)
+    recipe = settled.genesis.recipe
+    tokens = TopicPartition(settled.stream.tokens_topic, partition)
+    async with consumer(settings) as client:
+        span = (await offsets(client, [tokens]))[tokens]
+        record = await message_with(client, tokens, recipe.fingerprint, block, span)
+    if record is None:
+        raise InputError(
+            f"{tokens.topic}[{partition}] does not hold block {block} (nor does a store): "
+            f"`tokenmill inspect stream {stream}` says which blocks there are"
+        )
+    message = message_of(record, tokens)
+    index = block - message.first
+    size = recipe.block_bytes
+    return FoundBlock(
+        recipe,
+        engine_of(settled),
+        np.frombuffer(message.tokens[index * size : (index + 1) * size], recipe.token_dtype),
+        decode_entry(message.entries[index]),
+        f"{tokens.topic}[{partition}] offset {record.offset} block {index}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordText:
+    """A Kafka record, as far as people want to see it."""
+
+    key: str | None
+    timestamp: int
+    value_bytes: int
+    text: str
+    """The whole text of its document; of a record that cannot be decoded now, its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPiece:
+    """The tokens ``[start, stop)`` of a block, and the record that they came from."""
+
+    start: int
+    stop: int
+    topic: str
+    partition: int
+    offset: int
+    position: int
+    """Number of the first of these tokens among the document's; -1: a flush at this offset padded the block."""
+    id: str | int | None
+    fields: Mapping[str, Any]
+    text: str
+    """The tokens as text."""
+    record: RecordText | None
+    """None where it was not asked for, or could not be had (`BlockTrace.note`)."""
+
+    @property
+    def padding(self) -> bool:
+        """Whether no document wrote these tokens."""
+        return self.position == PADDING
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTrace:
+    """A block, its documents, and their records."""
+
+    stream: str
+    partition: int
+    block: int
+    where: str
+    """The file, or the message, in which it was found."""
+    tokens: int
+    text: str
+    """All of the block's tokens as text."""
+    pieces: Sequence[TracedPiece]
+    note: str | None = None
+    """Why records are missing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return asdict(self)
+
+
+async def trace_block(
+    settings: Settings,
+    stream: str,
+    partition: int,
+    block: int,
+    *,
+    store: Path | None = None,
+    records: bool = True,
+) -> BlockTrace:
+    """Return a block from ``store`` or else from the token topic, with the Kafka records of its documents.
+
+    A block is returned without records, and with a note, where the raw topic cannot be asked: one in the store without
+    a broker, and any to a login that may not read raw text.
+
+    Raises:
+        InputError: the block is nowhere.
+        TopicError, BrokerError: it is not in the store, and the topic cannot be asked.
+
+    """
+    found = await find_block(settings, stream, partition, block, store)
+    texts: dict[int, RecordText] = {}
+    note = None
+    if records and store is not None and is_packed(store, stream):
+        note = f"{stream} was packed: its records are in the files that it came from, and in no topic"
+    elif records:
+        try:
+            texts, note = await _records(settings, found, partition)
+        # SettingsError: no right to read raw text, or no registry is set. The block is worth more than its texts.
+        except (BrokerError, SettingsError, TopicError, SourceError, RegistryError) as error:
+            note = str(error)
+    ends = [*(piece.start for piece in found.pieces), len(found.tokens)]
+    pieces = [
+        TracedPiece(
+            piece.start,
+            stop,
+            found.recipe.raw_topic,
+            partition,
+            piece.offset,
+            piece.position,
+            meta.get("id"),
+            meta.get("fields", {}),
+            decode(found.engine, found.tokens[piece.start : stop]),
+            texts.get(piece.offset),
+        )
+        for piece, (_, stop) in zip(found.pieces, pairwise(ends), strict=True)
+        for meta in [meta_of(piece)]
+    ]
+    text = decode(found.engine, found.tokens)
+    return BlockTrace(stream, partition, block, found.where, len(found.tokens), text, pieces, note)
+
+
+async def _records(settings: Settings, found: FoundBlock, partition: int) -> tuple[dict[int, RecordText], str | None]:
+    """Return the records of the block's pieces by offset, and which are gone."""
+    places = await _texts(settings, found.recipe, [(partition, piece.offset) for piece in found.pieces])
+    texts = {offset: text for (_, offset), text in places.items()}
+    gone = sorted({piece.offset for piece in found.pieces if piece.position != PADDING} - set(texts))
+    topic = f"{found.recipe.raw_topic}[{partition}]"
+    return texts, f"{topic} no longer holds offsets {', '.join(map(str, gone))}" if gone else None
+
+
+async def _texts(settings: Settings, recipe: Recipe, places: Iterable[Place]) -> dict[Place, RecordText]:
+    """Return the records of a raw topic at some places; those that the topic no longer holds are left out."""
+    decoder = recipe_decoder(settings, recipe)
+    found: dict[Place, RecordText] = {}
+    async with consumer(settings) as client:
+        await require_topic(client, recipe.raw_topic)
+        for partition, offset in sorted(set(places)):
+            record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
+            if record is not None:
+                found[partition, offset] = record_text(record, decoder)
+    return found
+
+
+def record_text(record: SourceRecord, decoder: Decoder) -> RecordText:
+    """Return what people want to see of a Kafka record."""
+    value = bytes(record.value or b"")
+    try:
+        text = decoder(value).text
+    except RecordError:
+        text = value.decode(errors="replace")
+    key = None if record.key is None else record.key.decode(errors="replace")
+    return RecordText(key, record.timestamp, len(value), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +300,7 @@ async def record_texts(settings: Settings, stream: str, places: Iterable[Place])
         TopicError, BrokerError: the brokers do not know the stream, or do not answer.
 
     """
-    recipe = (await settled_stream(settings, stream)).genesis.recipe
-    decoder = decoder_of(recipe, schemas_for_command(settings, recipe.decode))
-    found: dict[Place, RecordText] = {}
-    async with consumer(settings) as client:
-        await require_topic(client, recipe.raw_topic)
-        for partition, offset in sorted(set(places)):
-            record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
-            if record is not None:
-                found[partition, offset] = record_text(record, decoder)
-    return found
+    return await _texts(settings, (await settled_stream(settings, stream)).genesis.recipe, places)
 
 
 async def outcome_of(settings: Settings, stream: str, place: Place) -> RecordOutcome:
@@ -79,8 +319,7 @@ async def outcome_of(settings: Settings, stream: str, place: Place) -> RecordOut
         record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
     if record is None:
         return RecordOutcome("missing", "the raw topic holds no record at this offset, or none any more")
-    schemas = schemas_for_command(settings, recipe.decode)
-    stages = reopen_stages(recipe, tokenizer_of(settled), REFERENCE, schemas, lists_of(settled))
+    stages = stream_stages(settings, settled, REFERENCE)
     return _outcome(stages, stages.outcome(record, settled.control.skips.get(partition, ())), recipe.split)
 
 
@@ -122,14 +361,12 @@ async def passing_records(
 
     """
     (settled, *_) = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
-    recipe, skips = settled.genesis.recipe, settled.control.skips
-    schemas = schemas_for_command(settings, recipe.decode)
-    stages = reopen_stages(recipe, tokenizer_of(settled), REFERENCE, schemas, lists_of(settled))
+    stages, skips = stream_stages(settings, settled, REFERENCE), settled.control.skips
     async with consumer(settings) as client:
-        partitions = [TopicPartition(raw_topic, n) for n in range(await require_topic(client, raw_topic))]
+        partitions = await topic_ranges(client, raw_topic)
         read: dict[TopicPartition, int] = {}
         while True:
-            for partition, (first, end) in (await offsets(client, partitions)).items():
+            for partition, (first, end) in (await offsets(client, list(partitions))).items():
                 start = max(first, read.get(partition, end - last))
                 async for records in read_batches(client, partition, start, end):
                     for record in records:

@@ -7,11 +7,12 @@ segment that is not ``ready`` is deleted. Writers refuse a partition with a rebu
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import numpy as np
 from zlib_ng.zlib_ng import crc32
@@ -34,6 +35,7 @@ from tokenmill.store.sealing import (
     UNKNOWN,
     OpenSegment,
     Rows,
+    Scan,
     chain_after,
     claimed_blocks,
     entry_span,
@@ -42,7 +44,6 @@ from tokenmill.store.sealing import (
     scan,
     seal,
 )
-from tokenmill.store.segment import Segment
 from tokenmill.store.store import StreamInfo, read_stream
 from tokenmill.untrusted import read_json_file, read_regular
 from tokenmill.wire.chain import next_hash
@@ -63,61 +64,37 @@ class Given:
     """Chain hash before it, according to the donor; None where the donor does not know it."""
 
 
-class Donor(Protocol):
-    """Holds blocks of one partition; what it gives is believed only as far as hashes prove it."""
-
-    def give(self, first: int, end: int) -> Iterator[Given]:
-        """Yield what there is of the blocks ``[first, end)``, in any order; a block may come several times."""
+Donor: TypeAlias = Callable[[int, int], Iterable[Given]]
+"""Gives what it has of the blocks ``[first, end)`` of one partition, in any order; a block may come several times. What
+it gives is believed only as far as hashes prove it."""
 
 
-class NoDonor:
-    """Nothing but the files themselves."""
+def store_donor(store: Path, info: StreamInfo, partition: int) -> Donor:
+    """Return another store of the stream, or a copy of one; it may be damaged, and its segments have another length.
 
-    def give(self, first: int, end: int) -> Iterator[Given]:  # noqa: ARG002 - as every donor
-        """Yield no block."""
-        return iter(())
+    Raises:
+        StoreError: it holds no such stream.
+        FingerprintError: it holds a stream of that name with other settings.
 
+    """
+    theirs = read_stream(store, info.name)
+    if theirs.fingerprint != info.fingerprint:
+        raise FingerprintError(
+            f"{store} holds a stream {info.name} made with other settings ({theirs.differences(info)}): give a "
+            "store of the same stream"
+        )
+    reader = PartitionReader(partition_directory(store, info.name, partition), theirs, partition, on_damage="skip")
 
-class StoreDonor:
-    """Another store of the stream, or a copy of one, damaged itself or not; its segments may have another length."""
-
-    def __init__(self, store: Path, info: StreamInfo, partition: int) -> None:
-        """Open one partition of it.
-
-        Raises:
-            StoreError: it holds no such stream.
-            FingerprintError: it holds a stream of that name with other settings.
-
-        """
-        theirs = read_stream(store, info.name)
-        if theirs.fingerprint != info.fingerprint:
-            raise FingerprintError(
-                f"{store} holds a stream {info.name} made with other settings ({theirs.differences(info)}): give a "
-                "store of the same stream"
-            )
-        directory = partition_directory(store, info.name, partition)
-        self._reader = PartitionReader(directory, theirs, partition, on_damage="skip")
-
-    def give(self, first: int, end: int) -> Iterator[Given]:
-        """Yield the undamaged blocks of ``[first, end)``, in order."""
-        reader = self._reader
+    def give(first: int, end: int) -> Iterator[Given]:
         for number in range(max(first, reader.first_block), min(end, reader.blocks)):
-            try:
+            with suppress(DamagedError, InputError):  # the other blocks are not affected
                 segment, local = reader.locate(number)
                 segment.check_tokens(local)
                 segment.check_entry(local)
-                yield Given(
-                    number,
-                    bytes(segment.tokens[local].tobytes()),
-                    bytes(segment.entry(local)),
-                    _before(segment, local) or reader.chain_before(number),
-                )
-            except (DamagedError, InputError):  # the other blocks are not affected
-                continue
+                before = chain_after(segment.rows, local - 1) if local else reader.chain_before(number)
+                yield Given(number, bytes(segment.tokens[local].tobytes()), bytes(segment.entry(local)), before)
 
-
-def _before(segment: Segment, local: int) -> bytes | None:
-    return chain_after(segment.rows, local - 1) if local else None
+    return give
 
 
 NO_ROWS: Final[Rows] = np.empty(0, BLOCK_ROW)
@@ -166,25 +143,25 @@ def salvage(
         own |= _unproven(paths, info, rows, (chain_before, chain_after_), blocks)
     if len(rows) == info.segment_blocks:
         chain_after_ = chain_after_ or chain_after(rows, -1)
-    return Salvage(
-        blocks=blocks,
-        rows=rows,
-        own=own,
-        chain_before=chain_before,
-        chain_after=chain_after_,
-    )
+    return Salvage(blocks, rows, own, chain_before, chain_after_)
 
 
 def _rows(paths: SegmentPaths, info: StreamInfo, partition: int) -> tuple[Rows, bytes | None]:
     """Return the rows that index or commit log prove, and the hash before them where a sealed segment has it."""
-    try:
+    with suppress(DamagedError):  # the commit log is asked next
         manifest = load_manifest(paths, info, partition)
         if manifest is not None:
             return load_index(paths, manifest), bytes.fromhex(manifest.chain_before)
-    except DamagedError:
-        pass  # the commit log is asked next
-    log = read_regular(paths.commits) if paths.commits.exists() else b""
-    return scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).rows, None
+    return _scan(paths, info).rows, None
+
+
+def _scan(paths: SegmentPaths, info: StreamInfo) -> Scan:
+    return scan(_content(paths.commits), block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
+
+
+def _content(path: Path) -> bytes:
+    """Return what is in a file; nothing where there is none."""
+    return read_regular(path) if path.exists() else b""
 
 
 def _claimed(paths: SegmentPaths, info: StreamInfo) -> int:
@@ -197,7 +174,7 @@ def _claimed(paths: SegmentPaths, info: StreamInfo) -> int:
 
 def _own(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes | None) -> Iterator[Given]:
     """Yield the blocks that have the CRCs of their rows."""
-    tokens, table = _data(paths)
+    tokens, table = _content(paths.tokens), _content(paths.documents)
     for local in range(len(rows)):
         block = tokens[local * info.block_bytes : (local + 1) * info.block_bytes]
         start, end = entry_span(rows, local)
@@ -220,7 +197,7 @@ def _unproven(
 ) -> dict[int, Given]:
     """Return the blocks of a segment that have no rows, if they lead to the hash after all of them; else none."""
     before, after = hashes
-    tokens, table = _data(paths)
+    tokens, table = _content(paths.tokens), _content(paths.documents)
     found: dict[int, Given] = {}
     chain, at = (chain_after(rows, -1), int(rows["docs_end"][-1])) if len(rows) else (before, 0)
     for local in range(len(rows), blocks):
@@ -235,11 +212,6 @@ def _unproven(
     return found if chain == after else {}
 
 
-def _data(paths: SegmentPaths) -> tuple[bytes, bytes]:
-    tokens, table = (read_regular(path) if path.exists() else b"" for path in (paths.tokens, paths.documents))
-    return tokens, table
-
-
 def build(place: SegmentPaths, info: StreamInfo, partition: int, blocks: Sequence[Given], chain_before: bytes) -> None:
     """Write the segment that belongs at ``place``, sealed if it is full; when this returns it is durable and ready."""
     workplace = place.directory / REPAIR_DIRECTORY
@@ -249,7 +221,8 @@ def build(place: SegmentPaths, info: StreamInfo, partition: int, blocks: Sequenc
     rows = _write(built, info, blocks, chain_before) if blocks else NO_ROWS
     if len(rows) == info.segment_blocks:
         seal(built, info, partition, rows, chain_before)
-    log_stays = bool(len(rows)) and _is_log_of(place, info, rows)  # also for what it says of the token topic
+    log = _scan(place, info)  # it stays where it is whole, also for what it says of the token topic
+    log_stays = len(rows) > 0 and log.damage is None and log.rows.tobytes() == rows.tobytes()
     if log_stays or built.manifest.exists():
         built.commits.unlink()
     stale = [old.name for old, new in zip(place.all, built.all, strict=True) if old.exists() and not new.exists()]
@@ -323,14 +296,6 @@ def _write(paths: SegmentPaths, info: StreamInfo, blocks: Sequence[Given], chain
     finally:
         segment.close()
     return segment.rows
-
-
-def _is_log_of(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> bool:
-    """Whether a segment's commit log is undamaged and has the rows of these blocks."""
-    if not paths.commits.exists():
-        return False
-    found = scan(read_regular(paths.commits), block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
-    return found.damage is None and found.rows.tobytes() == rows.tobytes()
 
 
 def _replace(old: Path, new: Path) -> list[Path]:

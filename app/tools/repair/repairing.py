@@ -8,7 +8,7 @@ on when it is called again.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -43,13 +43,21 @@ from .rebuilding import Donor, Given, Salvage, build, finish, link_aside, put_as
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """One damaged segment."""
+class Repaired:
+    """One damaged segment, and what became of it."""
 
     first: int
     """Number of its first block. If no segment can begin there, the files belong to none."""
     what: str
     """The first damaged file, and what is wrong with it."""
+    blocks: int = 0
+    """Blocks that it holds now; 0 where it was not changed."""
+    given: int = 0
+    """Of these, blocks that the donor gave; the others were its own."""
+    lost: Sequence[range] = ()
+    """Blocks that neither its files nor the donor give back; where there are any, nothing was changed."""
+    kept: Sequence[Path] = ()
+    """Damaged files, under their new names."""
 
 
 class NamedBlocks(NamedTuple):
@@ -69,7 +77,7 @@ def named_blocks(directory: Path, info: StreamInfo, partition: int) -> NamedBloc
     return NamedBlocks(0, b"")
 
 
-def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> list[Damage]:
+def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> list[Repaired]:
     """Return the damaged segments of a partition, in order; missing ones before a later one are among them.
 
     Reads all its bytes. Bytes that were never committed are no damage; where the commit log ends with what is no
@@ -79,7 +87,7 @@ def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> 
     names = os.listdir(directory) if directory.exists() else ()  # noqa: PTH208 - names alone, of many files
     firsts = [first for first in segment_firsts(names) if first >= start.block]
     strays = [first for first in firsts if first % info.segment_blocks]
-    found = [Damage(first, f"{SegmentPaths(directory, first).tokens}: no segment begins there") for first in strays]
+    found = [Repaired(first, f"{SegmentPaths(directory, first).tokens}: no segment begins there") for first in strays]
     places = [first for first in firsts if first not in strays]
     named, packed = named_blocks(directory, info, partition).stop, is_packed(directory.parents[1], info.name)
     stop = max(places[-1] + 1 if places else 0, named if packed else 0)
@@ -90,7 +98,7 @@ def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> 
         try:
             chain = _examine_segment(paths, info, partition, chain, wanted, last=last, whole=packed or not last)
         except DamagedError as error:
-            found.append(Damage(first, error.what))
+            found.append(Repaired(first, error.what))
             chain = None
     return found
 
@@ -150,23 +158,6 @@ def _begins_with(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before
     return next_hash(chain_before, block, entry) == chain_after(rows, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """What became of one damaged segment."""
-
-    first: int
-    what: str
-    """What was wrong."""
-    blocks: int
-    """Blocks that it holds now; 0 where it was not changed."""
-    given: int
-    """Of these, blocks that the donor gave; the others were its own."""
-    lost: Sequence[range]
-    """Blocks that neither its files nor the donor give back; where there are any, nothing was changed."""
-    kept: Sequence[Path]
-    """Damaged files, under their new names."""
-
-
 def repair_partition(directory: Path, info: StreamInfo, partition: int, donor: Donor) -> Iterator[Repaired]:
     """Rebuild what is damaged or missing in a partition, in order; yield each segment once it is durable.
 
@@ -197,21 +188,21 @@ class _Repair:
     damaged: set[int]
     """First blocks of the segments that are still damaged."""
 
-    def repair(self, damage: Damage) -> Repaired:
+    def repair(self, damage: Repaired) -> Repaired:
         paths = SegmentPaths(self.directory, damage.first)
         if damage.first % self.info.segment_blocks:
             kept = [put_aside(path) for path in paths.all if path.exists()]
-            return Repaired(damage.first, damage.what, 0, 0, (), kept)
+            return replace(damage, kept=kept)
         found = self._salvage(paths)
         blocks, lost = _gather(paths.first, found, self.donor)
         if lost:
-            return Repaired(damage.first, damage.what, 0, 0, lost, ())
+            return replace(damage, lost=lost)
         before = found.chain_before or (blocks[0].before if blocks else None)
         build(paths, self.info, self.partition, blocks, before or b"")
         kept = finish(self.directory)
         self.damaged.discard(damage.first)
         given = sum(block.number not in found.own for block in blocks)
-        return Repaired(damage.first, damage.what, len(blocks), given, (), kept)
+        return replace(damage, blocks=len(blocks), given=given, kept=kept)
 
     def _salvage(self, paths: SegmentPaths) -> Salvage:
         """Look at the damaged segment and those beside it; the one before was repaired already, if it could be."""
@@ -254,7 +245,7 @@ def _gather(first: int, found: Salvage, donor: Donor) -> tuple[list[Given], list
     wanted = range(first, first + found.blocks)
     missing = [number for number in wanted if number not in found.own]
     offers: dict[int, list[Given]] = {}
-    for given in donor.give(missing[0], missing[-1] + 1) if missing else ():
+    for given in donor(missing[0], missing[-1] + 1) if missing else ():
         offers.setdefault(given.number, []).append(given)
     lost = [number for number in missing if number not in offers]
     if lost:

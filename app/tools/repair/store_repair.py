@@ -1,8 +1,8 @@
 """Repairing a store from the token topic or from another store; what is done to files is in `tokenmill.store`."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -32,29 +32,29 @@ from ...kafka.control_topic import Settled
 from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import message_of, offset_before, record_at
 from ...settings import Settings
-from .rebuilding import Donor, Given, NoDonor, StoreDonor, link_aside
+from .rebuilding import Donor, Given, link_aside, store_donor
 from .repairing import Repaired, examine, repair_partition
 
 log = structlog.get_logger(__name__)
 
 
 class TopicDonor:
-    """One token partition (`app.tools.repair.rebuilding.Donor`)."""
+    """One token partition, as a `Donor`."""
 
     def __init__(self, settings: Settings, recipe: Recipe, tokens: TopicPartition) -> None:
         self._settings = settings
         self._recipe = recipe
         self._tokens = tokens
 
-    def give(self, first: int, end: int) -> Iterator[Given]:
-        """Yield what the topic retains of the blocks ``[first, end)``; messages that no reader takes are passed over.
+    def __call__(self, first: int, end: int) -> list[Given]:
+        """Return what the topic retains of the blocks ``[first, end)``; messages that no reader takes are passed over.
 
         Raises:
             BrokerError: no broker answers.
             SourceError: retention removed messages while they were read.
 
         """
-        yield from asyncio.run(self._read(first, end))
+        return asyncio.run(self._read(first, end))
 
     async def _read(self, first: int, end: int) -> list[Given]:
         async with consumer(self._settings) as client:
@@ -68,7 +68,9 @@ class TopicDonor:
             except DamagedError as error:  # another writer's message: what is wanted may be anywhere
                 log.warning("reading the whole partition", reason=str(error))
             found = await self._collect(client, (low, span[1]), first, end)
-            if _numbers(found) < end - first and low > span[0]:  # written again, below what the search looked at
+            if (
+                len({block.number for block in found}) < end - first and low > span[0]
+            ):  # written again, below what the search looked at
                 found = await self._collect(client, span, first, end)
             return found
 
@@ -98,10 +100,6 @@ class TopicDonor:
             blocks.append(Given(message.first + index, tokens, entry, chain))
             chain = next_hash(chain, tokens, entry)
         return blocks if chain == message.after else []
-
-
-def _numbers(blocks: list[Given]) -> int:
-    return len({block.number for block in blocks})
 
 
 def described(settled: Settled) -> tuple[StreamInfo, bytes | None]:
@@ -169,9 +167,7 @@ def _require_damage(store: Path, stream: str, info: StreamInfo) -> None:
 
 
 def _digest(info: StreamInfo) -> str | None:
-    if "genesis" not in info.values:
-        return None
-    return Genesis.from_dict(info.values["genesis"]).recipe.tokenizer_sha256
+    return Genesis.from_dict(info.values["genesis"]).recipe.tokenizer_sha256 if "genesis" in info.values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +194,7 @@ class PartitionRepair:
         """Return JSON types."""
         segments = [
             {
-                "first": segment.first,
-                "what": segment.what,
-                "blocks": segment.blocks,
-                "given": segment.given,
+                **asdict(segment),
                 "lost": [[run.start, run.stop] for run in segment.lost],
                 "kept": [str(path) for path in segment.kept],
             }
@@ -234,9 +227,9 @@ def repair_store(
     store = settings.store
     if donor is not None:
         info, rewritten = rewrite_description(store, stream, lambda: described_in(donor, stream))
-        donors: Callable[[int], Donor] = lambda partition: StoreDonor(donor, info, partition)  # noqa: E731
+        donors: Callable[[int], Donor] = lambda partition: store_donor(donor, info, partition)  # noqa: E731
     elif is_packed(store, stream):
-        info, rewritten, donors = read_stream(store, stream), [], lambda _: NoDonor()
+        info, rewritten, donors = read_stream(store, stream), [], lambda _: lambda *_: ()
     else:
         settled = asyncio.run(settled_stream(settings, stream))
         info, rewritten = rewrite_description(store, stream, lambda: described(settled))
@@ -264,15 +257,10 @@ def examine_store(store: Path, stream: str, partitions: Sequence[int] = ()) -> l
     """
     info = read_stream(store, stream)
     return [
-        PartitionRepair(stream, partition, list(_examined(store, info, partition)))
-        for partition in _chosen(store, stream, partitions)
+        PartitionRepair(stream, number, examine(directory, info, number, read_start(directory, info, number)))
+        for number in _chosen(store, stream, partitions)
+        for directory in [partition_directory(store, stream, number)]
     ]
-
-
-def _examined(store: Path, info: StreamInfo, partition: int) -> Iterator[Repaired]:
-    directory = partition_directory(store, info.name, partition)
-    for damage in examine(directory, info, partition, read_start(directory, info, partition)):
-        yield Repaired(damage.first, damage.what, 0, 0, (), ())
 
 
 def _chosen(store: Path, stream: str, partitions: Iterable[int]) -> list[int]:

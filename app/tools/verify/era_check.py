@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from tokenmill.errors import DamagedError, DifferenceError, StoreError
 from tokenmill.store import PartitionReader, StreamInfo, open_partition
 from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed, scan
 from tokenmill.store.layout import ERA_ADVICE, ERA_INDEX_FILE, ERA_LINES_FILE, stream_directory
+from tokenmill.wire.genesis import Genesis
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled, read_eras
@@ -104,58 +105,42 @@ class EraEnds:
         return [(int(end["block"]), int(end["era"]), end["chain"].tobytes()) for end in left]
 
 
+@dataclass(slots=True)
 class OtherHashes:
     """The chain hashes before blocks that are not read: from where a verification ended, the store, or one message."""
 
-    def __init__(
-        self,
-        client: AIOKafkaConsumer,
-        tokens: TopicPartition,
-        span: tuple[int, int],
-        *,
-        since: VerifiedChain | None,
-        store: Path | None,
-        info: StreamInfo,
-    ) -> None:
-        """Ask with ``client``, which nothing else uses when `chain_before` is called."""
-        self._client = client
-        self._tokens = tokens
-        self._span = span
-        self._since = since
-        self._store = store
-        self._info = info
-        self._reader: PartitionReader | None = None
+    client: AIOKafkaConsumer
+    """Nothing else uses it when `chain_before` is called."""
+    tokens: TopicPartition
+    span: tuple[int, int]
+    since: VerifiedChain | None
+    store: Path | None
+    info: StreamInfo
+    _reader: PartitionReader | None = None
 
     async def chain_before(self, block: int, *, use_store: bool) -> bytes | None:
         """Return the hash before a block, which is above 0; None where nothing holds the block before it any more."""
-        if self._since is not None and self._since.carry.first == block:
-            return self._since.carry.after
-        if self._store is not None and use_store:
+        if self.since is not None and self.since.carry.first == block:
+            return self.since.carry.after
+        if self.store is not None and use_store:
             with suppress(DamagedError, StoreError):
-                self._reader = self._reader or open_partition(self._store, self._info.name, self._tokens.partition)
+                self._reader = self._reader or open_partition(self.store, self.info.name, self.tokens.partition)
                 found = self._reader.chain_before(block)
                 if found is not None:
                     return found
-        return await chain_after(self._client, self._tokens, self._info.fingerprint, block - 1, self._span)
-
-
-class EraFinding(NamedTuple):
-    """What is the matter with an era in the store."""
-
-    kind: Kind
-    text: str
+        return await chain_after(self.client, self.tokens, self.info.fingerprint, block - 1, self.span)
 
 
 class EraCopy:
     """The eras of a store from one on, in order; as many as it held at the mark."""
 
-    def __init__(self, store: Path, info: StreamInfo, mark: StoreEras, before: EraRow) -> None:
+    def __init__(self, store: Path, genesis: Genesis, mark: StoreEras, before: EraRow) -> None:
         """Begin behind an era of which the row says ``before``, ``EraRow()`` for the first; `opened` reads."""
-        directory = stream_directory(store, info.name)
-        self._lines = directory / ERA_LINES_FILE
-        self._index = directory / ERA_INDEX_FILE
+        self._stream = genesis.stream
+        directory = stream_directory(store, genesis.stream)
+        self._lines, self._index = directory / ERA_LINES_FILE, directory / ERA_INDEX_FILE
         self._mark = mark
-        self._seed = row_seed(info.fingerprint)
+        self._seed = row_seed(genesis.recipe.fingerprint)
         self._row = before
         self._earlier: int | None = None
         """The place in its commit of the row before; None where that is not known."""
@@ -171,7 +156,7 @@ class EraCopy:
             self._row_file.seek(first * ROW_BYTES)
             yield self
 
-    def compare(self, era: Era, offset: int) -> EraFinding | None:
+    def compare(self, era: Era, offset: int) -> VerifyDifference | None:
         """Compare the next era, whose record is at ``offset``, with the store; None: equal, or not there yet."""
         if era.number >= self._mark.eras:
             return None
@@ -186,25 +171,23 @@ class EraCopy:
             must = EraRow.decode(wanted)
             told = [name for name in EraRow._fields[:-1] if getattr(row, name) != getattr(must, name)]
             fields = ", ".join(told) or "its checksum or place"
-            return EraFinding(
-                "damaged", f"{self._index}: the row of era {era.number} is wrong ({fields}). {ERA_ADVICE}"
-            )
+            return self._differs(era, "damaged", f"{self._index}: the row of era {era.number} is wrong ({fields})")
         self._row, self._earlier = row, row.earlier
         return None
 
-    def _other_line(self, era: Era, row: EraRow, stored: bytes) -> EraFinding:
+    def _other_line(self, era: Era, row: EraRow, stored: bytes) -> VerifyDifference:
         """Distinguish a line that is not what was committed from another era that was."""
         first = self._row.stop
         self._line_file.seek(first)
         found = self._line_file.read(max(min(row.stop - first, self._lines.stat().st_size), 0))
         if scan(stored, self._seed, era.number).count and crc32(found) == row.line:
-            return EraFinding(
-                "different",
-                f"{self._lines}: era {era.number} is another than on the control topic, which was rewritten, or the "
-                f"store is another stream's. {ERA_ADVICE}",
-            )
-        text = f"{self._lines}: era {era.number}, at byte {first}, is not what was committed. {ERA_ADVICE}"
-        return EraFinding("damaged", text)
+            text = "is another than on the control topic, which was rewritten, or the store is another stream's"
+            return self._differs(era, "different", f"{self._lines}: era {era.number} {text}")
+        text = f"{self._lines}: era {era.number}, at byte {first}, is not what was committed"
+        return self._differs(era, "damaged", text)
+
+    def _differs(self, era: Era, kind: Kind, text: str) -> VerifyDifference:
+        return VerifyDifference("store", kind, self._stream, None, f"{text}. {ERA_ADVICE}", era=era.number)
 
     def _fits(self, earlier: int) -> bool:
         if self._earlier is None:
@@ -242,8 +225,7 @@ class EraCheck:
         row = EraRow(since.stop, since.blocks, since.offset) if since is not None else EraRow()
         copy = None
         if self.store is not None and held is not None:
-            info = StreamInfo.from_genesis(self.settled.genesis, self.settled.genesis.segment_blocks)
-            copy = EraCopy(self.store, info, held, row)
+            copy = EraCopy(self.store, self.settled.genesis, held, row)
         try:
             with copy.opened(self.result.since) if copy is not None else nullcontext():
                 await self._read(settings, follower, copy, row)
@@ -272,7 +254,7 @@ class EraCheck:
         if copy is not None and not result.differences:
             found = copy.compare(era, offset)
             if found is not None:
-                self._differs("store", found.kind, found.text, era.number)
+                result.differences.append(found)
             elif held is not None and era.number < held.eras:
                 result.store_equal += 1
         row = EraRow(row.stop + len(era.pack()) + 1, row.blocks + era.blocks, offset)

@@ -105,7 +105,7 @@ class ChainCheck:
         self._topic = TokenTopic(client, tokens, self.recipe, marks.tokens, task.ignored, since=task.since)
         info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
         self._ends = EraEnds(task.ends)
-        self._other = OtherHashes(client, tokens, marks.tokens, since=task.since, store=store, info=info)
+        self._other = OtherHashes(client, tokens, marks.tokens, task.since, store, info)
         self._topic_side = TopicSide(self._topic, self.recipe, self.result, self._ends)
         begin = task.since.carry.first if task.since is not None else 0
         self._store_side = StoreSide(store or Path(), info, self.result, held or StoreMark(0, 0), since=begin)

@@ -13,9 +13,10 @@ from tokenmill.store import open_eras, open_partition, streams_in
 from tokenmill.store.eras import ROW_BYTES
 from tokenmill.store.layout import ERA_INDEX_FILE, stream_directory
 
-from ...kafka.clients import consumer, offsets
+from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled, require_topic
 from ...settings import Settings, dead_letter_topic
+from ..kafka_reading import topic_ranges
 
 LOOKS: Final = 10
 """Looks at rows that do not count, before they are called damage: a writer is done with them in a moment."""
@@ -109,47 +110,40 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
     async with consumer(settings) as client:
         counts = {s.stream.raw_topic: await require_topic(client, s.stream.raw_topic) for s in streams}
         chains = [(s, partition) for s in streams for partition in range(counts[s.stream.raw_topic])]
-        in_store = [StoreEras.look(store, s.stream.name) for s in streams]
-        control = await _ranges(client, (TopicPartition(s.stream.control_topic, 0) for s in streams))
+        in_store = {s.stream.name: StoreEras.look(store, s.stream.name) for s in streams}
+        control = await _ranges(client, [s.stream.control_topic for s in streams])
         stores = [store_mark(store, s.stream.name, partition) for s, partition in chains]
-        tokens = await _ranges(client, (TopicPartition(s.stream.tokens_topic, p) for s, p in chains))
-        topics = await client.topics()
-        dead = {t: await _all_ranges(client, dead_letter_topic(t)) for t in counts if dead_letter_topic(t) in topics}
-        raw = await _ranges(client, (TopicPartition(topic, p) for topic, n in counts.items() for p in range(n)))
+        tokens = await _ranges(client, [s.stream.tokens_topic for s in streams])
+        letters = [dead_letter_topic(topic) for topic in counts]
+        there = await client.topics()
+        dead = await _ranges(client, [topic for topic in letters if topic in there])
+        raw = await _ranges(client, counts)
     return VerifyMarks(
         [
             ChainMarks(
                 s.stream.name,
                 p,
                 raw[TopicPartition(s.stream.raw_topic, p)],
-                tokens.get(TopicPartition(s.stream.tokens_topic, p), (0, 0)),
+                tokens.get(TopicPartition(s.stream.tokens_topic, p), (0, 0)),  # it may not have grown with the raw one
                 mark,
             )
             for (s, p), mark in zip(chains, stores, strict=True)
         ],
-        dead,
         {
-            s.stream.name: EraMarks(control[TopicPartition(s.stream.control_topic, 0)][1], held)
-            for s, held in zip(streams, in_store, strict=True)
+            topic: {tp.partition: span for tp, span in dead.items() if tp.topic == dead_letter_topic(topic)}
+            for topic in counts
+            if dead_letter_topic(topic) in there
+        },
+        {
+            s.stream.name: EraMarks(control[TopicPartition(s.stream.control_topic, 0)][1], in_store[s.stream.name])
+            for s in streams
         },
     )
 
 
-async def _ranges(
-    client: AIOKafkaConsumer, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the ranges of the partitions that exist; a raw topic may have grown, its token topic not yet."""
-    wanted = list(partitions)
-    there: dict[str, int] = {}
-    for topic in {partition.topic for partition in wanted}:
-        there[topic] = await require_topic(client, topic)
-    return await offsets(client, [tp for tp in wanted if tp.partition < there[tp.topic]]) if wanted else {}
-
-
-async def _all_ranges(client: AIOKafkaConsumer, topic: str) -> dict[int, tuple[int, int]]:
-    """Return the ranges of all partitions of a topic that exists."""
-    partitions = [TopicPartition(topic, number) for number in range(await require_topic(client, topic))]
-    return {tp.partition: span for tp, span in (await offsets(client, partitions)).items()}
+async def _ranges(client: AIOKafkaConsumer, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the ranges of all partitions of some topics."""
+    return {tp: span for topic in dict.fromkeys(topics) for tp, span in (await topic_ranges(client, topic)).items()}
 
 
 def store_mark(store: Path | None, stream: str, partition: int) -> StoreMark | None:

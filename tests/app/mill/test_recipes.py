@@ -23,7 +23,7 @@ from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import SchemaWait, plan_topic
 from tokenmill.app.milling.decoding import FramedDecoder, RegisteredSchema
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.inspect.block_trace import trace_block
+from tokenmill.app.tools.inspect.tracing import trace_block
 from tokenmill.app.tools.skip_and_ignore import skip, skip_schema
 from tokenmill.app.tools.verify.verification import verify
 from tokenmill.app.worker.ownership import FetchedBatch

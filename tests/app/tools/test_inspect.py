@@ -9,7 +9,7 @@ import pytest
 from tests.milled import Milled
 from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.inspect import inspect_message, inspect_partition, inspect_segment, inspect_stream, trace_block
+from tokenmill.app.tools.inspect import inspect_message, inspect_segments, inspect_stream, trace_block
 from tokenmill.errors import DamagedError, InputError, TopicError
 from tokenmill.wire.pieces import decode_entry
 
@@ -98,12 +98,12 @@ def test_a_segment_is_told_from_its_files_alone(milled: Milled, tmp_path: Path) 
     directory = milled.settings.store / milled.train / "0"
     chain = milled.chains[milled.train, 0]
 
-    sealed = inspect_segment(directory / "000000000016.bin")
+    (sealed,) = inspect_segments(directory / "000000000016.bin")
     assert (sealed.first, sealed.blocks, sealed.sealed) == (16, 16, True)
     assert (sealed.chain_before, sealed.chain_after) == (chain[15].chain.hex(), chain[31].chain.hex())
     begun = [p for block in chain[16:32] for p in decode_entry(block.entry) if p.position == 0]
     assert sealed.documents == len(begun)
-    assert sum(report.blocks for report in inspect_partition(directory)) == len(chain)
+    assert sum(report.blocks for report in inspect_segments(directory)) == len(chain)
 
     copied = tmp_path / "store" / milled.train / "0"
     copied.mkdir(parents=True)
@@ -113,9 +113,9 @@ def test_a_segment_is_told_from_its_files_alone(milled: Milled, tmp_path: Path) 
     data[100] ^= 1
     (copied / "000000000016.bin").write_bytes(data)
     with pytest.raises(DamagedError, match="block 17, at byte 64, is not what was committed"):
-        inspect_segment(copied / "000000000016.bin")
+        inspect_segments(copied / "000000000016.bin")
     with pytest.raises(InputError, match=r"name <store>/<stream>/<partition>/<first block>\.bin"):
-        inspect_segment(tmp_path / "any.bin")
+        inspect_segments(tmp_path / "any.bin")
 
 
 @pytest.mark.usefixtures("logging_restored")

@@ -122,7 +122,12 @@ async def test_the_streams_of_one_mill_are_skipped_in_together_or_not_at_all(wor
 
 @pytest.mark.parametrize(
     ("partition", "offset", "text"),
-    [(0, 20, "holds the offsets 0 to 19"), (0, -1, "holds the"), (1, 0, "partitions 0 to 0"), (-1, 0, "partitions 0")],
+    [
+        (0, 20, "no record at offset 20; it reaches from 0 to 19"),
+        (0, -1, "offset -1; it"),
+        (1, 0, "partitions 0 to 0"),
+        (-1, 0, "partitions 0"),
+    ],
 )
 async def test_what_is_no_record_is_not_skipped(world: World, partition: int, offset: int, text: str) -> None:
     """Nothing is written."""
@@ -173,7 +178,10 @@ async def test_a_message_that_readers_take_is_not_ignored(world: World) -> None:
     late.send(0, 3, first=2)
     with pytest.raises(InputError, match="blocks before it are missing"):
         await ignore(world.settings, late.stream.tokens_topic, 0, 0)
-    for partition, offset, text in ((0, 5, "holds no message at offset 5"), (1, 0, "partitions 0 to 0, not 1")):
+    for partition, offset, text in (
+        (0, 5, "holds no record at offset 5; it"),
+        (1, 0, "partitions 0 to 0, not 1"),
+    ):
         with pytest.raises(InputError, match=text):
             await ignore(world.settings, topic, partition, offset)
     with pytest.raises(InputError, match="no token topic"):
@@ -298,7 +306,7 @@ def test_a_token_topic_gives_the_blocks_that_are_asked_for(world: World, order: 
         world.kafka.send(topic, 0, [stream.messages[0][number]])
     donor = TopicDonor(world.settings, stream.recipe, TopicPartition(topic, 0))
     for first, end in ((0, 6), (2, 3), (2, 5), (5, 6), (4, 8)):
-        given = {block.number: block for block in donor.give(first, end)}
+        given = {block.number: block for block in donor(first, end)}
         assert sorted(given) == list(range(first, min(end, 6)))
         for number, block in given.items():
             message = stream.messages[0][number]
@@ -307,7 +315,7 @@ def test_a_token_topic_gives_the_blocks_that_are_asked_for(world: World, order: 
                 message.entries[0],
                 message.before,
             )
-    assert list(donor.give(6, 8)) == []
+    assert list(donor(6, 8)) == []
 
 
 @pytest.mark.parametrize("file", ["stream.json", "tokenizer.json"])

@@ -23,7 +23,7 @@ from tests.store.chains import (
 from tests.store.dying import dies
 from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
-from tokenmill.app.tools.repair.rebuilding import Donor, StoreDonor
+from tokenmill.app.tools.repair.rebuilding import Donor, store_donor
 from tokenmill.app.tools.repair.repairing import Repaired, repair_partition
 from tokenmill.errors import DamagedError, DifferenceError, LockedError
 from tokenmill.store import PartitionWriter, Store, maps, open_partition
@@ -190,7 +190,7 @@ def test_another_store_gives_blocks_back_even_if_it_is_damaged_itself(whole: Sto
     lose_all(segment_of(store, 4))
     flip(segment_of(store, 12).documents, 77)
     flip(segment_of(other, 6).tokens, 8 * 5 * INFO.block_bytes)  # block 11, which this store has
-    found = repair(store, StoreDonor(other.path, INFO, 0))
+    found = repair(store, store_donor(other.path, INFO, 0))
     assert [f.given for f in found] == [4, 1]
     assert contents(store) == contents(whole)
 

@@ -14,7 +14,7 @@ from tests.milled import Milled, publish
 from tests.service import Raw, send
 from tokenmill.app.cli import main
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.tools.inspect import inspect_partition
+from tokenmill.app.tools.inspect import inspect_segments
 from tokenmill.app.tools.repair.store_repair import TopicDonor
 from tokenmill.app.tools.verify import verify
 from tokenmill.store import PartitionWriter, Store, open_partition
@@ -153,7 +153,7 @@ def test_blocks_that_were_written_again_out_of_order_are_found(milled: Milled, t
     send(settings, [Raw(b"nobody's")], name)
     donor = TopicDonor(settings, recipe, TopicPartition(name, 0))
     for first, end in ((0, 12), (1, 3), (5, 12), (9, 20)):
-        found = {given.number: (given.tokens, given.entry) for given in donor.give(first, end)}
+        found = {given.number: (given.tokens, given.entry) for given in donor(first, end)}
         # The message of 0 to 3 does not lead from its first hash to its last; 2 and 3 stand in another as well.
         wanted = [block for block in chain[2:] if first <= block.number < end]
         assert found == {block.number: (block.tokens, block.entry) for block in wanted}
@@ -182,7 +182,7 @@ def test_old_segments_are_retired_by_command(milled: Milled, store: Path, run: R
     assert [chain.store_blocks for chain in result.chains] == [(kept["0"]["first"], blocks[0]), (16, blocks[1])]
     assert f"the store's {stream} partition 1 starts with block 16" in result.notes
     assert run("inspect", "block", stream, "1", "3").code == 0  # the topic has it
-    assert inspect_partition(store / stream / "1")[0].chain_before == milled.chains[stream, 1][15].chain.hex()
+    assert inspect_segments(store / stream / "1")[0].chain_before == milled.chains[stream, 1][15].chain.hex()
     flip(store / stream / "1" / "000000000016.bin", 5)
     assert run("repair", stream).code == 0
     assert verify(milled.settings, [stream], store=store).ok

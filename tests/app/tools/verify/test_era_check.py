@@ -191,7 +191,7 @@ async def test_a_row_that_names_a_commit_which_nobody_wrote_is_damage(scene: Sce
     line = scene.eras[1][0].pack() + b"\n"
     row = encode_row(scene.eras[1], line, row_seed(info.fingerprint), before, wrong)
     index.write_bytes(rows[:ROW_BYTES] + row + rows[2 * ROW_BYTES :])
-    copy = EraCopy(store, info, StoreEras(4), EraRow())
+    copy = EraCopy(store, genesis, StoreEras(4), EraRow())
     with copy.opened(0):
         found = [copy.compare(*era) for era in scene.eras[:2]]
     assert found[0] is None

@@ -167,7 +167,7 @@ async def test_the_hash_before_any_block_is_known(milled: Milled, where: str) ->
     async with consumer(milled.settings) as client:
         span = (await offsets(client, [tokens]))[tokens]
         store = milled.settings.store if where == "store" else None
-        hashes = OtherHashes(client, tokens, span, since=None, store=store, info=info)
+        hashes = OtherHashes(client, tokens, span, None, store, info)
         found = [await hashes.chain_before(number, use_store=True) for number in numbers]
         beyond = await hashes.chain_before(len(chain) + 1, use_store=True)
     assert found == [chain[number - 1].chain for number in numbers]

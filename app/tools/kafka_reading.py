@@ -1,0 +1,79 @@
+"""What tools read of Kafka: ranges and single records, and what tells texts and outcomes by a stream's recipe."""
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import InputError, MovedError
+from tokenmill.recipe import Recipe
+from tokenmill.records import SourceRecord
+
+from ..kafka.clients import offsets, read_range
+from ..kafka.control_topic import Settled, require_topic
+from ..kafka.schema_registry import schemas_for_command
+from ..kafka.settled_streams import lists_of, tokenizer_of
+from ..milling.decoding import Decoder
+from ..milling.outcomes import Stages
+from ..milling.recipe_stages import decoder_of, reopen_stages
+from ..milling.tokenizers import EngineName
+from ..settings import Settings
+
+
+async def topic_ranges(client: AIOKafkaConsumer, topic: str) -> dict[TopicPartition, tuple[int, int]]:
+    """Return, for each partition of a topic, the offset of its first record and the one after its last.
+
+    Raises:
+        TopicError: there is no such topic.
+
+    """
+    return await offsets(client, [TopicPartition(topic, n) for n in range(await require_topic(client, topic))])
+
+
+async def record_at(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> SourceRecord | None:
+    """Return the record at an offset; None where the topic holds none there (any more)."""
+    try:
+        record = await anext(read_range(client, partition, offset, offset + 1), None)
+    except MovedError:
+        return None
+    return record if record is None or record.offset == offset else None
+
+
+async def require_offset(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> None:
+    """Check that an offset is within what a partition holds.
+
+    Raises:
+        InputError: it is not, or there is no such partition.
+        TopicError: there is no such topic.
+
+    """
+    topic, number = partition
+    spans = await topic_ranges(client, topic)
+    if partition not in spans:
+        raise InputError(f"{topic} has the partitions 0 to {len(spans) - 1}, not {number}")
+    first, end = spans[partition]
+    if not first <= offset < end:
+        raise InputError(f"{topic}[{number}] holds no record at offset {offset}; it reaches from {first} to {end - 1}")
+
+
+async def require_record(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> SourceRecord:
+    """Return the record at an offset. Raises as `require_offset`, also where a transaction's marker is there."""
+    await require_offset(client, partition, offset)
+    record = await record_at(client, partition, offset)
+    if record is None:
+        raise InputError(f"{partition.topic}[{partition.partition}] holds no record at offset {offset}")
+    return record
+
+
+def recipe_decoder(settings: Settings, recipe: Recipe) -> Decoder:
+    """Return what makes documents of a raw topic's values."""
+    return decoder_of(recipe, schemas_for_command(settings, recipe.decode))
+
+
+def stream_stages(settings: Settings, settled: Settled, engine: EngineName) -> Stages:
+    """Return what makes outcomes of a raw topic's records.
+
+    Raises:
+        FingerprintError: the libraries installed here do not give the stream's answers.
+
+    """
+    recipe = settled.genesis.recipe
+    schemas = schemas_for_command(settings, recipe.decode)
+    return reopen_stages(recipe, tokenizer_of(settled), engine, schemas, lists_of(settled))
