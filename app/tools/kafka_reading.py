@@ -1,4 +1,4 @@
-"""What tools read of Kafka: ranges and single records, and what tells texts and outcomes by a stream's recipe."""
+"""What tools read of Kafka: ranges, single records, and what a stream's recipe makes of records."""
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
