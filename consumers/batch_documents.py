@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -200,25 +200,16 @@ class BatchDocuments:
         return torch.from_numpy(values).to(self._device)
 
 
-class _Stretches:
+class _Stretches(NamedTuple):
     """The parts of documents and of padding that fill rows, in their order; an entry for each."""
 
-    __slots__ = ("begins", "goes_on", "padding", "rows")
-
-    def __init__(
-        self,
-        begins: Numbers,
-        rows: Numbers,
-        padding: npt.NDArray[np.bool_],
-        goes_on: npt.NDArray[np.bool_],
-    ) -> None:
-        self.begins = begins
-        """Where it begins in x laid end to end."""
-        self.rows = rows
-        """Which row it is in."""
-        self.padding = padding
-        self.goes_on = goes_on
-        """Whether the token after its last one in x, the last of y, is of it, too."""
+    begins: Numbers
+    """Where it begins in x laid end to end."""
+    rows: Numbers
+    """Which row it is in."""
+    padding: npt.NDArray[np.bool_]
+    goes_on: npt.NDArray[np.bool_]
+    """Whether the token after its last one in x, the last of y, is of it, too."""
 
 
 @lru_cache(maxsize=2)

@@ -15,7 +15,7 @@ from . import arguments
 from .arguments import naming_unknown
 from .batch import Batch, Leg
 from .metrics import Behind
-from .prefetch import DEFAULT_BYTES, open_read_ahead
+from .prefetch import DEFAULT_BYTES, EraReadAhead
 from .sample_lookup import RowOptions, RowReader
 from .step_loop import Delivery, StepLoop
 from .step_schedule import Found, Phases, Stagings
@@ -124,7 +124,7 @@ class Batches(StepLoop):
         drop_last = arguments.flag("drop_last", drop_last)
         if asked.in_order:
             phases.require_one(drops_last=drop_last)
-        prefetch = arguments.prefetch_of(prefetch)
+        prefetch, read_ahead = arguments.prefetch_of(prefetch), arguments.whole("read_ahead", read_ahead, 0, "bytes")
         masks = arguments.mask_loss_of(mask_loss, widen)
         skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
         check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
@@ -144,7 +144,7 @@ class Batches(StepLoop):
             self._trainable = TrainableSamples(
                 self._store, info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
-        ahead = open_read_ahead(read_ahead, self._trainable, documents=masks or named)
+        ahead = EraReadAhead(self._trainable, most_bytes=read_ahead, documents=masks or named) if read_ahead else None
         self._reader = RowReader(self._trainable, phases.first, length, ahead, skip=skips, options=rows)
         given = (mask_loss, widen, check, on_damage, sends, named)
         self._options = (str(target), prefetch, *given, str(batch_size), str(phases.lengths))

@@ -1,5 +1,6 @@
 """Eras that are all in a store, as one range of blocks of each partition: the fixed content of datasets by index."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,27 +66,18 @@ def open_trainable(
 
 def _first_whole(index: EraReader, trainable: TrainableSamples) -> int:
     """Return the first era whose blocks were not retired; blocks are retired from the oldest on."""
-    low, high = 0, index.eras
-    while low < high:
-        middle = (low + high) // 2
-        ranges = index.era(middle).ranges
-        if all(part.first >= trainable.reader(number).first_block for number, part in enumerate(ranges) if part.blocks):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+
+    def is_whole(number: int) -> bool:
+        ranges = index.era(number).ranges
+        return all(part.first >= trainable.reader(n).first_block for n, part in enumerate(ranges) if part.blocks)
+
+    return bisect_left(range(index.eras), True, key=is_whole)
 
 
 def _trainable_now(index: EraReader, trainable: TrainableSamples, start: int) -> int:
-    """Return how many eras are trainable: all before one that is are, too, so halving finds the last."""
-    low, high = start, index.eras
-    while low < high:
-        middle = (low + high + 1) // 2
-        if trainable.is_trainable(_merge(index.era(middle - 1), index.era(middle - 1))):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """Return how many eras are trainable: all before one that is are, too."""
+    later = range(start, index.eras)
+    return start + bisect_left(later, True, key=lambda number: not trainable.is_trainable(index.era(number)))
 
 
 def _merge(first: Era, last: Era) -> Era:

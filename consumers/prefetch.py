@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from tokenmill.errors import TokenMillError
 from tokenmill.samples import Samples, TrainableSamples
 from tokenmill.store.layout import SegmentPaths, partition_directory
 from tokenmill.store.maps import FileRange, is_in_memory, read_pieces, read_small
-
-from .arguments import whole
 
 log = logging.getLogger(__name__)
 
@@ -264,17 +262,6 @@ class EraReadAhead:
 
     def _paths(self, partition: int, segment: int) -> SegmentPaths:
         return SegmentPaths(partition_directory(self._samples.store, self._samples.stream, partition), segment)
-
-
-def open_read_ahead(most_bytes: Any, trainable: TrainableSamples, *, documents: bool) -> EraReadAhead | None:
-    """Return what reads ahead for a loop over these samples; None where nothing is.
-
-    Raises:
-        InputError: ``most_bytes`` is no number of bytes, 0 or more.
-
-    """
-    most_bytes = whole("read_ahead", most_bytes, 0, "bytes")
-    return EraReadAhead(trainable, most_bytes=most_bytes, documents=documents) if most_bytes else None
 
 
 def _work(tasks: "SimpleQueue[PartsAhead | RowsAhead | None]") -> None:

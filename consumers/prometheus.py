@@ -53,17 +53,18 @@ _PARTS: Final[dict[str, tuple[str, Callable[[StreamShare], float]]]] = {
     ),
 }
 _PREFIX: Final = "tokenmill_trainer_"
+_MIXTURE: Final = "mixture_"
 _PART: Final = "part"
 """The label with the name of a mixture's stream."""
 
 
-def described(labels: Sequence[str] = ()) -> Iterator[Metric]:
+def described(labels: Sequence[str] = ()) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
     """Return all metrics, without samples."""
     yield from (CounterMetricFamily(_PREFIX + name, meaning, labels=labels) for name, meaning in _COUNTED.items())
     yield from (GaugeMetricFamily(_PREFIX + name, meaning, labels=labels) for name, meaning in (_STEP, _BLOCKS, _ERAS))
     parts = [*labels, _PART]
     yield from (
-        GaugeMetricFamily(f"{_PREFIX}mixture_{name}", meaning, labels=parts) for name, (meaning, _) in _PARTS.items()
+        GaugeMetricFamily(_PREFIX + _MIXTURE + name, meaning, labels=parts) for name, (meaning, _) in _PARTS.items()
     )
 
 
@@ -115,28 +116,18 @@ class BatchesCollector(Collector):
             DamagedError: the files of the eras are damaged.
 
         """
-        metrics = self._batches.metrics
-        for name, meaning in _COUNTED.items():
-            counter = CounterMetricFamily(_PREFIX + name, meaning, labels=self._names)
-            counter.add_metric(self._values, getattr(metrics, name))
-            yield counter
-        behind = self._batches.behind()
-        for (name, meaning), value in (
-            (_STEP, self._batches.step),
-            (_BLOCKS, behind.blocks),
-            (_ERAS, behind.eras),
-        ):
-            gauge = GaugeMetricFamily(_PREFIX + name, meaning, labels=self._names)
-            gauge.add_metric(self._values, value)
-            yield gauge
-        if isinstance(self._batches, Mixture):
-            yield from self._parts(self._batches)
-
-    def _parts(self, mixture: Mixture) -> Iterator[Metric]:
-        """Return what is known of each stream of a mixture."""
-        shares = mixture.shares()
-        for name, (meaning, value) in _PARTS.items():
-            gauge = GaugeMetricFamily(f"{_PREFIX}mixture_{name}", meaning, labels=[*self._names, _PART])
-            for part, share in shares.items():
-                gauge.add_metric([*self._values, part], value(share))
-            yield gauge
+        batches = self._batches
+        metrics, behind = batches.metrics, batches.behind()
+        values = {name: getattr(metrics, name) for name in _COUNTED}
+        values |= {_STEP[0]: batches.step, _BLOCKS[0]: behind.blocks, _ERAS[0]: behind.eras}
+        shares = batches.shares() if isinstance(batches, Mixture) else {}
+        for family in described(self._names):
+            name = family.name.removeprefix(_PREFIX)
+            if name in values:
+                family.add_metric(self._values, values[name])
+            else:
+                value = _PARTS[name.removeprefix(_MIXTURE)][1]
+                for part, share in shares.items():
+                    family.add_metric([*self._values, part], value(share))
+            if family.samples:
+                yield family

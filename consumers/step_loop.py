@@ -14,7 +14,7 @@ from . import arguments
 from .batch import Batch
 from .copy_thread import LONG_SECONDS
 from .metrics import Behind, Metrics
-from .step_schedule import Found, Phases, Stagings, Walk, told_lengths
+from .step_schedule import Found, Phases, Stagings, Walk
 from .text import HasTokenizer
 from .transfer import End, begin_ahead, next_usable
 from .waiting import Awaited, ReachableStream, StoreWait
@@ -192,7 +192,7 @@ class StepLoop(HasTokenizer, ABC):
     def close(self) -> None:
         """Let go of files and threads, as the end of a ``with`` block does; what was given stays as it is."""
         self._settle()
-        self._delivery.stagings._beside.end()
+        self._delivery.stagings.beside.end()
         self._release()
         self._closed = True
 
@@ -284,7 +284,7 @@ class StepLoop(HasTokenizer, ABC):
 
     def _settle(self) -> None:
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
-        self._delivery.stagings.settle()
+        self._delivery.stagings.beside.settle()
         self._turn += 1
         self._position = self._position.after(self._made).up_to(self._end())
         self._made = 0
@@ -302,4 +302,5 @@ class StepLoop(HasTokenizer, ABC):
         self._position = self._phases.plan(saved)
 
     def _told_lengths(self) -> dict[str, Any]:
-        return told_lengths(self._lengths)
+        """Return what a state says of lengths that change."""
+        return {"lengths": [list(point) for point in self._lengths]} if len(self._lengths) > 1 else {}

@@ -206,7 +206,7 @@ class Stagings:
         """Open the way of the first steps; others are opened when they are asked for."""
         self._phases = phases
         self._open = partial(open_staging, dtype=dtype, device=device, widen=widen, slots=slots)
-        self._beside: Beside[Copy, Batch] = Beside(in_thread=device.type != "cuda")
+        self.beside: Beside[Copy, Batch] = Beside(in_thread=device.type != "cuda")
         self._found: dict[int, Staging] = {}
         self.of(phases.at(0))
 
@@ -222,11 +222,7 @@ class Stagings:
 
         While the loop's steps are long, the next ones are looked for and copied beside it (`Beside.batches`).
         """
-        return self._beside.batches(partial(self._send, repeat(leg)), copies_of(looks), is_long=is_long)
-
-    def settle(self) -> None:
-        """Let nothing be looked for or copied any more."""
-        self._beside.settle()
+        return self.beside.batches(partial(self._send, repeat(leg)), copies_of(looks), is_long=is_long)
 
     def _send(self, legs: Iterator[Any], copy: Copy) -> Iterator[Batch]:
         chunk, phase, first_step, workers = copy.found
@@ -239,11 +235,6 @@ class Stagings:
     def stalled_seconds(self) -> float:
         """How long a device's work waited because a batch was not there yet, as far as that is known."""
         return sum(staging.stalled_seconds for staging in self._found.values())
-
-
-def told_lengths(lengths: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return what a state says of lengths that change."""
-    return {"lengths": [list(point) for point in lengths]} if len(lengths) > 1 else {}
 
 
 def split_rows(stretch: Rows, split: int) -> Rows:

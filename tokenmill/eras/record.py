@@ -172,17 +172,13 @@ class EraLog:
         self.fingerprint: Final = fingerprint
         self.last = last
         """The last era, None before the first."""
-        self._head = first_hash(fingerprint) if last is None else last.hash
+        self.head = first_hash(fingerprint) if last is None else last.hash
+        """The hash that the next era must name."""
 
     @property
     def next_number(self) -> int:
         """The number of the next era."""
         return 0 if self.last is None else self.last.number + 1
-
-    @property
-    def head(self) -> bytes:
-        """The hash that the next era must name."""
-        return self._head
 
     @property
     def ended(self) -> bool:
@@ -213,7 +209,7 @@ class EraLog:
         if not self.continues(era):
             return None
         self.last = era
-        self._head = era.hash
+        self.head = era.hash
         return era
 
     def continues(self, era: Era) -> bool:
@@ -221,7 +217,7 @@ class EraLog:
         return (
             not self.ended
             and era.number == self.next_number
-            and era.before == self._head
+            and era.before == self.head
             and len(era.ranges) >= self.partitions
             and all(self.end(number) == (part.first, part.before) for number, part in enumerate(era.ranges))
         )

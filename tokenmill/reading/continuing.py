@@ -25,8 +25,8 @@ from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import NO_BLOCKS, split_references
 from tokenmill.wire.totals import Totals
 
-NewAcceptor: TypeAlias = Callable[[int, bytes | None], Acceptor]
-"""Makes a reader that begins before a block with the chain hash before it; None: the chain's own first hash."""
+NewAcceptor: TypeAlias = Callable[..., Acceptor]
+"""Makes a reader that begins before a ``block`` with the ``chain`` hash before it; None: the chain's own first hash."""
 FIRST_TAIL: Final = 8
 """Messages read at first: more than writers have in flight, so that a zombie's last words do not hide the run."""
 LONGEST_TAIL: Final = 32
@@ -93,7 +93,7 @@ class RunFinder:
         """
         self._new_acceptor = new_acceptor
         self._source_first = source_first
-        self._open = [_new_run(new_acceptor(0, None))] if whole else []
+        self._open = [_new_run(new_acceptor(block=0, chain=None))] if whole else []
 
     def add(self, message: Message) -> None:
         """Take the next message.
@@ -104,7 +104,7 @@ class RunFinder:
         """
         place = bisect_right(self._open, message.first, key=lambda run: run.first)
         if not place or message.first > self._open[place - 1].acceptor.next_block:
-            run = _new_run(self._new_acceptor(message.first, message.before))
+            run = _new_run(self._new_acceptor(block=message.first, chain=message.before))
             self._open.insert(place, run)
             place += 1
         if self._open[place - 1].offer(message, self._source_first):
@@ -326,7 +326,7 @@ async def _runs(
 
     Returns as well whether what was read is all that the partition ever held, and the last messages.
     """
-    new_acceptor = partial(_acceptor, recipe.fingerprint, partition, recipe.block_bytes)
+    new_acceptor = partial(Acceptor, recipe.fingerprint, partition, recipe.block_bytes)
     size = FIRST_TAIL
     while True:
         start = max(first, end - size) if size <= LONGEST_TAIL else first
@@ -340,10 +340,6 @@ async def _runs(
         if start == first or (len(found) == 1 and found[0].point.needs_from >= source_first):
             return found, whole, tuple(last)
         size *= 2
-
-
-def _acceptor(fingerprint: bytes, partition: int, block_bytes: int, block: int, chain: bytes | None) -> Acceptor:
-    return Acceptor(fingerprint, partition, block_bytes, block=block, chain=chain)
 
 
 def choose(found: list[Run], logs: ChainLogs, source_first: int) -> Run:

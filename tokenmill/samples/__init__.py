@@ -1,6 +1,6 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
-from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_in
+from tokenmill.samples.document_index import DocumentIndex, packing_in
 from tokenmill.samples.document_order import (
     Stratum,
     bucket_order,
@@ -9,14 +9,13 @@ from tokenmill.samples.document_order import (
     strata_of,
     stratified_order,
 )
-from tokenmill.samples.era_lookup import UNPINNED, EraPlaces, UsedContent
-from tokenmill.samples.mixing import Change, Course, Mixer, Plan, Point, Schedule, WeightPiece
+from tokenmill.samples.era_lookup import UNPINNED, UsedContent
+from tokenmill.samples.mixing import Change, Course, Point, Schedule
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
 from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, SegmentOrder, count_views, join
 from tokenmill.samples.tracing import (
     MixtureTracer,
     Source,
-    TracedPart,
     TracedRecord,
     TracedSample,
     TracedView,
@@ -35,13 +34,9 @@ __all__ = [
     "Content",
     "Course",
     "DocumentIndex",
-    "DocumentPieces",
     "EraOrder",
-    "EraPlaces",
-    "Mixer",
     "MixtureTracer",
     "Numbers",
-    "Plan",
     "Point",
     "Position",
     "Ranks",
@@ -52,7 +47,6 @@ __all__ = [
     "Source",
     "StepRange",
     "Stratum",
-    "TracedPart",
     "TracedRecord",
     "TracedSample",
     "TracedView",
@@ -60,7 +54,6 @@ __all__ = [
     "TrainableSamples",
     "Use",
     "UsedContent",
-    "WeightPiece",
     "bucket_order",
     "count_views",
     "describe_strata",

@@ -79,10 +79,9 @@ class EraOrder:
         """Return the items at these positions, in ``range(samples)``: samples numbered by partition, block and view."""
         if self._order is None:
             return positions
-        if self._together > 1:
-            units, within = np.divmod(positions, self._together)
-            return self._units(units) * self._together + within
-        return self._units(positions)
+        units, within = np.divmod(positions, self._together) if self._together > 1 else (positions, 0)
+        found = self._whole[units] if len(self._order) <= _STORED else self._order(units)
+        return found if self._together == 1 else found * self._together + within
 
     def samples_of(self, items: Numbers) -> Samples:
         """Return the samples that have these item numbers."""
@@ -100,12 +99,6 @@ class EraOrder:
             return item
         unit, within = divmod(item, self._together)
         return int(self._order.inverse(np.array([unit]))[0]) * self._together + within
-
-    def _units(self, positions: Numbers) -> Numbers:
-        """Return what is at these positions of what is permuted as one."""
-        if self._order is None:
-            return positions
-        return self._whole[positions] if len(self._order) <= _STORED else self._order(positions)
 
     @cached_property
     def _parts(self) -> tuple[Numbers, Numbers, Numbers]:

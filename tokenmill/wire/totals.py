@@ -7,7 +7,7 @@ added up.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
 from tokenmill.canonical import canonical_json
@@ -232,12 +232,8 @@ class Totals:
     def __add__(self, other: "Totals") -> "Totals":
         """Return the sum of two chains' totals."""
         total = Totals()
-        for name in ("records", "kept", "tombstones", "flushes", "other_split", "tokens", "value_bytes"):
-            setattr(total, name, getattr(self, name) + getattr(other, name))
-        total.filtered = self.filtered + other.filtered
-        total.dead_lettered = self.dead_lettered + other.dead_lettered
-        total.figures = self.figures + other.figures
-        total.packing = self.packing + other.packing
+        for one in fields(self):
+            setattr(total, one.name, getattr(self, one.name) + getattr(other, one.name))
         return total
 
     def to_dict(self) -> dict[str, Any]:
