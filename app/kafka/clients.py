@@ -9,7 +9,9 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
+    BrokerResponseError,
     ClusterAuthorizationFailedError,
+    CorruptRecordException,
     GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
@@ -17,9 +19,14 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    MessageSizeTooLargeError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
     TopicAuthorizationFailedError,
+    UnsupportedForMessageFormatError,
+    kafka_errors,
 )
 
 from tokenmill.errors import BrokerError, MovedError, SettingsError
@@ -51,6 +58,22 @@ REQUEST_MS: Final = 20_000
 RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing beside the largest value that a producer here sends."""
 
+
+class _InvalidRecordError(BrokerResponseError):  # type: ignore[misc]  # untyped there
+    """What brokers answer since Kafka 2.4 for a record that the topic does not take; aiokafka does not know it."""
+
+    errno = 87
+
+
+InvalidRecordError: Final[type[KafkaError]] = kafka_errors.setdefault(87, _InvalidRecordError)
+"""The error of a record that the topic does not take."""
+AGAIN: Final = (InvalidTimestampError, CorruptRecordException)
+"""What may have ended when the same is sent again: a record that waited for a broker is old, a network changes bits."""
+REFUSALS: Final = (
+    *(*AGAIN, InvalidRecordError, MessageSizeTooLargeError, PolicyViolationError),
+    *(RecordListTooLargeError, UnsupportedForMessageFormatError),
+)
+"""What brokers answer because of the records of a batch, of which they have taken none."""
 REFUSED: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
 from aiokafka import TopicPartition
+from aiokafka.errors import OutOfOrderSequenceNumber, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from faust.types import TP
 
 from tokenmill.errors import (
@@ -21,10 +22,10 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
 
-from ..kafka.clients import consumer
+from ..kafka.clients import REFUSALS, consumer
 from ..kafka.dead_letters import LetterTopic
 from ..kafka.token_topic import messages_between, read_tail
-from ..kafka.topics import worst_message_bytes
+from ..kafka.topics import described, letter_bytes, worst_message_bytes
 from ..milling.chain_mill import ChainMill
 from ..milling.decoding import FramedDecoder
 from ..milling.outcomes import Outcome
@@ -46,7 +47,13 @@ it: what becomes of a record depends on no clock."""
 HANGS: Final = "a record takes long"
 """The same in short, as `TokenMillError.brief` says it of errors."""
 WAIT_SECONDS: Final = 5.0
-"""How soon a partition that lacks its token partition looks for it again."""
+"""How soon a partition that lacks its token partition looks for it again, or whose letters were not taken tries."""
+NOT_TAKEN: Final = (*REFUSALS, TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
+"""Errors with which brokers refuse letters, and would again, until a person has changed something."""
+LETTERS_WAIT: Final = (
+    "correct what `tokenmill topics check` says of it, the rights to write to it, or the number of its brokers; this "
+    "partition goes on by itself then"
+)
 
 T = TypeVar("T")
 
@@ -267,12 +274,40 @@ class RawPartition:
         self._dead_letter = {"offset": last.record.offset, "reason": last.reason, "at": time.time()}
 
     async def _send_letters(self, topic: str, outcomes: Sequence[Outcome]) -> None:
-        """Send records with their reasons to a topic; return when all of them are acknowledged."""
+        """Send records with their reasons to a topic; return when all of them are acknowledged.
+
+        Where the topic takes none, or somebody has deleted it, the partition waits, and says so: others go on.
+        """
         context = self._context
-        where = LetterTopic(topic, await context.partitions(topic), context.letter_bytes[topic])
         first, last = outcomes[0].record.offset, outcomes[-1].record.offset
-        letters = await self._in_hand(first, last, partial(written_letters, where, self.tp, outcomes))
-        await send_letters(context.send, topic, letters)
+        while True:
+            try:
+                where = LetterTopic(topic, await context.partitions(topic), context.letter_bytes[topic])
+                letters = await self._in_hand(first, last, partial(written_letters, where, self.tp, outcomes))
+                await self._acknowledged(topic, send_letters(context.send, topic, letters))
+            except NOT_TAKEN as error:
+                if self.waiting is None:
+                    log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=repr(error))
+                self._wait_for(TopicError(f"topic {topic} takes no letters ({error!r}): {LETTERS_WAIT}"))
+                await asyncio.sleep(WAIT_SECONDS)
+                with suppress(TokenMillError):  # which the next try meets as well
+                    found = (await described(context.settings, [topic])).get(topic)
+                    context.letter_bytes[topic] = letter_bytes(context.settings, found)
+            except OutOfOrderSequenceNumber:  # aiokafka counted what was refused before
+                end_process(f"topic {topic} takes other letters than before: the next start sends them from the first")
+            else:
+                break
+        self._wait_for(None)
+
+    async def _acknowledged(self, topic: str, sent: Coroutine[Any, Any, None]) -> None:
+        """Await letters; show meanwhile that the partition waits for its topic where brokers take long over them."""
+        sending = asyncio.ensure_future(sent)
+        try:
+            while not (await asyncio.wait({sending}, timeout=HANG_SECONDS))[0]:
+                self._wait_for(TopicError(f"topic {topic} has not taken a letter for a while: {LETTERS_WAIT}"))
+            sending.result()
+        finally:
+            sending.cancel()
 
     async def _queue_messages(self, messages: Mapping[str, Sequence[Message]]) -> None:
         """Take step 3."""

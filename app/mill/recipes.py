@@ -106,8 +106,8 @@ class MillContext:
     skip_list: "SkipList"
     retention: Mapping[str, float | None]
     """How long each token topic keeps its messages, in seconds; None: for ever."""
-    letter_bytes: Mapping[str, int]
-    """The largest letter of each topic for dead letters, or for what is filtered out."""
+    letter_bytes: dict[str, int]
+    """The largest letter of each topic for dead letters, or for what is filtered out, as last looked up."""
     require_partition: Callable[[int], Awaitable[None]]
     """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
     send: "Send"

@@ -94,9 +94,10 @@ def assert_whole(settings: Settings, raw_topic: str, chains: Collection[Expected
 def test_no_message_passes_a_record_whose_dead_letter_was_refused(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
-    """A dead-letter topic that takes nothing ends the mill before any cursor past the record; later all is well."""
-    settings = service_settings(broker, topic(), tmp_path, session_timeout=2.0, splits={"train": 1000})
+    """A dead-letter topic that takes nothing holds up its partition before any cursor past the record, and no other."""
+    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, splits={"train": 1000})
     dead_letters = dead_letter_topic(settings.raw_topics[0])
+    place = f"{settings.raw_topics[0]}/0"
     largest = 17_000_000
     send(settings, [Raw(TEXT)] * 10)
     with Service(settings, tmp_path) as service:
@@ -104,10 +105,13 @@ def test_no_message_passes_a_record_whose_dead_letter_was_refused(
         (mill,) = service.mill()
         service.wait_until_complete()
         limit_messages(settings, dead_letters, 100)
-        send(settings, [*[Raw(TEXT)] * 10, Raw(UNDECODABLE), *[Raw(TEXT)] * 10])
+        send(settings, [*[Raw(TEXT)] * 10, Raw(UNDECODABLE), *[Raw(TEXT)] * 10, *[Raw(TEXT, 1)] * 20])
         flush_all(settings)
-        assert service.wait_until_ended(mill) == 75
+        service.wait_until(lambda: mill.partitions[place]["waiting"])
+        service.wait_until(lambda: mill.partitions[f"{settings.raw_topics[0]}/1"]["position"] == 21)
+        assert f"topic {dead_letters} takes no letters" in mill.partitions[place]["waiting"]
         assert "MessageSizeTooLarge" in mill.log
+        assert mill.running
         trial.fired("dead letter refused by its topic")
         chains = expected_chains(settings)
         assert all(message.cursor.next_offset <= 20 for message in token_messages(settings, chains[0]))

@@ -8,12 +8,12 @@ from aiokafka.errors import InvalidTimestampError, KafkaError, MessageSizeTooLar
 
 from tokenmill.errors import BrokerError, MissingTopicError, SettingsError, TopicError
 
-from ...kafka.clients import admin
+from ...kafka.clients import InvalidRecordError, admin
 from ...kafka.security import refused_time
 from ...kafka.topics import SIZES, TIMES, Existing, described, is_compacted
 from ...settings import Settings
 from ...sources.items import Refused, where_words
-from .sender import InvalidRecordError, SentDocument
+from .sender import SentDocument
 from .summary import Refusals
 
 SETTINGS_SECONDS: Final = 5.0

@@ -10,25 +10,20 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
-    BrokerResponseError,
     ClusterAuthorizationFailedError,
-    CorruptRecordException,
     InvalidTimestampError,
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
-    PolicyViolationError,
     ProducerFenced,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
-    UnsupportedForMessageFormatError,
-    kafka_errors,
 )
 
 from tokenmill.errors import BrokerError, InputError, TopicError
 
-from ...kafka.clients import producer
+from ...kafka.clients import AGAIN, REFUSALS, producer
 from ...kafka.security import refused_time
 from ...kafka.topics import Existing
 from ...settings import Settings
@@ -54,23 +49,6 @@ OPEN_MILLISECONDS: Final = 10_000
 partitions wait so long."""
 FENCE_SECONDS: Final = 60.0
 """How long the brokers may take to end whatever the name was used for; takes a fraction of a second."""
-
-
-class _InvalidRecordError(BrokerResponseError):  # type: ignore[misc]  # untyped there
-    """What brokers answer since Kafka 2.4 for a record that the topic does not take; aiokafka does not know it."""
-
-    errno = 87
-
-
-InvalidRecordError: Final[type[KafkaError]] = kafka_errors.setdefault(87, _InvalidRecordError)
-"""The error of a record that the topic does not take."""
-AGAIN: Final = (InvalidTimestampError, CorruptRecordException)
-"""What may have ended when the same is sent again: a record that waited for a broker is old, a network changes bits."""
-REFUSALS: Final = (
-    *(*AGAIN, InvalidRecordError, MessageSizeTooLargeError, PolicyViolationError),
-    *(RecordListTooLargeError, UnsupportedForMessageFormatError),
-)
-"""What brokers answer because of the records of a batch, of which they have taken none."""
 NOT_ALLOWED: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 

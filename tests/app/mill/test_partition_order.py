@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from faust.types import TP
 
 from tests.app.milling.decoding.opened import opened
@@ -19,6 +20,7 @@ from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.kafka.fetched_batches import PackedBatch
 from tokenmill.app.kafka.ignoring import ignore_record
+from tokenmill.app.kafka.topics import Existing
 from tokenmill.app.mill import publisher
 from tokenmill.app.mill import raw_partition as module
 from tokenmill.app.mill.raw_partition import RawPartition
@@ -57,6 +59,8 @@ class World:
     now: float = 1000.0
     tails: dict[str, Tail | TokenMillError] = field(default_factory=dict)
     skipped: frozenset[int] = frozenset()
+    errors: dict[str, KafkaError] = field(default_factory=dict)
+    """What brokers answer for records of a topic."""
     asked: list[int] = field(default_factory=list)
     offsets: dict[str, int] = field(default_factory=dict)
     retention: dict[str, float | None] = field(default_factory=dict)
@@ -120,6 +124,8 @@ class World:
         assert (partition, key) == (0, None)
         if topic in self.refused:
             raise OSError("refused")
+        if topic in self.errors:
+            raise self.errors[topic]
         header = dict(headers).get(HEADER_NAME)
         what: Any = value
         if header is not None:
@@ -270,6 +276,43 @@ async def test_a_dead_letter_that_is_refused_stops_what_is_past_it(world: World)
             await partition.feed(batch(TEXT, b"\xff"))
         await rest()
         assert world.told("tokens.raw.train") == []
+
+
+async def test_a_topic_that_takes_no_letters_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it takes none; its partition says so, and what is past the record is sent after that."""
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
+
+    async def described(*_: object) -> dict[str, Existing]:
+        return {"raw.dead-letters": Existing(1, {"max.message.bytes": "20000"})}
+
+    monkeypatch.setattr(module, "described", described)
+    world.errors["raw.dead-letters"] = MessageSizeTooLargeError()
+    async with resumed(world) as partition:
+        feeding = asyncio.create_task(partition.feed(batch(TEXT, b"\xff" * 100_000)))
+        while partition.waiting is None:  # noqa: ASYNC110 - a thread mills
+            await asyncio.sleep(0.001)
+        assert "topic raw.dead-letters takes no letters (MessageSizeTooLargeError" in str(partition.waiting)
+        assert (partition.progress().state, partition.position) == ("waiting", 0)
+        assert world.told("tokens.raw.train", "raw.dead-letters") == []
+        del world.errors["raw.dead-letters"]
+        await feeding
+        await rest()
+        (letter,) = world.told("raw.dead-letters")
+        assert (partition.waiting, len(letter) < 20_000, bool(world.told("tokens.raw.train"))) == (None, True, True)
+
+
+async def test_letters_that_take_long_are_waited_for_in_words(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nobody takes the partition for one that makes no progress."""
+    monkeypatch.setattr(module, "HANG_SECONDS", 0.01)
+    world.gates["raw.dead-letters"] = asyncio.Event()
+    async with resumed(world) as partition:
+        feeding = asyncio.create_task(partition.feed(batch(TEXT, b"\xff")))
+        while partition.waiting is None:  # noqa: ASYNC110 - a thread mills
+            await asyncio.sleep(0.001)
+        assert "has not taken a letter" in str(partition.waiting)
+        world.gates["raw.dead-letters"].set()
+        await feeding
+        assert (partition.waiting, len(world.told("raw.dead-letters"))) == (None, 1)
 
 
 async def test_durable_is_the_lowest_of_all_chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
