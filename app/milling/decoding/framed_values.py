@@ -162,9 +162,7 @@ class FramedDecoder:
         try:
             with _LIBRARIES:
                 self._readers[number] = self._reader(number)
-        except MemoryError:
-            raise
-        except RegistryError:
+        except (MemoryError, RegistryError):
             raise
         except (OSError, SubprocessError) as error:
             raise RegistryError(
@@ -199,9 +197,7 @@ class FramedDecoder:
         try:
             with _LIBRARIES:
                 return self._readers[number](payload)
-        except MemoryError:
-            raise
-        except RecordError:
+        except (MemoryError, RecordError):
             raise
         except RecursionError:
             raise RecordError(TOO_DEEP, f"values of schema {number} are nested too deep in it") from None

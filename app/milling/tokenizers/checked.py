@@ -155,9 +155,10 @@ class Checked:
             SettingsError: they differ.
 
         """
-        self._kind = kind
+        self.kind = kind
+        self.reference = reference
+        self.vocabulary_size = reference.vocabulary_size
         self._fast = Spelled(fast, reference)
-        self._reference = reference
         try:
             for text in (*PROBE, *_trials(reference)):  # one by one, so that none hides behind another
                 self._compare(text, self._fast.encode([text])[0])
@@ -165,21 +166,6 @@ class Checked:
             raise SettingsError(f"{kind} does not give the ids of tokenizers: {error}") from error
         if self._fast.failures:
             raise SettingsError(f"{kind} fails on texts that every engine has to encode")
-
-    @property
-    def kind(self) -> str:
-        """The fast engine's name."""
-        return self._kind
-
-    @property
-    def reference(self) -> HuggingFace:
-        """The engine that checks the fast one."""
-        return self._reference
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The largest id plus one, added tokens included."""
-        return self._reference.vocabulary_size
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``; see `milling.tokenizers.Engine`.
@@ -199,26 +185,26 @@ class Checked:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return text for people, special tokens included."""
-        return self._reference.decode(ids)
+        return self.reference.decode(ids)
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token, added or not; None where there is none of this name."""
-        return self._reference.token_id(token)
+        return self.reference.token_id(token)
 
     def _compare(self, text: str, ids: npt.NDArray[np.uint32]) -> None:
         """Raise `EngineError` if these are not the reference's ids."""
-        answer = self._reference.encode([text])
+        answer = self.reference.encode([text])
         if answer.failed and len(ids):
-            raise EngineError(f"tokenizers fails on a text that {self._kind} encodes ({answer.failed[0].detail})")
+            raise EngineError(f"tokenizers fails on a text that {self.kind} encodes ({answer.failed[0].detail})")
         right = answer[0]
         at = first_difference(ids, right)
         if at is not None:
             raise EngineError(self._explain(text, ids, right, at))
 
     def _explain(self, text: str, fast: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32], at: int) -> str:
-        where = len(self._reference.decode(right[:at].tolist()))
+        where = len(self.reference.decode(right[:at].tolist()))
         return (
-            f"token {at} of a text is {_shown(fast, at)} by {self._kind} and {_shown(right, at)} by tokenizers, "
+            f"token {at} of a text is {_shown(fast, at)} by {self.kind} and {_shown(right, at)} by tokenizers, "
             f"about here: {text[max(0, where - _SHOWN_CHARACTERS // 2) : where + _SHOWN_CHARACTERS]!a}"
         )
 
@@ -268,34 +254,12 @@ LONGEST_WORD: Final = 20_000
 EXCERPT: Final = 2_000
 """Characters taken from a given text at once."""
 WHITE_SPACE: Final = (
-    " ",
-    "  ",
-    "\n",
-    "\n\n",
-    "\r\n",
-    "\t",
-    "\x0b",
-    "\x0c",
-    "\x1c",
-    "\x85",
-    "\u00a0",
-    "\u1680",
-    "\u2003",
+    *(" ", "  ", "\n", "\n\n", "\r\n", "\t", "\x0b", "\x0c", "\x1c", "\x85", "\u00a0", "\u1680", "\u2003"),
 )
 """And what is white space for some and not for others, below."""
 ODD: Final = (
     *("\u2028", "\u3000", "\u200b", "\u200d", "\ufeff", "\u00ad", "\u202e", "\x00", "\x1b", "\x7f"),
-    *(
-        "'s",
-        "'S",
-        "'ll",
-        "'LL",
-        "'\u017f",
-        "\u2019s",
-        "don't",
-        "I'M",
-        "'re've",
-    ),  # contractions, and what only seems one
+    *("'s", "'S", "'ll", "'LL", "'\u017f", "\u2019s", "don't", "I'M", "'re've"),  # contractions, or what only seems one
     *("1234567", "1,234.5", "\u0661\u0662\u0663", "\u00b2", "\u00bd", "\u2168", "0x7f"),
     *("\u00e9", "e\u0301", "\u212b", "\ufb01", "\uff21", "\u017f", "\u212a", "\u0130", "\u00df", "\u1e9e", "\u01c5"),
     *("\U0001f44d\U0001f3fd", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u2615\ufe0f", "\u4e2d\u6587", "\uac00"),

@@ -39,6 +39,12 @@ class HuggingFace:
     threads as the environment allows (``RAYON_NUM_THREADS``, ``TOKENIZERS_PARALLELISM``).
     """
 
+    kind: Final = "tokenizers"
+    added_tokens: Sequence[str]
+    """The names of all added tokens, special ones included, in the order of their ids."""
+    found_tokens: Sequence[str]
+    """The names of added tokens that are found in texts: all, or those that are not special."""
+
     def __init__(self, content: bytes, special: SpecialTokens = TEXT) -> None:
         """Load the ``tokenizer.json`` with these bytes; ``special`` says what special tokens in a text are.
 
@@ -48,8 +54,8 @@ class HuggingFace:
         """
         self._tokenizer = _load(content)
         self._tokenizer.encode_special_tokens = special == TEXT
-        self._vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        if not self._vocabulary_size:
+        self.vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        if not self.vocabulary_size:
             raise SettingsError("the tokenizer has no token at all: name another one (tokenizer)")
         try:
             with _LIBRARY:
@@ -64,31 +70,11 @@ class HuggingFace:
         self._spelled: dict[int, tuple[int, ...]] = {}
         if special == TEXT:
             self._spelled = _spelled(self._tokenizer, _unknown_ids(self._tokenizer) | set(unknown))
-        self._is_special = np.zeros(self._vocabulary_size + 1, np.bool_)  # the last: any id that is too large
+        self._is_special = np.zeros(self.vocabulary_size + 1, np.bool_)  # the last: any id that is too large
         self._is_special[list(self._spelled)] = True
         tokens = self._tokenizer.get_added_tokens_decoder().values()
-        self._found = [token.content for token in tokens if special != TEXT or not token.special]
-        self._added = [token.content for _, token in sorted(self._tokenizer.get_added_tokens_decoder().items())]
-
-    @property
-    def kind(self) -> str:
-        """``tokenizers``."""
-        return "tokenizers"
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The largest id plus one, added tokens included."""
-        return self._vocabulary_size
-
-    @property
-    def added_tokens(self) -> Sequence[str]:
-        """The names of all added tokens, special ones included, in the order of their ids."""
-        return self._added
-
-    @property
-    def found_tokens(self) -> Sequence[str]:
-        """The names of added tokens that are found in texts: all, or those that are not special."""
-        return self._found
+        self.found_tokens = [token.content for token in tokens if special != TEXT or not token.special]
+        self.added_tokens = [token.content for _, token in sorted(self._tokenizer.get_added_tokens_decoder().items())]
 
     @property
     def normalizes(self) -> bool:

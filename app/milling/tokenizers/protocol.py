@@ -121,15 +121,8 @@ END_OF_DOCUMENT: Final = 0
 class RawBytes:
     """Needs no tokenizer file; 256 ids, so blocks are uint8."""
 
-    @property
-    def kind(self) -> str:
-        """``bytes``."""
-        return "bytes"
-
-    @property
-    def vocabulary_size(self) -> int:
-        """256."""
-        return 256
+    kind: Final = "bytes"
+    vocabulary_size: Final = 256
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the texts' UTF-8 bytes."""
