@@ -20,7 +20,6 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import Cursor, record_crc, roll
 from tokenmill.wire.message import HEADER_OVERHEAD, Message
 from tokenmill.wire.pieces import NO_BLOCKS, split_references
-from tokenmill.wire.totals import Totals
 
 from .columns import ChainOutcomes
 from .packing.concat_packing import ConcatPacking
@@ -62,7 +61,8 @@ class ChainMill:
         )
         self._position = point.cursor
         self._chain = point.chain
-        self._totals = point.totals.copy()
+        self.totals = point.totals.copy()
+        """What became of the records so far, up to the next offset (not only up to the last block)."""
         self._last: SourceRecord | None = None
 
     @property
@@ -85,11 +85,6 @@ class ChainMill:
     def open_tokens(self) -> int:
         """Tokens that wait in the open block."""
         return self._packing.open_tokens
-
-    @property
-    def totals(self) -> Totals:
-        """What became of the records so far, up to the next offset (not only up to the last block)."""
-        return self._totals
 
     def feed(self, outcomes: ChainOutcomes) -> list[Message]:
         """Take the outcomes of consecutive records; return the messages of all blocks that became full.
@@ -133,7 +128,7 @@ class ChainMill:
             cursor=cursor,
             before=self._chain,
             after=self._chain,
-            totals=self._totals.copy(),
+            totals=self.totals.copy(),
             tokens=b"",
             entries=[],
             open_tokens=tokens,
@@ -169,14 +164,14 @@ class ChainMill:
             owner = int(writers[packed.documents[high - 1]])
             taken, finished = packed.taken[high - 1], packed.finished[high - 1]
             passed = owner + finished
-            outcomes.count(self._totals, counted, passed)
+            outcomes.count(self.totals, counted, passed)
             for name, numbers in packed.figures.items():
-                self._totals.packing[name] += sum(numbers[low:high])
+                self.totals.packing[name] += sum(numbers[low:high])
             counted = passed
             record = outcomes.fetch.records[owner]
             self._position = self._cursor(record.offset + finished, taken, record, self.next_block + high - low)
             messages.append(self._message(packed, low, high))
-        outcomes.count(self._totals, counted, end)
+        outcomes.count(self.totals, counted, end)
         self._last = outcomes.fetch.records[end - 1]
         self._position = self._cursor(self._last.offset + 1, 0, self._last)
         return messages
@@ -192,7 +187,7 @@ class ChainMill:
             cursor=self._position,
             before=before,
             after=self._chain,
-            totals=self._totals.copy(),
+            totals=self.totals.copy(),
             tokens=tokens,
             entries=entries,
             references=packed.references(high),

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from operator import attrgetter
 from time import perf_counter
 from typing import Final, Literal, NamedTuple
 
@@ -91,7 +92,7 @@ class PartitionMill:
 
         """
         clock = _Clock()
-        first = bisect_left(records, self.next_offset, key=_offset)
+        first = bisect_left(records, self.next_offset, key=attrgetter("offset"))
         fetch = RecordColumns.of(records[first:] if first else records)
         parts: dict[str, list[ChainOutcomes]] = {split: [] for split in self.chains}
         dead_letters: list[Outcome] = []
@@ -147,9 +148,9 @@ class PartitionMill:
                     Outcome(part.records[kept.indices[at]], Kind.FILTERED, split, reason, DETAILS[reason])
                     for at, reason in filtered_out(document_shape(chain.recipe), tokens)
                 ]
-        rejected.sort(key=_offset_of)
+        rejected.sort(key=attrgetter("record.offset"))
         if encoded.failed:
-            dead_letters.sort(key=_offset_of)
+            dead_letters.sort(key=attrgetter("record.offset"))
         clock.stop("pack")
         return dead_letters, rejected, outcomes
 
@@ -204,11 +205,3 @@ class _Clock:
         now = perf_counter()
         self.seconds = self.seconds._replace(**{stage: getattr(self.seconds, stage) + now - self._then})
         self._then = now
-
-
-def _offset(record: SourceRecord) -> int:
-    return record.offset
-
-
-def _offset_of(outcome: Outcome) -> int:
-    return outcome.record.offset

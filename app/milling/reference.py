@@ -23,13 +23,7 @@ from tokenmill.wire.chain import Cursor
 from tokenmill.wire.totals import LANGUAGE, Amount, Totals
 
 from .outcomes import NO_TOKENS, Kind, Outcome, Stages
-from .packing.reference_packings import (
-    ITEM,
-    LeavingBlock,
-    Pieces,
-    ReferencePacking,
-    reference_packing,
-)
+from .packing.reference_packings import ITEM, LeavingBlock, Pieces, ReferencePacking, reference_packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +53,14 @@ class Reference:
     """Over all records read so far."""
     _packing: ReferencePacking = field(init=False)
     _number: int = 0
-    _chain: bytes = b""
+    chain: bytes = field(init=False)
+    """The hash after the last block so far."""
 
     def __post_init__(self) -> None:
         """Begin before block 0."""
         self._packing = reference_packing(self.recipe)
         seed = b"tokenmill chain 1" + self.recipe.fingerprint + pack("<I", self.partition)
-        self._chain = xxhash.xxh3_128_digest(seed)
+        self.chain = xxhash.xxh3_128_digest(seed)
 
     @classmethod
     def resumed(
@@ -80,7 +75,7 @@ class Reference:
         if point.cursor.taken:
             raise ValueError(f"the point is in the middle of the document at offset {point.cursor.next_offset}")
         reference = cls(recipe, stages, partition, point.cursor.next_offset, skips, point.totals.copy())
-        reference._number, reference._chain = point.cursor.block, point.chain
+        reference._number, reference.chain = point.cursor.block, point.chain
         reference._packing.reopen(point)
         return reference
 
@@ -99,11 +94,6 @@ class Reference:
     def references(self) -> bytes:
         """The open blocks as references, in a packing that has these."""
         return self._packing.references()
-
-    @property
-    def chain(self) -> bytes:
-        """The hash after the last full block."""
-        return self._chain
 
     def blocks(self, records: Iterable[SourceRecord]) -> Iterator[ReferenceBlock]:
         """Yield the blocks that the records fill, in order; call again with later records to continue."""
@@ -145,9 +135,9 @@ class Reference:
         self.totals.packing.update(left.figures)
         cursor = Cursor(record.offset + left.finished, left.taken, self._number + 1, *_remembered(record))
         tokens, entry = self._bytes(left.tokens), _entry(left.pieces)
-        self._chain = xxhash.xxh3_128_digest(self._chain + tokens + entry)
+        self.chain = xxhash.xxh3_128_digest(self.chain + tokens + entry)
         totals = self.totals.copy()
-        block = ReferenceBlock(self._number, tokens, entry, self._chain, cursor, totals, self.references)
+        block = ReferenceBlock(self._number, tokens, entry, self.chain, cursor, totals, self.references)
         self._number += 1
         return block
 

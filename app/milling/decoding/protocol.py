@@ -32,7 +32,6 @@ class Decoder(Protocol):
         It comes before the descriptions of the steps in the recipe, so the fingerprint covers it. It is empty for a
         decoder whose rules never changed.
         """
-        ...
 
     def __call__(self, value: bytes) -> Document:
         """Return the document that ``value`` is; the answer depends on ``value`` alone, for any bytes.

@@ -19,6 +19,9 @@ from .packed_blocks import PackedBlocks, Stretches, TokenizedDocuments
 class ConcatPacking:
     """The packing ``concat``; see the module's docstring."""
 
+    references: Final = NO_BLOCKS
+    """None: the open block is short, and carries hold it by value."""
+
     def __init__(
         self,
         block_tokens: int,
@@ -47,11 +50,6 @@ class ConcatPacking:
     def open_tokens(self) -> int:
         """How many tokens the open block has."""
         return len(self._tokens)
-
-    @property
-    def references(self) -> bytes:
-        """None: the open block is short, and carries hold it by value."""
-        return NO_BLOCKS
 
     def add(self, documents: TokenizedDocuments) -> PackedBlocks:
         """Append documents; return the blocks that became full."""

@@ -48,11 +48,9 @@ class DocumentShape(Protocol):
 
     def refused(self, lengths: Integers) -> npt.NDArray[Any]:
         """Return for each text of so many ids why it is filtered out; an empty text where it is not."""
-        ...
 
     def give(self, batch: TokenBatch) -> GivenTokens:
         """Return what documents with these ids of texts give, none of which is filtered out."""
-        ...
 
 
 def document_shape(recipe: Recipe) -> DocumentShape:

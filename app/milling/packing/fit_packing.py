@@ -341,12 +341,7 @@ class _Pieces:
         return np.flatnonzero(np.diff(self.blocks, prepend=-1))
 
     def with_new(
-        self,
-        blocks: Sequence[int],
-        documents: TokenizedDocuments,
-        owners: Integers,
-        firsts: Integers,
-        sizes: Integers,
+        self, blocks: Sequence[int], documents: TokenizedDocuments, owners: Integers, firsts: Integers, sizes: Integers
     ) -> "_Pieces":
         """Return these pieces and new ones: the block and the document of each, its first token there, and how many."""
         new = np.zeros(len(owners), REFERENCE)

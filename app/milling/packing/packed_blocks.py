@@ -167,11 +167,9 @@ class Packing(Protocol):
 
     def add(self, documents: TokenizedDocuments) -> PackedBlocks:
         """Append documents; return the blocks that became full."""
-        ...
 
     def fill(self, offset: int) -> PackedBlocks:
         """Fill the open block with padding that the flush record at ``offset`` asked for; nothing if it is empty."""
-        ...
 
     @property
     def open_block(self) -> tuple[bytes, bytes]:
@@ -179,14 +177,11 @@ class Packing(Protocol):
 
         Of a packing with several open blocks: of all of them, one after the other, in the order of `references`.
         """
-        ...
 
     @property
     def open_tokens(self) -> int:
         """How many tokens all open blocks have."""
-        ...
 
     @property
     def references(self) -> bytes:
         """The open blocks as references (`tokenmill.wire.pieces`); empty in a packing with one open block."""
-        ...

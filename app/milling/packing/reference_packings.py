@@ -44,27 +44,21 @@ class ReferencePacking(Protocol):
 
     def dropped(self, tokens: Sequence[int]) -> str:
         """Return why a document of these tokens is filtered out; an empty text if it is not."""
-        ...
 
     def given(self, tokens: Sequence[int]) -> int:
         """Return how many tokens a kept document of these tokens gives to blocks, padding not counted."""
-        ...
 
     def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:
         """Place a document whose record has this CRC; yield the blocks that leave, each before it goes on."""
-        ...
 
     def flush(self, offset: int) -> Iterator[LeavingBlock]:
         """Do what a flush record at ``offset`` asks for; yield the blocks that leave."""
-        ...
 
     def reopen(self, point: ResumePoint) -> None:
         """Begin with the open blocks of a point."""
-        ...
 
     def references(self) -> bytes:
         """Return the open blocks as references, in a packing that has them in every message; else nothing."""
-        ...
 
 
 class ConcatReference:

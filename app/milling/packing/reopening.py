@@ -40,13 +40,7 @@ class Reopening:
     """The open blocks of one chain: read all `ranges`, give what is there to `take`, then ask for the `point`."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        stages: Stages,
-        point: ResumePoint,
-        skips: Collection[int] = (),
-        *,
-        source_first: int = 0,
+        self, recipe: Recipe, stages: Stages, point: ResumePoint, skips: Collection[int] = (), *, source_first: int = 0
     ) -> None:
         """Reopen the blocks of ``point``; ``skips`` are the offsets that a person put on the skip list.
 

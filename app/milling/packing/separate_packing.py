@@ -20,26 +20,16 @@ _ENTRY: Final = np.dtype([("pieces", "<u4"), ("meta_total", "<u4"), ("rows", PIE
 class SeparatePacking:
     """The packings ``rows`` and ``chunks``; see the module's docstring."""
 
+    open_block: Final = (b"", b"")
+    open_tokens: Final = 0
+    references: Final = NO_BLOCKS
+    """No block is ever open."""
+
     def __init__(self, block_tokens: int, dtype: np.dtype[np.unsignedinteger], padding: int, *, step: int) -> None:
         """Cut blocks; each is ``step`` tokens further on in its document than the one before."""
         self._block_tokens = block_tokens
         self._pad = np.full(block_tokens, padding, dtype)
         self._step = step
-
-    @property
-    def open_block(self) -> tuple[bytes, bytes]:
-        """Both empty: no block is ever open."""
-        return b"", b""
-
-    @property
-    def open_tokens(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def references(self) -> bytes:
-        """None: no block is ever open."""
-        return NO_BLOCKS
 
     def add(self, documents: TokenizedDocuments) -> PackedBlocks:
         """Return the blocks of documents, of which the first one may have some already."""

@@ -6,28 +6,20 @@ Rules of C4 (Raffel et al. 2020, https://jmlr.org/papers/v21/20-074.html, sectio
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from tokenmill.documents import Document
-from tokenmill.parameters import describe_step
 
 from ..curation.words import english
-from .protocol import EachAlone, Rejected
+from .protocol import EnglishFilter, Rejected
 
 _CITATION: Final = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 _END_PUNCTUATION: Final = (".", "?", "!", '"', "'")
-_POLICIES: Final = (
-    "terms of use",
-    "privacy policy",
-    "cookie policy",
-    "uses cookies",
-    "use of cookies",
-    "use cookies",
-)
+_POLICIES: Final = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 
 
 @dataclass(frozen=True, slots=True)
-class C4Quality(EachAlone):
+class C4Quality(EnglishFilter):
     """Removes lines, and filters out documents that break a rule as a whole or have too few sentences left."""
 
     name: ClassVar[str] = "c4_quality"
@@ -52,10 +44,6 @@ class C4Quality(EachAlone):
     """Whether a document is filtered out that has an opening curly bracket in a line that would be left."""
     filter_policy: bool = True
     """Whether lines are removed that speak of cookies, privacy policy or terms of use."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return name, version, all parameters, and whose sentences these are."""
-        return describe_step(self, version=1, words=english().describe())
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document with the lines that are left, joined by line feeds (sentences: by spaces), stripped.

@@ -4,7 +4,6 @@ Overlap of 13 words is what GPT-3 looked for (Brown et al. 2020, appendix C). Th
 of these runs, so the evaluation texts themselves are not on the control topic.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -18,11 +17,11 @@ from tokenmill.documents import Document
 from tokenmill.parameters import ListFile
 
 from .protocol import EachAlone, Rejected
+from .words import split_words
 
 CONTAMINATED: Final = "contaminated"
 """Filter reason: the text has runs of words of an evaluation text."""
 N_GRAMS: Final = 13
-_WORD: Final = re.compile(r"\w+")
 _FACTOR: Final = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio, odd: multiplying by it loses no bit."""
 _HASH: Final = np.dtype("<u8")
@@ -61,7 +60,7 @@ class Decontaminate(EachAlone):
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document, or the reason `CONTAMINATED`."""
-        words = _split(document.text)
+        words = split_words(document.text)
         hashes = run_hashes(words, self.n_grams)
         places = np.searchsorted(self._runs, hashes)
         known = places < len(self._runs)
@@ -100,7 +99,7 @@ def runs_of_texts(content: bytes, values: Mapping[str, Any]) -> bytes:
     """
     size = values.get("n_grams", N_GRAMS)
     _require(size)
-    found = [run_hashes(_split(text), size) for text in _texts(content)]
+    found = [run_hashes(split_words(text), size) for text in _texts(content)]
     runs = np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
     if not len(runs):
         raise ValueError(f"no text has {size} words: put one text on a line")
@@ -110,10 +109,6 @@ def runs_of_texts(content: bytes, values: Mapping[str, Any]) -> bytes:
 def _require(size: int) -> None:
     if not 1 <= size <= 100:  # noqa: PLR2004 - the time is that of so many words
         raise ValueError(f"n_grams = {size}: it must be from 1 to 100")
-
-
-def _split(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
 
 
 def _texts(content: bytes) -> Iterable[str]:

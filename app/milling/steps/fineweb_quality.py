@@ -5,19 +5,18 @@ Rules of FineWeb (Penedo et al. 2024, https://arxiv.org/abs/2406.17557, section 
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tokenmill.documents import Document
-from tokenmill.parameters import describe_step
 
 from ..curation.words import TERMINAL, english
 from .gopher_quality import share
 from .gopher_repetition import repetitions
-from .protocol import EachAlone, Rejected
+from .protocol import EnglishFilter, Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class FinewebQuality(EachAlone):
+class FinewebQuality(EnglishFilter):
     """Filters by lines: how they end, how long they are, how many repeat, how many there are for the words.
 
     A line feed ends a line. Lines of white space alone do not count, except in ``new_line_ratio``.
@@ -39,10 +38,6 @@ class FinewebQuality(EachAlone):
     """Largest share of characters, line feeds left aside, in lines that occurred before."""
     new_line_ratio: float = 0.3
     """Most line feeds for each word."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return name, version, all parameters, and whose words these are."""
-        return describe_step(self, version=1, words=english().describe())
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document; or the reason of the first rule that it breaks.

@@ -7,17 +7,16 @@ without words and ``min_doc_words = 0``), shares here are 0.
 
 from dataclasses import dataclass
 from math import nan
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tokenmill.documents import Document
-from tokenmill.parameters import describe_step
 
 from ..curation.words import SYMBOLS, english
-from .protocol import EachAlone, Rejected
+from .protocol import EnglishFilter, Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class GopherQuality(EachAlone):
+class GopherQuality(EnglishFilter):
     """Filters by counts of words, symbols and lines; a bound that is 0 or null is not looked at."""
 
     name: ClassVar[str] = "gopher_quality"
@@ -42,10 +41,6 @@ class GopherQuality(EachAlone):
     """Fewest different stop words, in this spelling."""
     stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
     """The stop words."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return name, version, all parameters, and whose words these are."""
-        return describe_step(self, version=1, words=english().describe())
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document; or the reason of the first rule that it breaks, each beginning with ``gopher_``."""

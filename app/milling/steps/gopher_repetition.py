@@ -9,13 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from tokenmill.documents import Document
-from tokenmill.parameters import describe_step
 
 from ..curation.words import english
-from .protocol import EachAlone, Rejected
+from .protocol import EnglishFilter, Rejected
 
 MAX_N: Final = 32
 """Most words of a sequence: each is put together again at every word, so a larger one costs more of time and memory."""
@@ -24,7 +23,7 @@ _LINE_ENDS: Final = re.compile(r"\n+")
 
 
 @dataclass(frozen=True, slots=True)
-class GopherRepetition(EachAlone):
+class GopherRepetition(EnglishFilter):
     """Filters by the share of what occurs again; a bound of lines or paragraphs that is 0 or null is not looked at."""
 
     name: ClassVar[str] = "gopher_repetition"
@@ -48,10 +47,6 @@ class GopherRepetition(EachAlone):
             for n, _ in getattr(self, parameter):
                 if not 1 <= n <= MAX_N:
                     raise ValueError(f"{parameter} has sequences of {n} words: set n to 1 to {MAX_N}")
-
-    def describe(self) -> dict[str, Any]:
-        """Return name, version, all parameters, and whose words these are."""
-        return describe_step(self, version=1, words=english().describe())
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document; or the reason of the first rule that it breaks, ``empty`` where there is no text.

@@ -73,7 +73,6 @@ class FieldStep(Protocol):
 
     def within(self, metadata_fields: Sequence[str], limits: Limits) -> Step:
         """Return the step for a stream that carries these fields, within limits; a ValueError says why it cannot be."""
-        ...
 
 
 @runtime_checkable
@@ -82,7 +81,6 @@ class RuledStep(Protocol):
 
     def by_rules(self, version: int) -> Step:
         """Return the step with the rules of this version, or the newest known here, which another fingerprint shows."""
-        ...
 
 
 def open_pipeline(

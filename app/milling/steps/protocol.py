@@ -10,6 +10,7 @@ from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 from tokenmill.parameters import describe_step
 
+from ..curation.words import english
 from ..document_columns import DocumentColumns
 
 
@@ -33,14 +34,12 @@ class Step(Protocol):
     @property
     def name(self) -> str:
         """What the step is called in settings and logs."""
-        ...
 
     def describe(self) -> dict[str, Any]:
         """Return, as JSON types, all that decides the step's answers (name, parameters, version).
 
         The fingerprint covers it: two steps that describe themselves alike give the same answers.
         """
-        ...
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return what becomes of the document; it depends on the document and on what `describe` says, on nothing else.
@@ -51,7 +50,6 @@ class Step(Protocol):
             RecordError: the step cannot answer for this document, which is dead-lettered.
 
         """
-        ...
 
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
         """Return the index and the answer of each document that does not stay as it is, ascending.
@@ -59,7 +57,6 @@ class Step(Protocol):
         They equal those of `__call__`; what that would raise is an answer here. ``documents`` are not changed, now or
         later, so what was computed of them may be kept for the next step.
         """
-        ...
 
 
 class EachAlone(ABC):
@@ -83,6 +80,16 @@ class EachAlone(ABC):
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
         """Return the index and the answer of each document that does not stay as it is, ascending."""
         return each_alone(self, documents)
+
+
+class EnglishFilter(EachAlone):
+    """A filter of words or sentences as spaCy has them for English."""
+
+    __slots__ = ()
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, version, all parameters, and whose words and sentences these are."""
+        return describe_step(self, version=self.version, words=english().describe())
 
 
 def each_alone(

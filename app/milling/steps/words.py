@@ -56,7 +56,7 @@ class WordsStep(EachAlone):
 
         Each word counts once: in the longest phrase of those that begin first.
         """
-        words = _split(document.text)
+        words = split_words(document.text)
         if self._lengths.keys().isdisjoint(words):
             return document
         listed, first, at = 0, "", 0
@@ -88,7 +88,7 @@ def list_of_words(content: bytes, _values: Mapping[str, Any]) -> bytes:
 
 
 def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
-    phrases = frozenset(tuple(_split(entry)) for entry in entries) - {()}
+    phrases = frozenset(tuple(split_words(entry)) for entry in entries) - {()}
     longest = max(phrases, key=len, default=())
     if not phrases:
         raise ValueError("it has no word: put one on each line")
@@ -97,5 +97,6 @@ def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
     return phrases
 
 
-def _split(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
+    """Return the runs of letters, digits and ``_``, in small letters."""
     return _WORD.findall(text.lower())

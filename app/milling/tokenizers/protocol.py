@@ -89,7 +89,6 @@ class Encoder(Protocol):
         are matched. A text may have no tokens. One on which the reference engine fails is in ``failed``, whatever the
         engine; the others have their ids. Other threads run meanwhile.
         """
-        ...
 
 
 class Engine(Encoder, Protocol):
@@ -98,20 +97,16 @@ class Engine(Encoder, Protocol):
     @property
     def kind(self) -> str:
         """The engine's name in settings and logs."""
-        ...
 
     @property
     def vocabulary_size(self) -> int:
         """The largest id plus one, added tokens included: every id is below it."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return text for people: special tokens are shown, and bytes that are no UTF-8 become U+FFFD."""
-        ...
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its name in the vocabulary; None where it has no such token."""
-        ...
 
 
 END_OF_DOCUMENT: Final = 0
