@@ -541,10 +541,10 @@ class Course:
         """Go on to ``stop``, or to where no stream is left; return, of these places before it, stream and number."""
         if self.ended:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        found = [self._mixer.draw(places, stop)]
+        found = [self._mixer.draw(places, self._reach(stop))]
         while self._settle() and self.place < stop:
             done = int(np.searchsorted(places, self.place))
-            found.append(self._mixer.draw(places[done:], stop))
+            found.append(self._mixer.draw(places[done:], self._reach(stop)))
         if len(found) == 1:
             return found[0]
         streams, numbers = zip(*found, strict=True)
@@ -553,7 +553,7 @@ class Course:
     def go_to(self, stop: int) -> "Course":
         """Go on to ``stop``, or to where no stream is left."""
         while not self.ended and self.place < stop:
-            self._mixer.go_to(stop)
+            self._mixer.go_to(self._reach(stop))
             self._settle()
         return self
 
@@ -566,6 +566,11 @@ class Course:
         """Whether no stream is left at a place."""
         end = self.schedule.end
         return end is not None and place >= end
+
+    def _reach(self, stop: int) -> int:
+        """Return how far to go at most: behind the end, no stream has a weight."""
+        end = self.schedule.end
+        return stop if end is None else min(stop, end)
 
     def _settle(self) -> bool:
         """Let a stream leave that has just given all; return whether others go on."""
