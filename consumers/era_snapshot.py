@@ -75,9 +75,13 @@ def _first_whole(index: EraReader, trainable: TrainableSamples) -> int:
 
 
 def _trainable_now(index: EraReader, trainable: TrainableSamples, start: int) -> int:
-    """Return how many eras are trainable: all before one that is are, too."""
-    later = range(start, index.eras)
-    return start + bisect_left(later, True, key=lambda number: not trainable.is_trainable(index.era(number)))
+    """Return how many eras are trainable together with all from ``start`` on."""
+
+    def has_too_few(number: int) -> bool:
+        # With those before it: an era alone may have no blocks of the partition that lacks some.
+        return not trainable.is_trainable(_merge(index.era(start), index.era(number)))
+
+    return start + bisect_left(range(start, index.eras), True, key=has_too_few)
 
 
 def _merge(first: Era, last: Era) -> Era:
