@@ -1,4 +1,4 @@
-"""The command line, ``tokenmill``. A new command is a module beside this one and a line in `COMMANDS`.
+"""The command line, ``tokenmill``. A new command is a function beside this one, and a line in `COMMANDS`.
 
 Data goes to standard output, messages to standard error. The exit code says what kind of thing went wrong
 (`tokenmill.errors`); 2 also means wrong usage, 130 for Ctrl-C.
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from tokenmill import __version__
 from tokenmill.errors import InputError, TokenMillError
@@ -28,13 +28,6 @@ process that starts a thread for every further core would wait for such work, bu
 filter or transform does, sets the variable."""
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
-
-
-class Group(Protocol):
-    """A module of commands."""
-
-    def register(self, app: "typer.Typer") -> None:
-        """Add the module's commands to the command line."""
 
 
 COMMANDS: Final = {
@@ -74,6 +67,14 @@ COMMANDS: Final = {
     "version": "settings_and_topics",
 }
 """Each command and its module, in the order in which help lists them."""
+GROUPS: Final = {
+    "inspect": "Look at a stream, a segment, a message, or one block's records.",
+    "dead-letters": "What could not become a document: list, count, show, resend.",
+    "topics": "The topics that the settings need: create, check.",
+    "broker": "A local Kafka broker: start, stop, status.",
+    "steps": "Filters and transforms of documents: what `steps` may name.",
+}
+"""Commands that have commands below them, and their help."""
 
 
 def create_cli(command: str | None = None) -> "typer.Typer":
@@ -83,7 +84,7 @@ def create_cli(command: str | None = None) -> "typer.Typer":
     """
     import typer  # noqa: PLC0415 - as above
 
-    from .options import fold_settings  # noqa: PLC0415
+    from .options import DECLARED, fold_settings  # noqa: PLC0415
 
     app = typer.Typer(
         name="tokenmill",
@@ -98,11 +99,18 @@ def create_cli(command: str | None = None) -> "typer.Typer":
     def options(version: bool = flag) -> None:  # noqa: FBT001 - typer reads a flag so
         pass
 
-    modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
-    for module in modules:
-        cast("Group", import_module(f".{module}", __package__)).register(app)
+    modules = {COMMANDS[command]} if command in COMMANDS else {*COMMANDS.values()}
+    loaded = {import_module(f".{module}", __package__).__name__ for module in modules}
+    groups = {name: typer.Typer(help=text, no_args_is_help=True) for name, text in GROUPS.items()}
+    for words, declared in DECLARED.items():
+        if declared.called.__module__ in loaded:
+            group, _, name = words.rpartition(" ")
+            (groups[group] if group else app).command(name, epilog=declared.epilog)(declared.called)
+    for name, typer_group in groups.items():
+        if typer_group.registered_commands:
+            app.add_typer(typer_group, name=name)
     names = list(COMMANDS)
-    app.registered_commands.sort(key=lambda one: names.index(str(one.name or getattr(one.callback, "__name__", ""))))
+    app.registered_commands.sort(key=lambda one: names.index(str(one.name)))
     app.registered_groups.sort(key=lambda one: names.index(str(one.name)))
     fold_settings(app)
     return app

@@ -8,8 +8,6 @@ import asyncio
 import time
 from typing import Annotated
 
-import typer
-
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import InputError
 from tokenmill.store import open_eras
@@ -23,35 +21,18 @@ from ..settings import Settings
 from ..tables import ShownTable
 from ..tools.inspect.packed import StoredPack
 from ..tools.skip_and_ignore import ignore, skip, skip_schema
-from .options import OneStream, examples, with_settings
+from .options import OneStream, RawTopic, argument, command, option
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, show_table
 
-Last = Annotated[int, typer.Option("--last", help="Show so many, the newest ones.", min=1)]
-RawTopic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
-RecordPartition = Annotated[int | None, typer.Argument(help="The record's partition.", show_default=False)]
-RecordOffset = Annotated[int | None, typer.Argument(help="The record's offset.", show_default=False)]
-SchemaId = Annotated[
-    int | None, typer.Option("--schema-id", help="Skip all records that name this schema, and are not milled yet.")
-]
-TokenTopic = Annotated[str, typer.Argument(metavar="TOKEN_TOPIC", help="The token topic.", show_default=False)]
-MessagePartition = Annotated[int, typer.Argument(help="The message's partition.", show_default=False)]
-MessageOffset = Annotated[int, typer.Argument(help="The message's offset.", show_default=False)]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("eras", epilog=examples("tokenmill eras raw-text.train", "tokenmill eras raw-text.train --json"))(
-        with_settings(eras_command)
-    )
-    app.command("close", epilog=examples("tokenmill close raw-text.train"))(with_settings(close_command))
-    skips = examples("tokenmill skip raw-text 0 1234", "tokenmill skip raw-text --schema-id 77")
-    app.command("skip", epilog=skips)(with_settings(skip_command))
-    app.command("ignore", epilog=examples("tokenmill ignore tokens.raw-text.train 0 1234"))(
-        with_settings(ignore_command)
-    )
-
-
-def eras_command(settings: Settings, stream: OneStream, *, last: Last = 20, as_json: AsJson = False) -> None:
+@command("eras", "tokenmill eras raw-text.train", "tokenmill eras raw-text.train --json")
+def eras_command(
+    settings: Settings,
+    stream: OneStream,
+    *,
+    last: Annotated[int, option("Show so many, the newest ones.", min=1)] = 20,
+    as_json: AsJson = False,
+) -> None:
     """Show the eras of a stream: the sets of blocks that become trainable, and are shuffled, together."""
     eras = asyncio.run(_read(settings, stream))
     if as_json:
@@ -62,6 +43,7 @@ def eras_command(settings: Settings, stream: OneStream, *, last: Last = 20, as_j
         say(f"{stream} has no era yet: a mill closes one as soon as there are blocks, and era_max_seconds have passed")
 
 
+@command("close", "tokenmill close raw-text.train")
 def close_command(settings: Settings, stream: OneStream, *, dry: DryRun = False, yes: Yes = False) -> None:
     """Say that a stream is complete: the blocks that are left become an era, and after it no other comes.
 
@@ -88,13 +70,14 @@ def close_command(settings: Settings, stream: OneStream, *, dry: DryRun = False,
     say(f"{stream} is closed after {count(len(eras) - 1, 'era')} with {count(blocks, 'block')}")
 
 
+@command("skip", "tokenmill skip raw-text 0 1234", "tokenmill skip raw-text --schema-id 77")
 def skip_command(
     settings: Settings,
     topic: RawTopic,
-    partition: RecordPartition = None,
-    offset: RecordOffset = None,
+    partition: Annotated[int | None, argument("The record's partition.")] = None,
+    offset: Annotated[int | None, argument("The record's offset.")] = None,
     *,
-    schema_id: SchemaId = None,
+    schema_id: Annotated[int | None, option("Skip all records that name this schema, and are not milled yet.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put a record that hangs or kills workers on the skip list: it is dead-lettered without being tried.
@@ -126,11 +109,12 @@ def skip_command(
     say(f"the mill of {topic}[{partition}] is asked to skip offset {offset}: it starts again within seconds to do so")
 
 
+@command("ignore", "tokenmill ignore tokens.raw-text.train 0 1234")
 def ignore_command(
     settings: Settings,
-    topic: TokenTopic,
-    partition: MessagePartition,
-    offset: MessageOffset,
+    topic: Annotated[str, argument("The token topic.", "TOKEN_TOPIC")],
+    partition: Annotated[int, argument("The message's partition.")],
+    offset: Annotated[int, argument("The message's offset.")],
     *,
     as_json: AsJson = False,
 ) -> None:

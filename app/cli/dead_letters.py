@@ -8,7 +8,6 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.progress import SpinnerColumn
 
 from tokenmill.errors import InputError
@@ -22,67 +21,33 @@ from ..tools.inspect.packed import packed_rejects, packed_streams
 from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from .figures import example_lines
-from .options import examples, with_settings
+from .options import RawTopic, SomeStreams, argument, command, option
 from .output import All, AsJson, PlainColumn, count, moment_of, say, show, show_json, show_table, size
 from .progress import ProgressLine
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 STANDARD_INPUT = "-"
 
-Topic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
 Record = Annotated[
     str,
-    typer.Argument(
-        metavar="PLACE",
-        help="TOPIC/PARTITION/OFFSET of a record, or TOPIC:RUN:FILE:LINE of what produce read, as `list` prints them.",
-        show_default=False,
+    argument(
+        "TOPIC/PARTITION/OFFSET of a record, or TOPIC:RUN:FILE:LINE of what produce read, as `list` prints them.",
+        "PLACE",
     ),
 ]
-Wanted = Annotated[
-    str, typer.Argument(metavar="WHAT", help="RAW_TOPIC, with --reason, or one place, as for show.", show_default=False)
-]
-Reasons = Annotated[
-    list[str] | None, typer.Option("--reason", metavar="REASON", help="Only of this reason; may be given again.")
-]
-Streams = Annotated[
-    list[str] | None,
-    typer.Option("--stream", metavar="NAME", help="Only this stream; may be given again. Default: all of raw_topics."),
-]
-Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", help="Only of this partition; may be given again.")
-]
+Reasons = Annotated[list[str] | None, option("Only of this reason; may be given again.", "REASON", "--reason")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="What could not become a document: list, count, show, resend.", no_args_is_help=True)
-    group.command("list", epilog=examples("tokenmill dead-letters list raw-text --reason invalid_utf8"))(
-        with_settings(list_command)
-    )
-    group.command("count", epilog=examples("tokenmill dead-letters count raw-text"))(with_settings(count_command))
-    group.command("show", epilog=examples("tokenmill dead-letters show raw-text/0/17 --value > value"))(
-        with_settings(show_command)
-    )
-    group.command(
-        "resend",
-        epilog=examples(
-            "tokenmill dead-letters resend raw-text --reason skipped --dry-run",
-            "iconv -f latin1 -t utf8 value | tokenmill dead-letters resend raw-text/0/17 --value -",
-        ),
-    )(with_settings(resend_command))
-    app.add_typer(group, name="dead-letters")
-    app.command(
-        "rejects", epilog=examples("tokenmill rejects", "tokenmill rejects --reason gopher_quality.gopher_short_doc")
-    )(with_settings(rejects_command))
-
-
+@command("dead-letters list", "tokenmill dead-letters list raw-text --reason invalid_utf8")
 def list_command(
     settings: Settings,
-    topic: Topic,
+    topic: RawTopic,
     *,
     reasons: Reasons = None,
-    partitions: Partitions = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most so many, the first ones.")] = 50,
+    partitions: Annotated[
+        list[int] | None, option("Only of this partition; may be given again.", None, "--partition")
+    ] = None,
+    limit: Annotated[int, option("Show at most so many, the first ones.", min=1)] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Print the dead letters of a raw topic, the mill's and those of produce, each place once."""
@@ -116,7 +81,8 @@ def _is_in(place: Place, partitions: Sequence[int]) -> bool:
     return isinstance(place, RecordPlace) and place.partition in partitions
 
 
-def count_command(settings: Settings, topic: Topic, *, as_json: AsJson = False) -> None:
+@command("dead-letters count", "tokenmill dead-letters count raw-text")
+def count_command(settings: Settings, topic: RawTopic, *, as_json: AsJson = False) -> None:
     """Print how many dead letters there are for each reason, each place counted once."""
     counts = asyncio.run(count_dead_letters(settings, topic))
     if as_json:
@@ -128,12 +94,13 @@ def count_command(settings: Settings, topic: Topic, *, as_json: AsJson = False) 
         say(f"{count(counts.resent, 'record')} of them were sent back")
 
 
+@command("dead-letters show", "tokenmill dead-letters show raw-text/0/17 --value > value")
 def show_command(
     settings: Settings,
     record: Record,
     *,
     value: Annotated[
-        bool, typer.Option("--value", help="Print the original value and nothing else; escaped on a terminal.")
+        bool, option("Print the original value and nothing else; escaped on a terminal.", None, "--value")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -162,17 +129,21 @@ def show_command(
         show_table(pairs(facts))
 
 
+@command(
+    "dead-letters resend",
+    "tokenmill dead-letters resend raw-text --reason skipped --dry-run",
+    "iconv -f latin1 -t utf8 value | tokenmill dead-letters resend raw-text/0/17 --value -",
+)
 def resend_command(
     settings: Settings,
-    what: Wanted,
+    what: Annotated[str, argument("RAW_TOPIC, with --reason, or one place, as for show.", "WHAT")],
     *,
     reasons: Reasons = None,
     value: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Of one record: send the bytes of this file (-: standard input) instead."),
+        str | None, option("Of one record: send the bytes of this file (-: standard input) instead.", "FILE")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also what was sent back before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, send nothing.")] = False,
+    again: Annotated[bool, option("Also what was sent back before.", None, "--again")] = False,
+    dry_run: Annotated[bool, option("Count, send nothing.", None, "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send records back to their raw topic: one, as it was or repaired, or all of a reason as they were.
@@ -197,12 +168,13 @@ def resend_command(
         say(f"left out {count(done.before, 'record')}, sent back before: --again sends them once more")
 
 
+@command("rejects", "tokenmill rejects", "tokenmill rejects --reason gopher_quality.gopher_short_doc")
 def rejects_command(
     settings: Settings,
     *,
-    streams: Streams = None,
+    streams: SomeStreams = None,
     reasons: Reasons = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most so many of each reason, the first ones.")] = 5,
+    limit: Annotated[int, option("Show at most so many of each reason, the first ones.", min=1)] = 5,
     everything: All = False,
     as_json: AsJson = False,
 ) -> None:

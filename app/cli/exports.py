@@ -5,50 +5,32 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-import typer
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from ..settings import Settings
 from ..tools.describe import add_broker_facts, card, croissant, store_facts
 from ..tools.export import FORMATS, FormatChoice, What, export
-from .options import OneStream, examples, with_settings
+from .options import OneStream, command, option
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_page
 from .progress import ProgressLine
 
-To = Annotated[FormatChoice, typer.Option("--to", metavar="FORMAT", help=f"{', '.join(FORMATS)}.", show_default=False)]
-Out = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="The folder: new, or of the same export.", show_default=False)
-]
-Rows = Annotated[What, typer.Option("--what", metavar="ROWS", help=f"What a row is: {' or '.join(get_args(What))}.")]
 Description = Literal["card", "croissant", "json"]
-As = Annotated[Description, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(get_args(Description))}.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Ask no broker: what the store knows.")]
-Sha = Annotated[
-    bool,
-    typer.Option("--hashes", help="SHA-256s of sealed segments, which reads them all; croissant always has them."),
-]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "export",
-        epilog=examples(
-            "tokenmill export raw-text.train --to lance --out /data/train.lance",
-            "tokenmill export raw-text.train --to parquet --what documents --out /data/train",
-        ),
-    )(with_settings(export_command, "store"))
-    app.command(
-        "describe",
-        epilog=examples(
-            "tokenmill describe raw-text.train > README.md",
-            "tokenmill describe raw-text.train --format croissant --offline > croissant.json",
-        ),
-    )(with_settings(describe_command, "store", "bootstrap_servers"))
-
-
+@command(
+    "export",
+    "tokenmill export raw-text.train --to lance --out /data/train.lance",
+    "tokenmill export raw-text.train --to parquet --what documents --out /data/train",
+    shown=("store",),
+)
 def export_command(
-    settings: Settings, stream: OneStream, *, to: To, out: Out, what: Rows = "blocks", as_json: AsJson = False
+    settings: Settings,
+    stream: OneStream,
+    *,
+    to: Annotated[FormatChoice, option(f"{', '.join(FORMATS)}.", "FORMAT", show_default=False)],
+    out: Annotated[Path, option("The folder: new, or of the same export.", "DIR", show_default=False)],
+    what: Annotated[What, option(f"What a row is: {' or '.join(get_args(What))}.", "ROWS")] = "blocks",
+    as_json: AsJson = False,
 ) -> None:
     """Write the segments of a stream in the store in a format of others, with ids and metadata; no broker.
 
@@ -76,8 +58,22 @@ def export_command(
         )
 
 
+@command(
+    "describe",
+    "tokenmill describe raw-text.train > README.md",
+    "tokenmill describe raw-text.train --format croissant --offline > croissant.json",
+    shown=("store", "bootstrap_servers"),
+)
 def describe_command(
-    settings: Settings, stream: OneStream, *, description: As = "card", offline: Offline = False, with_sha: Sha = False
+    settings: Settings,
+    stream: OneStream,
+    *,
+    description: Annotated[Description, option(f"{', '.join(get_args(Description))}.", "FORMAT", "--format")] = "card",
+    offline: Annotated[bool, option("Ask no broker: what the store knows.", None, "--offline")] = False,
+    with_sha: Annotated[
+        bool,
+        option("SHA-256s of sealed segments, which reads them all; croissant always has them.", None, "--hashes"),
+    ] = False,
 ) -> None:
     """Say what a stream in the store is: sources, recipe, tokenizer, counts, retention, checksums.
 

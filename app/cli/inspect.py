@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from tokenmill.packings import packing_in_words
 
 from ..funnel.tried_documents import beginning_of
@@ -22,36 +20,14 @@ from ..tools.inspect import (
     inspect_stream,
     trace_block,
 )
-from .options import examples, with_settings
+from .options import OneStream, argument, command
 from .output import LINE_CHARACTERS, AsJson, count, moment_of, say, show, show_json, show_table, size
 
-Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
-Partition = Annotated[int, typer.Argument(help="Number of the partition.", show_default=False)]
+Partition = Annotated[int, argument("Number of the partition.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="Look at a stream, a segment, a message, or one block's records.", no_args_is_help=True)
-    group.command("stream", epilog=examples("tokenmill inspect stream raw-text.train"))(
-        with_settings(stream, "bootstrap_servers", "store")
-    )
-    group.command(
-        "segment",
-        epilog=examples(
-            "tokenmill inspect segment store/raw-text.train/0",
-            "tokenmill inspect segment store/raw-text.train/0/000000000000.bin",
-        ),
-    )(segment)
-    group.command("message", epilog=examples("tokenmill inspect message tokens.raw-text.train 0 0"))(
-        with_settings(message)
-    )
-    group.command("block", epilog=examples("tokenmill inspect block raw-text.train 0 0"))(
-        with_settings(block, "bootstrap_servers", "store")
-    )
-    app.add_typer(group, name="inspect")
-
-
-def stream(settings: Settings, name: Stream, *, as_json: AsJson = False) -> None:
+@command("inspect stream", "tokenmill inspect stream raw-text.train", shown=("bootstrap_servers", "store"))
+def stream(settings: Settings, name: OneStream, *, as_json: AsJson = False) -> None:
     """Print a stream's settings, and how far its chains are in the token topic and in the store."""
     report = asyncio.run(inspect_stream(settings, name, settings.store))
     if as_json:
@@ -64,10 +40,13 @@ def stream(settings: Settings, name: Stream, *, as_json: AsJson = False) -> None
             show(f"{name}/{chain.partition} block {chain.blocks - 1}: {beginning_of(chain.sample, LINE_CHARACTERS)!r}")
 
 
+@command(
+    "inspect segment",
+    "tokenmill inspect segment store/raw-text.train/0",
+    "tokenmill inspect segment store/raw-text.train/0/000000000000.bin",
+)
 def segment(
-    path: Annotated[Path, typer.Argument(help="A segment's .bin, or a partition's directory.", show_default=False)],
-    *,
-    as_json: AsJson = False,
+    path: Annotated[Path, argument("A segment's .bin, or a partition's directory.")], *, as_json: AsJson = False
 ) -> None:
     """Print what a segment of a store, or each of a partition, holds; all its blocks' checksums are checked.
 
@@ -83,11 +62,12 @@ def segment(
             show(f"block {report.first}: {beginning_of(report.sample, LINE_CHARACTERS)!r}")
 
 
+@command("inspect message", "tokenmill inspect message tokens.raw-text.train 0 0")
 def message(
     settings: Settings,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Any topic.", show_default=False)],
+    topic: Annotated[str, argument("Any topic.", "TOPIC")],
     partition: Partition,
-    offset: Annotated[int, typer.Argument(help="Offset of the message.", show_default=False)],
+    offset: Annotated[int, argument("Offset of the message.")],
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -105,11 +85,12 @@ def message(
             show(f"  from token {piece['start']}: {piece_name(piece)}")
 
 
+@command("inspect block", "tokenmill inspect block raw-text.train 0 0", shown=("bootstrap_servers", "store"))
 def block(
     settings: Settings,
-    name: Stream,
+    name: OneStream,
     partition: Partition,
-    number: Annotated[int, typer.Argument(metavar="BLOCK", help="Number of the block.", show_default=False)],
+    number: Annotated[int, argument("Number of the block.", "BLOCK")],
     *,
     as_json: AsJson = False,
 ) -> None:

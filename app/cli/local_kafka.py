@@ -12,47 +12,23 @@ from ..local.demo_plan import FEED_SECONDS, TRAIN_SECONDS, DemoPlan, own_text, s
 from ..local.local_state import DEMO_DIRECTORY, LocalState
 from ..local.output_files import require_directory
 from ..settings import Loaded
-from .options import examples, with_loaded
+from .options import command, option
 from .output import AsJson, data, say, show, show_json
 from .produce import parse_rate
 
 DEFAULT_DIRECTORY = Path(".tokenmill/broker")
 DEFAULT_PORT = 9092  # Kafka's own, and so the default of bootstrap_servers
 
-Directory = Annotated[Path, typer.Option("--directory", help="Where the broker keeps all that it writes.")]
+Directory = Annotated[Path, option("Where the broker keeps all that it writes.")]
 StateDirectory = Annotated[
-    Path, typer.Option("--state", metavar="DIR", help="Where all of it is kept; a new directory is a new beginning.")
-]
-Partitions = Annotated[int, typer.Option(min=1, help="Partitions of raw topics that are made.")]
-Port = Annotated[
-    int | None, typer.Option(help="Kafka's port on 127.0.0.1; default: the one of last time, at first a free one.")
+    Path, option("Where all of it is kept; a new directory is a new beginning.", "DIR", "--state")
 ]
 
-Text = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="A file or folder of your own; default: the standard library.")
-]
-Train = Annotated[bool, typer.Option("--train/--no-train", help="Train a tiny GPT meanwhile (needs torch).")]
-Rate = Annotated[str | None, typer.Option(metavar="SIZE", help="Feed as much a second, as 2MB.")]
-Seconds = Annotated[float, typer.Option(min=0.1, help="Feed for about as long, where there is no --rate.")]
-TrainSeconds = Annotated[float, typer.Option(min=1, help="Train for as long.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="A local Kafka broker: start, stop, status.", no_args_is_help=True)
-    group.command(epilog=examples("tokenmill broker start", "tokenmill broker start --port 19092"))(start)
-    group.command()(stop)
-    group.command()(status)
-    app.add_typer(group, name="broker")
-    app.command("demo", epilog=examples("tokenmill demo", "tokenmill demo --text ~/notes --no-train"))(demo)
-    app.command("up", epilog=examples("tokenmill up", "tokenmill up --state ~/try --raw-topics notes,mail"))(
-        with_loaded(up, "raw_topics", "tokenizer", "sequence_length", "store", "workers")
-    )
-
-
+@command("broker start", "tokenmill broker start", "tokenmill broker start --port 19092")
 def start(
     directory: Directory = DEFAULT_DIRECTORY,
-    port: Annotated[int, typer.Option(help="Port for clients on 127.0.0.1.")] = DEFAULT_PORT,
+    port: Annotated[int, option("Port for clients on 127.0.0.1.")] = DEFAULT_PORT,
 ) -> None:
     """Start a broker that goes on after this command; prints its address.
 
@@ -65,12 +41,14 @@ def start(
     show(broker.bootstrap_servers)
 
 
+@command("broker stop")
 def stop(directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Stop the broker; what it holds stays on disk."""
     Broker.attach(directory).stop()
     say("stopped")
 
 
+@command("broker status")
 def status(directory: Directory = DEFAULT_DIRECTORY, *, as_json: AsJson = False) -> None:
     """Print the running broker's address; exit code 3 when none runs."""
     if not as_json:
@@ -82,8 +60,20 @@ def status(directory: Directory = DEFAULT_DIRECTORY, *, as_json: AsJson = False)
         raise typer.Exit(BrokerError.exit_code)
 
 
+@command(
+    "up",
+    "tokenmill up",
+    "tokenmill up --state ~/try --raw-topics notes,mail",
+    shown=("raw_topics", "tokenizer", "sequence_length", "store", "workers"),
+)
 def up(
-    loaded: Loaded, *, state: StateDirectory = DEMO_DIRECTORY, partitions: Partitions = 4, port: Port = None
+    loaded: Loaded,
+    *,
+    state: StateDirectory = DEMO_DIRECTORY,
+    partitions: Annotated[int, option("Partitions of raw topics that are made.", min=1)] = 4,
+    port: Annotated[
+        int | None, option("Kafka's port on 127.0.0.1; default: the one of last time, at first a free one.")
+    ] = None,
 ) -> None:
     """Run a local Kafka and the whole service until Ctrl-C, and show what they do.
 
@@ -96,13 +86,14 @@ def up(
     raise typer.Exit(run_up(place, settings_in(place, loaded), data(), partitions=partitions, port=port))
 
 
+@command("demo", "tokenmill demo", "tokenmill demo --text ~/notes --no-train")
 def demo(
     *,
-    text: Text = None,
-    train: Train = True,
-    rate: Rate = None,
-    seconds: Seconds = FEED_SECONDS,
-    train_seconds: TrainSeconds = TRAIN_SECONDS,
+    text: Annotated[Path | None, option("A file or folder of your own; default: the standard library.", "PATH")] = None,
+    train: Annotated[bool, option("Train a tiny GPT meanwhile (needs torch).")] = True,
+    rate: Annotated[str | None, option("Feed as much a second, as 2MB.", "SIZE")] = None,
+    seconds: Annotated[float, option("Feed for about as long, where there is no --rate.", min=0.1)] = FEED_SECONDS,
+    train_seconds: Annotated[float, option("Train for as long.", min=1)] = TRAIN_SECONDS,
     state: StateDirectory = DEMO_DIRECTORY,
 ) -> None:
     """Watch text flow through a real Kafka into blocks and a training run, a killed worker, and the proof at the end.

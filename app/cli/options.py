@@ -1,10 +1,10 @@
-"""Every setting as a flag of the same name, for the commands that use settings."""
+"""How commands are declared: with their words, examples and options, and every setting as a flag of the same name."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -12,29 +12,14 @@ from typer.core import TyperCommand, TyperOption
 from tokenmill.errors import SettingsError
 
 from ..logs import set_up_logging
-from ..settings import SECRETS, ConnectionSettings, Loaded, Settings, TopicSettings, load_with_origins
+from ..settings import SECRETS, ConnectionSettings, Settings, TopicSettings, load_with_origins
 from ..settings.model import ENVIRONMENT_PREFIX
 from ..settings.values import as_variable
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 FLAGS: Final = tuple(name for name in Settings.model_fields if name != "topic" and name not in SECRETS)
 """All settings but the tables of single topics, which have no room on a command line, and passwords."""
-OneStream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
-SomePartitions = Annotated[
-    list[int] | None, typer.Argument(metavar="[PARTITION]...", help="Only these partitions.", show_default=False)
-]
-"""Arguments of commands about a stream in a store."""
-KeepFrom = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--keep-from",
-        metavar="STATE.json",
-        help="Free what no run needs that goes on from the state in this file (state_dict() of Batches); may be "
-        "given again.",
-    ),
-]
 SHOWN_PANEL: Final = "Settings"
 TOKENS_PANEL: Final = "Settings that decide the tokens"
 CONNECTION_PANEL: Final = "Settings of the connection to the brokers"
@@ -44,7 +29,7 @@ FOLDED: Final = frozenset({TOKENS_PANEL, CONNECTION_PANEL, OTHER_PANEL})
 ALL: Final = "help_all"
 
 
-def panel(title: str) -> Callable[..., Any]:
+def panel(title: str | None) -> Callable[..., Any]:
     """Return how options in this part of the help are declared: by their help, what stands for a value, their names."""
 
     def declared(text: str, value: str | None = None, *names: str, **more: Any) -> Any:
@@ -53,40 +38,78 @@ def panel(title: str) -> Callable[..., Any]:
     return declared
 
 
-def with_settings(command: Callable[Concatenate[Settings, P], R], *shown: str) -> Callable[..., R]:
-    """Return the command with a flag for every setting and ``--config``; it is called with the settings in force.
+def argument(text: str, value: str | None = None) -> Any:
+    """Return how an argument is declared: by its help, and what stands for a value."""
+    return typer.Argument(metavar=value, help=text, show_default=False)
 
-    Of these flags, help shows those for ``shown``, else the brokers' address; ``--help-all`` shows them all.
+
+option: Final = panel(None)
+OneStream = Annotated[str, argument("The stream's name.", "STREAM")]
+RawTopic = Annotated[str, argument("The raw topic.", "RAW_TOPIC")]
+SomePartitions = Annotated[list[int] | None, argument("Only these partitions.", "[PARTITION]...")]
+SomeStreams = Annotated[
+    list[str] | None, option("Only this stream; may be given again. Default: all of raw_topics.", "NAME", "--stream")
+]
+KeepFrom = Annotated[
+    list[Path] | None,
+    option(
+        "Free what no run needs that goes on from the state in this file (state_dict() of Batches); may be given "
+        "again.",
+        "STATE.json",
+        "--keep-from",
+    ),
+]
+
+
+class DeclaredCommand(NamedTuple):
+    """A command as typer gets it."""
+
+    called: Callable[..., Any]
+    epilog: str | None
+    """The end of its help: commands that work, one a line."""
+
+
+DECLARED: Final[dict[str, DeclaredCommand]] = {}
+"""The commands of all modules that were loaded, by the words that are typed, as ``dead-letters list``."""
+
+
+def command(words: str, *examples: str, shown: Sequence[str] = ("bootstrap_servers",)) -> Callable[[F], F]:
+    """Declare the decorated function as a command, by the words that are typed and by examples of it.
+
+    One whose first parameter is ``settings`` or ``loaded`` gets a flag for every setting and ``--config``, and is
+    called with the settings in force, or with these and where their values came from. Of these flags, help shows those
+    for ``shown``; ``--help-all`` shows them all.
 
     Raises (when called):
         SettingsError: as `load_settings`.
 
     """
-    return _with_flags(command, lambda loaded: loaded.settings, shown or ("bootstrap_servers",))
+
+    def declare(function: F) -> F:
+        first = next(iter(inspect.signature(function).parameters), "")
+        called = _with_flags(function, shown) if first in {"settings", "loaded"} else function
+        DECLARED[words] = DeclaredCommand(called, "\n\n".join(["Examples:", *examples]) if examples else None)
+        return function
+
+    return declare
 
 
-def with_loaded(command: Callable[Concatenate[Loaded, P], R], *shown: str) -> Callable[..., R]:
-    """Do as `with_settings`, for a command that also wants to know where the values came from."""
-    return _with_flags(command, lambda loaded: loaded, shown or ("bootstrap_servers",))
-
-
-def _with_flags(command: Callable[..., R], first: Callable[[Loaded], object], shown: Sequence[str]) -> Callable[..., R]:
-    """Return the command with flags; it is called with ``first`` of what was loaded, then its own arguments."""
+def _with_flags(command: Callable[..., Any], shown: Sequence[str]) -> Callable[..., Any]:
+    """Return the command with flags."""
     signature = inspect.signature(command, eval_str=True)
-    own = list(signature.parameters.values())[1:]
-    flags = [
-        name for name in FLAGS if name not in signature.parameters
-    ]  # a command's own option of that name goes first
+    first, *own = signature.parameters.values()
+    # a command's own option of a setting's name goes first
+    flags = [name for name in FLAGS if name not in signature.parameters]
 
     @wraps(command)
-    def run(**arguments: Any) -> R:
+    def run(**arguments: Any) -> Any:
         said = {name: arguments.pop(name) for name in flags}
         arguments.pop(ALL)
         _refuse_secrets({name for name in SECRETS if arguments.pop(name) is not None})
         loaded = load_with_origins(said, arguments.pop("config"))
         # Quiet, for a command's own messages; the service's commands set their logs up by their settings.
         set_up_logging("auto", "warning", libraries="critical")
-        return command(first(loaded), **arguments)
+        return command(loaded if first.name == "loaded" else loaded.settings, **arguments)
 
     first_shown = [*(name for name in shown if name in flags), *(name for name in flags if name not in shown)]
     options = [_option(name, shown=name in shown) for name in first_shown]
@@ -96,26 +119,20 @@ def _with_flags(command: Callable[..., R], first: Callable[[Loaded], object], sh
     return run
 
 
+def _flag(name: str, kind: Any, default: object, declared: Any) -> inspect.Parameter:
+    annotation = Annotated[kind, declared]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def _config_option() -> inspect.Parameter:
-    option = typer.Option(
-        "--config",
-        help="TOML file with settings (TOKENMILL_CONFIG; default: tokenmill.toml, if it exists).",
-        metavar="FILE",
-        rich_help_panel=SHOWN_PANEL,
-    )
-    annotation = Annotated[Path | None, option]
-    return inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    text = "TOML file with settings (TOKENMILL_CONFIG; default: tokenmill.toml, if it exists)."
+    return _flag("config", Path | None, None, panel(SHOWN_PANEL)(text, "FILE", "--config"))
 
 
 def _all_option() -> inspect.Parameter:
-    option = typer.Option(
-        "--help-all",
-        help="Show all settings, and exit. Each is a flag, a variable and a line of that file: docs/settings.md.",
-        is_eager=True,
-        callback=_help_all,
-        rich_help_panel=SHOWN_PANEL,
-    )
-    return inspect.Parameter(ALL, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+    text = "Show all settings, and exit. Each is a flag, a variable and a line of that file: docs/settings.md."
+    declared = panel(SHOWN_PANEL)(text, None, "--help-all", is_eager=True, callback=_help_all)
+    return _flag(ALL, bool, default=False, declared=declared)
 
 
 def _help_all(context: typer.Context, *, said: bool) -> None:
@@ -160,15 +177,10 @@ def _option(name: str, *, shown: bool) -> inspect.Parameter:
     """Return a flag that takes any text: the settings judge it, with one wording for all layers."""
     field = Settings.model_fields[name]
     default = as_variable(field.default)
-    option = typer.Option(
-        f"--{name.replace('_', '-')}",
-        help=f"{field.description}{f' Default: {default}.' if default else ''}",
-        metavar="VALUE",
-        show_default=False,
-        rich_help_panel=SHOWN_PANEL if shown else _panel(name),
-    )
-    annotation = Annotated[str | None, option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    text = f"{field.description}{f' Default: {default}.' if default else ''}"
+    flag = f"--{name.replace('_', '-')}"
+    declared = panel(SHOWN_PANEL if shown else _panel(name))(text, "VALUE", flag, show_default=False)
+    return _flag(name, str | None, None, declared)
 
 
 def _panel(name: str) -> str:
@@ -179,8 +191,7 @@ def _panel(name: str) -> str:
 
 def _forbidden(name: str) -> inspect.Parameter:
     """Return a flag that no help shows, so that an attempt is answered with why there is none."""
-    annotation = Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", hidden=True)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return _flag(name, str | None, None, typer.Option(f"--{name.replace('_', '-')}", hidden=True))
 
 
 def _refuse_secrets(said: Iterable[str]) -> None:
@@ -189,8 +200,3 @@ def _refuse_secrets(said: Iterable[str]) -> None:
             f"{name} is no flag, because everyone on this machine can read a command line: set "
             f"{ENVIRONMENT_PREFIX}{name.upper()}, or {name} in the settings file, and consider this one known"
         )
-
-
-def examples(*commands: str) -> str:
-    """Return the end of a command's help: commands that work, one a line."""
-    return "\n\n".join(["Examples:", *commands])

@@ -19,7 +19,7 @@ from ..tools.pack.packing_run import PackPlan, PackSummary, pack
 from ..tools.produce.producing import require_flush_allowed
 from ..tools.verify.reference_sample import ReferenceSample
 from .figures import show_figures
-from .options import examples, panel, with_settings
+from .options import command, panel
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .produce_output import ProduceProgress, require_documents, require_whole, say_refusals, say_unmet, summary_json
 from .progress import until_interrupted
@@ -29,19 +29,15 @@ _packed = panel("How it is packed")
 PARTITIONS = 4
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "pack",
-        epilog=examples(
-            "tokenmill pack corpus.jsonl notes/ --store store --tokenizer tokenizer.json",
-            "tokenmill pack 'data/*.parquet' --field code --id-field path --partitions 8",
-            "tokenmill pack docs --flush --end",
-            "tokenmill pack docs --verify",
-        ),
-    )(with_settings(with_reading(pack_command), "store", "tokenizer", "sequence_length", "raw_topics"))
-
-
+@command(
+    "pack",
+    "tokenmill pack corpus.jsonl notes/ --store store --tokenizer tokenizer.json",
+    "tokenmill pack 'data/*.parquet' --field code --id-field path --partitions 8",
+    "tokenmill pack docs --flush --end",
+    "tokenmill pack docs --verify",
+    shown=("store", "tokenizer", "sequence_length", "raw_topics"),
+)
+@with_reading()
 def pack_command(
     settings: Settings,
     paths: Paths,

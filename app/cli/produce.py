@@ -21,7 +21,7 @@ from ..sources.items import Item
 from ..sources.reading_order import ShuffleBuffer
 from ..tools.produce import RunPlan, Summary, dry_run, flush, produce, require_flush_allowed
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
-from .options import examples, panel, with_settings
+from .options import RawTopic, command, panel
 from .output import AsJson, count, say, show, show_json
 from .produce_output import (
     ProduceProgress,
@@ -40,27 +40,20 @@ from .progress import until_interrupted, with_outage_messages
 from .reading_options import Paths, SourceChoice, with_reading
 
 _how = panel("How it is sent")
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The raw topic.", show_default=False)]
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "produce",
-        epilog=examples(
-            "tokenmill produce raw-text corpus.jsonl notes/",
-            "tokenmill produce raw-text 'data/*.parquet' --field code --id-field path --where language=Python",
-            "tokenmill produce raw-text book.txt --lines --rate 2MB",
-            "cat corpus.jsonl | tokenmill produce raw-text - --key id",
-        ),
-    )(with_settings(with_reading(produce_command)))
-    app.command("flush", epilog=examples("tokenmill flush raw-text"))(with_settings(flush_command))
-
-
+@command(
+    "produce",
+    "tokenmill produce raw-text corpus.jsonl notes/",
+    "tokenmill produce raw-text 'data/*.parquet' --field code --id-field path --where language=Python",
+    "tokenmill produce raw-text book.txt --lines --rate 2MB",
+    "cat corpus.jsonl | tokenmill produce raw-text - --key id",
+)
+@with_reading()
 def produce_command(
     settings: Settings,
-    topic: Topic,
+    topic: RawTopic,
     paths: Paths,
     *,
     choice: SourceChoice,
@@ -120,7 +113,8 @@ def produce_command(
     _finish(settings, topic, paths, summary, then_flush=then_flush, as_json=as_json)
 
 
-def flush_command(settings: Settings, topic: Topic) -> None:
+@command("flush", "tokenmill flush raw-text")
+def flush_command(settings: Settings, topic: RawTopic) -> None:
     """Ask the mill to fill the open blocks of a raw topic with padding, so that its last tokens become trainable.
 
     Writes one record to each partition, behind all documents that are there. Refused where the streams of the topic

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Annotated, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar, get_args
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args
 
 import typer
 
@@ -27,11 +27,10 @@ from ..sources.sql import sql_sources
 from ..tools.produce import RunIdentity
 from ..tools.produce.run_notes import deciding_options
 from ..tools.produce.summary import OnError
-from .options import panel
+from .options import argument, panel
 from .output import say
 from .produce_output import say_not_read
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 TORCH: Final = "USE_TORCH"
@@ -41,14 +40,7 @@ _read = panel("How files are read")
 _sent = panel("What is sent")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "f": "\f", "r": "\r", "0": "\0", "\\": "\\"}
 
-Paths = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="PATH",
-        help="Files, folders, patterns, s3:// https:// hf://, or - (standard input).",
-        show_default=False,
-    ),
-]
+Paths = Annotated[list[str], argument("Files, folders, patterns, s3:// https:// hf://, or - (standard input).", "PATH")]
 FormatName = Annotated[Choice, _read(f"{', '.join(get_args(Choice))}. auto: by name or content.", "NAME", "--format")]
 Lines = Annotated[bool, _read("Each line of a text is a document.", None, "--lines")]
 
@@ -154,27 +146,31 @@ def _without_torch() -> Iterator[None]:
         del os.environ[TORCH]
 
 
-def with_reading(command: Callable[Concatenate[Settings, P], R], *without: str) -> Callable[..., R]:
-    """Return the command with the options of reading, but for some, instead of its parameter ``choice``.
+def with_reading(*without: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Give the decorated command the options of reading, but for some, instead of its parameter ``choice``.
 
     That is a `SourceChoice`.
     """
-    signature = inspect.signature(command, eval_str=True)
-    options = dict(inspect.signature(_source_choice, eval_str=True).parameters)
-    for name in without:
-        del options[name]
+    options = {
+        name: parameter
+        for name, parameter in inspect.signature(_source_choice, eval_str=True).parameters.items()
+        if name not in without
+    }
 
-    @wraps(command)
-    def run(settings: Settings, **arguments: Any) -> R:
-        said = {name: arguments.pop(name) for name in options}
-        choice = _source_choice(**said)
-        return command(settings, **arguments, choice=choice)  # type: ignore[call-arg, arg-type]
+    def decorate(command: Callable[..., R]) -> Callable[..., R]:
+        @wraps(command)
+        def run(settings: Settings, **arguments: Any) -> R:
+            choice = _source_choice(**{name: arguments.pop(name) for name in options})
+            return command(settings, **arguments, choice=choice)
 
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in signature.parameters.items():
-        parameters += options.values() if name == "choice" else [parameter]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return run
+        parameters: list[inspect.Parameter] = []
+        signature = inspect.signature(command, eval_str=True)
+        for name, parameter in signature.parameters.items():
+            parameters += options.values() if name == "choice" else [parameter]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def _source_choice(

@@ -14,35 +14,11 @@ from ..milling.steps.registry import PROFILES, STEPS, steps_as_toml
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
 from ..tables import ShownTable
-from .options import examples, with_loaded, with_settings
+from .options import argument, command, option
 from .output import AsJson, count, say, show, show_json, show_table
 
-Partitions = Annotated[
-    int | None, typer.Option(min=1, help="Create missing raw topics too, with this many partitions.")
-]
-ProfileOrStep = Annotated[str, typer.Argument(metavar="NAME", help="A profile or a step.", show_default=False)]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="The topics that the settings need: create, check.", no_args_is_help=True)
-    group.command(
-        epilog=examples("tokenmill topics create --partitions 4", "tokenmill topics create --raw-topics a,b")
-    )(with_settings(create))
-    group.command(epilog=examples("tokenmill topics check", "tokenmill topics check --json"))(with_settings(check))
-    app.add_typer(group, name="topics")
-    group = typer.Typer(no_args_is_help=True, help="Filters and transforms of documents: what `steps` may name.")
-    group.command("list", epilog=examples("tokenmill steps list"))(list_steps)
-    group.command(
-        "show", epilog=examples("tokenmill steps show fineweb-2024 >> tokenmill.toml", "tokenmill steps show regex")
-    )(show_step)
-    app.add_typer(group, name="steps")
-    app.command(epilog=examples("tokenmill config", "tokenmill config --json --sequence-length 2048"))(
-        with_loaded(config)
-    )
-    app.command()(version)
-
-
+@command("config", "tokenmill config", "tokenmill config --json --sequence-length 2048")
 def config(loaded: Loaded, *, as_json: AsJson = False) -> None:
     """Print the settings in force and where each value came from."""
     values = loaded.settings.model_dump(mode="json")
@@ -60,12 +36,21 @@ def config_table(loaded: Loaded) -> ShownTable:
     return table
 
 
+@command("version")
 def version() -> None:
     """Print the version."""
     show(tokenmill.__version__)
 
 
-def create(settings: Settings, *, partitions: Partitions = None, as_json: AsJson = False) -> None:
+@command("topics create", "tokenmill topics create --partitions 4", "tokenmill topics create --raw-topics a,b")
+def create(
+    settings: Settings,
+    *,
+    partitions: Annotated[
+        int | None, option("Create missing raw topics too, with this many partitions.", min=1)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Create the topics that are missing: dead letters, and each stream's tokens and control, kept for ever.
 
     Token topics also get the partitions that their raw topic has gained. Raw topics are created with --partitions.
@@ -81,6 +66,7 @@ def create(settings: Settings, *, partitions: Partitions = None, as_json: AsJson
     say(f"created or extended {count(len(changed), 'topic')}" if changed else "all topics are there")
 
 
+@command("topics check", "tokenmill topics check", "tokenmill topics check --json")
 def check(settings: Settings, *, as_json: AsJson = False) -> None:
     """Say what is wrong with the topics: partitions, compaction, retention, sizes. Exit code 4 on an error."""
     from ..kafka.topics import check_topics  # noqa: PLC0415 - as above
@@ -96,6 +82,7 @@ def check(settings: Settings, *, as_json: AsJson = False) -> None:
     say("all topics keep the promises" if not problems else count(len(problems), "warning"))
 
 
+@command("steps list", "tokenmill steps list")
 def list_steps(*, as_json: AsJson = False) -> None:
     """List all profiles and steps, with what they do."""
     summaries = _summaries()
@@ -123,7 +110,8 @@ def steps_table() -> ShownTable:
     return table
 
 
-def show_step(name: ProfileOrStep) -> None:
+@command("steps show", "tokenmill steps show fineweb-2024 >> tokenmill.toml", "tokenmill steps show regex")
+def show_step(name: Annotated[str, argument("A profile or a step.", "NAME")]) -> None:
     """Write a profile or a step out as TOML, with every parameter, to be pasted into tokenmill.toml and changed."""
     if name in PROFILES:
         profile = PROFILES[name]

@@ -22,7 +22,7 @@ from ..telemetry.status_document import VERSION, identity, stopped_words
 from ..tools.inspect.packed import ledger_of
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger
 from .figures import show_figures
-from .options import examples, with_settings
+from .options import SomeStreams, command, option
 from .output import All, AsJson, count, say, show, show_json, show_table
 
 SECONDS: Final = 10.0
@@ -37,25 +37,17 @@ TROUBLED: Final = 1
 """The exit code where something is halted, waits, or is not ready."""
 
 Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="The service's address; default: http:// with metrics_host and metrics_port.",
-        show_default=False,
-    ),
+    str | None, option("The service's address; default: http:// with metrics_host and metrics_port.", "URL", "--url")
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    commands = ("tokenmill status", "tokenmill status --json", "tokenmill status --url http://mill-3:9464")
-    app.command("status", epilog=examples(*commands))(with_settings(status, "metrics_host", "metrics_port"))
-    app.command(
-        "ledger", epilog=examples("tokenmill ledger", "tokenmill ledger --json", "tokenmill ledger --plot funnel.png")
-    )(with_settings(ledger_command))
-
-
+@command(
+    "status",
+    "tokenmill status",
+    "tokenmill status --json",
+    "tokenmill status --url http://mill-3:9464",
+    shown=("metrics_host", "metrics_port"),
+)
 def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> None:
     """Show how a running service is: broker, workers, partitions, lag, and what is halted until a person acts.
 
@@ -178,22 +170,17 @@ def partitions_table(partitions: list[Mapping[str, Any]]) -> ShownTable:
     return table
 
 
-Streams = Annotated[
-    list[str] | None,
-    typer.Option("--stream", metavar="NAME", help="Only this stream; may be given again. Default: all of raw_topics."),
-]
-
-
-Plot = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE", help="Draw funnel and lengths as this PNG (needs matplotlib, extra bench); -: as text, here."
-    ),
-]
-
-
+@command("ledger", "tokenmill ledger", "tokenmill ledger --json", "tokenmill ledger --plot funnel.png")
 def ledger_command(
-    settings: Settings, *, streams: Streams = None, plot: Plot = None, everything: All = False, as_json: AsJson = False
+    settings: Settings,
+    *,
+    streams: SomeStreams = None,
+    plot: Annotated[
+        str | None,
+        option("Draw funnel and lengths as this PNG (needs matplotlib, extra bench); -: as text, here.", "FILE"),
+    ] = None,
+    everything: All = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what became of every record, from the last messages alone; 8 if an account does not balance.
 

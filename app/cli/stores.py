@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tokenmill.errors import DamagedError, GapError, InputError
 from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import Store, open_eras, open_partition, partitions_in, read_stream
@@ -14,45 +12,24 @@ from ..segments.retiring import Retired, retire
 from ..settings import Settings
 from ..tools.repair.repairing import Repaired
 from ..tools.repair.store_repair import PartitionRepair, examine_store, repair_store
-from .options import KeepFrom, OneStream, SomePartitions, examples, with_settings
+from .options import KeepFrom, OneStream, SomePartitions, command, option
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, size
 
-Below = Annotated[
-    int | None, typer.Option("--below", metavar="BLOCK", min=0, help="Free segments that end below this block.")
-]
-Keep = Annotated[
-    int | None, typer.Option("--keep", metavar="BLOCKS", min=0, help="Keep at least this many of the newest blocks.")
-]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "retire",
-        epilog=examples(
-            "tokenmill retire raw-text.train --keep 1000000",
-            "tokenmill retire raw-text.train --keep-from data-state.json",
-            "tokenmill retire raw-text.train 0 --below 8192",
-        ),
-    )(with_settings(retire_command, "store"))
-    app.command("adopt", epilog=examples("tokenmill adopt --store /mnt/copy"))(with_settings(adopt, "store"))
-    app.command(
-        "repair",
-        epilog=examples(
-            "tokenmill repair raw-text.train",
-            "tokenmill repair raw-text.train 0 --check",
-            "tokenmill repair raw-text.train 0 --from /mnt/other/store",
-        ),
-    )(with_settings(repair_command, "store", "bootstrap_servers"))
-
-
+@command(
+    "retire",
+    "tokenmill retire raw-text.train --keep 1000000",
+    "tokenmill retire raw-text.train --keep-from data-state.json",
+    "tokenmill retire raw-text.train 0 --below 8192",
+    shown=("store",),
+)
 def retire_command(
     settings: Settings,
     stream: OneStream,
     partitions: SomePartitions = None,
     *,
-    below: Below = None,
-    keep: Keep = None,
+    below: Annotated[int | None, option("Free segments that end below this block.", "BLOCK", min=0)] = None,
+    keep: Annotated[int | None, option("Keep at least this many of the newest blocks.", "BLOCKS", min=0)] = None,
     keep_from: KeepFrom = None,
     dry: DryRun = False,
     yes: Yes = False,
@@ -124,6 +101,7 @@ def _outcome(retired: Retired, *, dry: bool) -> str:
     )
 
 
+@command("adopt", "tokenmill adopt --store /mnt/copy", shown=("store",))
 def adopt(settings: Settings, *, as_json: AsJson = False) -> None:
     """Give the store, a copy or one that was moved, a new identity, so that a segment worker may go on with it here.
 
@@ -138,22 +116,24 @@ def adopt(settings: Settings, *, as_json: AsJson = False) -> None:
     say(f"{store.path} belongs here now; a segment worker, or the `tokenmill pack` command that filled it, goes on")
 
 
-From = Annotated[
-    Path | None,
-    typer.Option("--from", metavar="DIR", help="Another store of the stream, instead of the token topic; no broker."),
-]
-Check = Annotated[
-    bool, typer.Option("--check", help="Only say what is damaged (exit code 8 if anything is); needs no broker.")
-]
-
-
+@command(
+    "repair",
+    "tokenmill repair raw-text.train",
+    "tokenmill repair raw-text.train 0 --check",
+    "tokenmill repair raw-text.train 0 --from /mnt/other/store",
+    shown=("store", "bootstrap_servers"),
+)
 def repair_command(
     settings: Settings,
     stream: OneStream,
     partitions: SomePartitions = None,
     *,
-    donor: From = None,
-    check: Check = False,
+    donor: Annotated[
+        Path | None, option("Another store of the stream, instead of the token topic; no broker.", "DIR", "--from")
+    ] = None,
+    check: Annotated[
+        bool, option("Only say what is damaged (exit code 8 if anything is); needs no broker.", None, "--check")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild what is damaged or missing of a stream in the store, byte for byte, from itself and the token topic.

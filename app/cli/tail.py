@@ -6,39 +6,29 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 from ..funnel.tried_documents import beginning_of
 from ..settings import Settings
 from ..tools.inspect.tracing import PassingRecord, passing_records
-from .options import examples, with_settings
+from .options import RawTopic, command, option
 from .output import LINE_CHARACTERS, AsJson, count, moment_of, show, show_json, size
 
-Topic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
-Last = Annotated[int, typer.Option("--last", metavar="N", min=0, help="Begin with so many of each partition.")]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C or --limit.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many.", show_default=False)]
 SHOWN_TOKENS = 12  # ids of a document, in its line; --json has all
 WORDS = {"kept": "kept", "filtered": "filtered out", "dead_lettered": "dead letter", "other_split": "of no split"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    commands = (
-        "tokenmill tail raw-text",
-        "tokenmill tail raw-text --follow",
-        "tokenmill tail raw-text --json --last 100",
-    )
-    app.command("tail", epilog=examples(*commands))(with_settings(tail_command))
-
-
+@command(
+    "tail",
+    "tokenmill tail raw-text",
+    "tokenmill tail raw-text --follow",
+    "tokenmill tail raw-text --json --last 100",
+)
 def tail_command(
     settings: Settings,
-    topic: Topic,
+    topic: RawTopic,
     *,
-    last: Last = 5,
-    follow: Follow = False,
-    limit: Limit = None,
+    last: Annotated[int, option("Begin with so many of each partition.", "N", min=0)] = 5,
+    follow: Annotated[bool, option("Go on with what comes, until Ctrl-C or --limit.", None, "--follow", "-f")] = False,
+    limit: Annotated[int | None, option("Stop after so many.", "N", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the newest documents of a raw topic, and what becomes of each: kept, filtered out, or a dead letter.

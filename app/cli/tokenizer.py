@@ -16,46 +16,31 @@ from ..milling.training_tokenizer import train_tokenizer
 from ..settings import Settings
 from ..sources import Reading, Refused, read_items, shape_for
 from ..tools.tokenizer_report import TokenizerReport, report_on
-from .options import examples, with_settings
+from .options import argument, command, option
 from .output import AsJson, count, messages, say, show, show_json, size
 from .reading_options import FormatName, Lines, Paths, found_sources
 
 SHOWN_TOKENS = 12  # special tokens in a line; --json has all
 SHOWN_IDS = 16
 
-Name = Annotated[
-    str, typer.Argument(metavar="PATH_OR_NAME", help="A tokenizer.json, a folder with one, or a name on the hub.")
-]
-Text = Annotated[
-    list[str] | None,
-    typer.Option("--text", metavar="PATH", help="Text to try it on, as `produce` reads it; may be given again."),
-]
-Seconds = Annotated[float, typer.Option("--search", min=0, metavar="SECONDS", help="How long to look for differences.")]
 DEFAULT_VOCABULARY = 16_384  # ids of uint16 with room; small models spend little on their embedding
 
-Output = Annotated[Path, typer.Option("--output", help="The file to write.")]
-Size = Annotated[int, typer.Option("--vocabulary-size", min=257, help="Number of ids, the 256 bytes included.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "train-tokenizer",
-        epilog=examples(
-            "tokenmill train-tokenizer corpus.jsonl notes/",
-            "tokenmill train-tokenizer notes/ --vocabulary-size 4096 --output small.json",
-        ),
-    )(with_settings(train_command, "text_fields"))
-    app.command(
-        "tokenizer",
-        epilog=examples(
-            "tokenmill tokenizer tokenizer.json --text corpus.jsonl", "tokenmill tokenizer openai-community/gpt2"
-        ),
-    )(with_settings(tokenizer_command, "engine"))
-
-
+@command(
+    "tokenizer",
+    "tokenmill tokenizer tokenizer.json --text corpus.jsonl",
+    "tokenmill tokenizer openai-community/gpt2",
+    shown=("engine",),
+)
 def tokenizer_command(
-    settings: Settings, name: Name, *, text: Text = None, seconds: Seconds = 10.0, as_json: AsJson = False
+    settings: Settings,
+    name: Annotated[str, argument("A tokenizer.json, a folder with one, or a name on the hub.", "PATH_OR_NAME")],
+    *,
+    text: Annotated[
+        list[str] | None, option("Text to try it on, as `produce` reads it; may be given again.", "PATH")
+    ] = None,
+    seconds: Annotated[float, option("How long to look for differences.", "SECONDS", "--search", min=0)] = 10.0,
+    as_json: AsJson = False,
 ) -> None:
     """Show a tokenizer's kind, size and special tokens, the engine for it, speeds, and texts on which engines differ.
 
@@ -110,12 +95,18 @@ def _progress(console: Console) -> Status:
     return console.status("timing the engines")
 
 
+@command(
+    "train-tokenizer",
+    "tokenmill train-tokenizer corpus.jsonl notes/",
+    "tokenmill train-tokenizer notes/ --vocabulary-size 4096 --output small.json",
+    shown=("text_fields",),
+)
 def train_command(
     settings: Settings,
     paths: Paths,
     *,
-    output: Output = Path("tokenizer.json"),
-    vocabulary_size: Size = DEFAULT_VOCABULARY,
+    output: Annotated[Path, option("The file to write.")] = Path("tokenizer.json"),
+    vocabulary_size: Annotated[int, option("Number of ids, the 256 bytes included.", min=257)] = DEFAULT_VOCABULARY,
     format_name: FormatName = "auto",
     lines: Lines = False,
 ) -> None:

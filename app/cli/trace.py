@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
@@ -27,72 +26,47 @@ from tokenmill.samples import (
 from ..funnel.tried_documents import beginning_of
 from ..settings import Settings
 from ..tools.inspect.tracing import Place, RecordOutcome, RecordText, outcome_of, record_texts
-from .options import examples, with_settings
+from .options import command, option
 from .output import LINE_CHARACTERS, All, AsJson, PlainColumn, count, say, show, show_json
 from .progress import ProgressLine
-
-State = Annotated[
-    Path,
-    typer.Option(
-        "--state", metavar="FILE", help="What state_dict() of Batches returned, as JSON; it names the stream, too."
-    ),
-]
-Step = Annotated[int | None, typer.Option("--step", metavar="N", help="The samples of this step.")]
-Sample = Annotated[int | None, typer.Option("--sample", metavar="N", help="This sample of the run's sequence.")]
-Block = Annotated[
-    tuple[int, int] | None, typer.Option("--block", metavar="PARTITION NUMBER", help="The samples of this block.")
-]
-Record = Annotated[
-    tuple[int, int] | None,
-    typer.Option("--record", metavar="PARTITION OFFSET", help="The samples with tokens of this record."),
-]
-Document = Annotated[
-    str | None,
-    typer.Option("--document", metavar="ID", help="The same of all records with this id; reads all document tables."),
-]
-Part = Annotated[
-    str | None,
-    typer.Option(
-        "--of", metavar="NAME", help="With the state of a mixture: this stream of it, whose samples count as its steps."
-    ),
-]
-StoreOf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--store-of",
-        metavar="NAME=DIRECTORY",
-        help="With the state of a mixture: the store of this stream, if it is in another one; may be given again.",
-    ),
-]
-Text = Annotated[bool, typer.Option("--text", help="Ask the brokers for the records, and print their text.")]
 
 SHOWN_USES = 10  # samples of a record; more are shown where all is asked for
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "trace",
-        epilog=examples(
-            "tokenmill trace --store store --state state.json --step 12345 --text",
-            "tokenmill trace --store store --state state.json --record 0 4711",
-            "tokenmill trace --store store --state state.json --document article-17 --json",
-        ),
-    )(with_settings(trace_command, "store"))
-
-
+@command(
+    "trace",
+    "tokenmill trace --store store --state state.json --step 12345 --text",
+    "tokenmill trace --store store --state state.json --record 0 4711",
+    "tokenmill trace --store store --state state.json --document article-17 --json",
+    shown=("store",),
+)
 def trace_command(
     settings: Settings,
     *,
-    state: State,
-    step: Step = None,
-    sample: Sample = None,
-    block: Block = None,
-    record: Record = None,
-    document: Document = None,
-    of: Part = None,
-    store_of: StoreOf = None,
-    text: Text = False,
+    state: Annotated[
+        Path, option("What state_dict() of Batches returned, as JSON; it names the stream, too.", "FILE", "--state")
+    ],
+    step: Annotated[int | None, option("The samples of this step.", "N")] = None,
+    sample: Annotated[int | None, option("This sample of the run's sequence.", "N")] = None,
+    block: Annotated[tuple[int, int] | None, option("The samples of this block.", "PARTITION NUMBER")] = None,
+    record: Annotated[
+        tuple[int, int] | None, option("The samples with tokens of this record.", "PARTITION OFFSET")
+    ] = None,
+    document: Annotated[
+        str | None, option("The same of all records with this id; reads all document tables.", "ID")
+    ] = None,
+    of: Annotated[
+        str | None,
+        option("With the state of a mixture: this stream of it, whose samples count as its steps.", "NAME"),
+    ] = None,
+    store_of: Annotated[
+        list[str] | None,
+        option(
+            "With the state of a mixture: the store of this stream, if it is in another one; may be given again.",
+            "NAME=DIRECTORY",
+        ),
+    ] = None,
+    text: Annotated[bool, option("Ask the brokers for the records, and print their text.", None, "--text")] = False,
     everything: All = False,
     as_json: AsJson = False,
 ) -> None:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
-import typer
 from rich.progress import BarColumn, TimeRemainingColumn
 
 from ..funnel.pictures import length_bars, terminal_bars
@@ -16,7 +15,7 @@ from ..settings import Settings
 from ..tables import ShownTable
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from .figures import example_lines, show_figures
-from .options import examples, with_settings
+from .options import command, option
 from .output import All, AsJson, PlainColumn, count, of_all, say, show, show_json, show_table, size
 from .produce_output import require_documents, require_whole, say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
@@ -32,34 +31,26 @@ EXACT_BELOW: Final = 100
 """MB a second; a faster stage is shown without a decimal."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "try",
-        epilog=examples(
-            "tokenmill try corpus.jsonl --profile fineweb-2024",
-            "tokenmill try 'pages/*.warc.gz' --steps language,gopher --limit 10000",
-            "tokenmill try notes/ --json > funnel.json",
-        ),
-    )(with_settings(with_reading(try_command, *UNUSED), "steps", "tokenizer", "decode", "text_fields"))
-
-
+@command(
+    "try",
+    "tokenmill try corpus.jsonl --profile fineweb-2024",
+    "tokenmill try 'pages/*.warc.gz' --steps language,gopher --limit 10000",
+    "tokenmill try notes/ --json > funnel.json",
+    shown=("steps", "tokenizer", "decode", "text_fields"),
+)
+@with_reading(*UNUSED)
 def try_command(
     settings: Settings,
     paths: Paths,
     *,
     choice: SourceChoice,
-    profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The steps of this profile, in place of the setting steps.")
-    ] = None,
+    profile: Annotated[str | None, option("The steps of this profile, in place of the setting steps.", "NAME")] = None,
     shown: Annotated[
-        int | None,
-        typer.Option("--examples", min=0, max=MOST_EXAMPLES, metavar="N", help="Documents shown of each reason."),
+        int | None, option("Documents shown of each reason.", "N", "--examples", min=0, max=MOST_EXAMPLES)
     ] = None,
     everything: All = False,
     topic: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The raw topic whose settings are tried. Default: the first of raw_topics."),
+        str | None, option("The raw topic whose settings are tried. Default: the first of raw_topics.", "NAME")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -16,48 +16,33 @@ from ..settings import Settings
 from ..tables import ShownTable
 from ..tools.inspect.packed import StoredPack, check_packed, packed_streams
 from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
-from .options import examples, with_settings
+from .options import SomeStreams, command, option
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
 from .progress import ProgressLine
 
-Streams = Annotated[
-    list[str] | None,
-    typer.Option("--stream", metavar="NAME", help="Only this stream; may be given again. Default: all of raw_topics."),
-]
-NoStore = Annotated[bool, typer.Option("--no-store", help="Compare the token topics alone.")]
-Since = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Begin where the verification ended that wrote this file, and write where this one ended."
-    ),
-]
-Reference = Annotated[bool, typer.Option("--reference", help="Let the reference compute every record, not a sample.")]
-Seed = Annotated[int | None, typer.Option("--sample-seed", help="Chooses the sample; by default chance does.")]
-Processes = Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "verify",
-        epilog=examples(
-            "tokenmill verify",
-            "tokenmill verify --stream raw-text.train --no-store",
-            "tokenmill verify --since verified.json",
-            "tokenmill verify --reference --json",
-        ),
-    )(with_settings(verify_command, "bootstrap_servers", "store", "raw_topics"))
-
-
+@command(
+    "verify",
+    "tokenmill verify",
+    "tokenmill verify --stream raw-text.train --no-store",
+    "tokenmill verify --since verified.json",
+    "tokenmill verify --reference --json",
+    shown=("bootstrap_servers", "store", "raw_topics"),
+)
 def verify_command(
     settings: Settings,
     *,
-    streams: Streams = None,
-    no_store: NoStore = False,
-    since: Since = None,
-    reference: Reference = False,
-    sample_seed: Seed = None,
-    processes: Processes = None,
+    streams: SomeStreams = None,
+    no_store: Annotated[bool, option("Compare the token topics alone.", None, "--no-store")] = False,
+    since: Annotated[
+        Path | None,
+        option("Begin where the verification ended that wrote this file, and write where this one ended.", "FILE"),
+    ] = None,
+    reference: Annotated[
+        bool, option("Let the reference compute every record, not a sample.", None, "--reference")
+    ] = False,
+    sample_seed: Annotated[int | None, option("Chooses the sample; by default chance does.")] = None,
+    processes: Annotated[int | None, option("Processes; by default one for each core.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute every block from the raw topic and compare token topic and store byte for byte; 1 on a difference.

@@ -24,7 +24,7 @@ from ..segments.mirror import Mirror, MirroredStream
 from ..settings import Settings
 from ..supervisor import Supervisor, WatchLimits, run_until_signalled
 from ..telemetry.reporting import last_words
-from .options import KeepFrom, examples, with_settings
+from .options import KeepFrom, argument, command, option
 from .output import PlainColumn, count, messages, say, size
 from .progress import PLAIN_SECONDS, ProgressLine
 
@@ -33,50 +33,29 @@ if TYPE_CHECKING:  # loads Faust, which takes longer than most other commands ta
 
 DEFAULTS: Final = WatchLimits()
 
-Heartbeat = Annotated[
-    float, typer.Option("--heartbeat-seconds", min=2, help="Kill a worker that is silent for as long.")
-]
-Only = Annotated[
-    Literal["mill", "segment"] | None,
-    typer.Option(help="Run mill workers alone, or a segment worker alone: a container's share of the service."),
-]
-Grace = Annotated[float, typer.Option("--grace-seconds", min=0, help="Time that workers have to end in order.")]
-Streams = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[STREAM]...", help="Only these; default: all on the brokers.", show_default=False),
-]
-Once = Annotated[bool, typer.Option("--once", help="End when all is stored that there is now.")]
-
 log = structlog.get_logger(__name__)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    commands = ("tokenmill serve", "tokenmill serve --workers 4 --log-format json", "tokenmill serve --only segment")
-    shown = ("bootstrap_servers", "raw_topics", "tokenizer", "sequence_length", "store", "workers")
-    app.command("serve", epilog=examples(*commands))(with_settings(serve, *shown))
-    app.command("mill", epilog=examples("tokenmill mill", "tokenmill mill --log-format json"))(
-        with_settings(mill, "bootstrap_servers", "raw_topics", "tokenizer", "sequence_length")
-    )
-    app.command("segment", epilog=examples("tokenmill segment", "tokenmill segment --log-format json"))(
-        with_settings(segment, "bootstrap_servers", "store", "raw_topics")
-    )
-    app.command(
-        "mirror",
-        epilog=examples(
-            "tokenmill mirror --store /data/store --bootstrap-servers kafka:9092",
-            "tokenmill mirror --store /data/store raw-text.train --keep-from /data/run/data-state.json",
-            "tokenmill mirror --store /data/store --once",
-        ),
-    )(with_settings(mirror, "bootstrap_servers", "store"))
-
-
+@command(
+    "serve",
+    "tokenmill serve",
+    "tokenmill serve --workers 4 --log-format json",
+    "tokenmill serve --only segment",
+    shown=("bootstrap_servers", "raw_topics", "tokenizer", "sequence_length", "store", "workers"),
+)
 def serve(
     settings: Settings,
     *,
-    only: Only = None,
-    heartbeat: Heartbeat = DEFAULTS.heartbeat,
-    grace: Grace = DEFAULTS.grace,
+    only: Annotated[
+        Literal["mill", "segment"] | None,
+        option("Run mill workers alone, or a segment worker alone: a container's share of the service."),
+    ] = None,
+    heartbeat: Annotated[
+        float, option("Kill a worker that is silent for as long.", None, "--heartbeat-seconds", min=2)
+    ] = DEFAULTS.heartbeat,
+    grace: Annotated[
+        float, option("Time that workers have to end in order.", None, "--grace-seconds", min=0)
+    ] = DEFAULTS.grace,
 ) -> None:
     """Run mill workers and a segment worker, starting each again when it ends, until Ctrl-C or SIGTERM (exit code 0).
 
@@ -95,6 +74,12 @@ def serve(
     raise typer.Exit(run_until_signalled(run(), serves=True))
 
 
+@command(
+    "mill",
+    "tokenmill mill",
+    "tokenmill mill --log-format json",
+    shown=("bootstrap_servers", "raw_topics", "tokenizer", "sequence_length"),
+)
 def mill(settings: Settings) -> None:
     """Run one worker that turns raw topics into token topics, until it is told to end.
 
@@ -106,6 +91,12 @@ def mill(settings: Settings) -> None:
     _run_worker(settings, create_app)
 
 
+@command(
+    "segment",
+    "tokenmill segment",
+    "tokenmill segment --log-format json",
+    shown=("bootstrap_servers", "store", "raw_topics"),
+)
 def segment(settings: Settings) -> None:
     """Run one worker that appends token topics to the store, until it is told to end.
 
@@ -127,7 +118,20 @@ def _run_worker(settings: Settings, create_app: Callable[[Settings], "BatchApp"]
     run_worker(app, settings)
 
 
-def mirror(settings: Settings, streams: Streams = None, *, once: Once = False, keep_from: KeepFrom = None) -> None:
+@command(
+    "mirror",
+    "tokenmill mirror --store /data/store --bootstrap-servers kafka:9092",
+    "tokenmill mirror --store /data/store raw-text.train --keep-from /data/run/data-state.json",
+    "tokenmill mirror --store /data/store --once",
+    shown=("bootstrap_servers", "store"),
+)
+def mirror(
+    settings: Settings,
+    streams: Annotated[list[str] | None, argument("Only these; default: all on the brokers.", "[STREAM]...")] = None,
+    *,
+    once: Annotated[bool, option("End when all is stored that there is now.", None, "--once")] = False,
+    keep_from: KeepFrom = None,
+) -> None:
     """Keep a full copy of streams and eras in the store, from the token topics, until Ctrl-C or SIGTERM.
 
     As a segment worker does, but without a consumer group, and nothing but a broker's address need be known. Killed at
