@@ -221,10 +221,9 @@ class EraTable:
             for segment in segments[mine].tolist():
                 bounds = max(segment, first), min(segment + size, stop)
                 span = slice(begin + bounds[0] - first, begin + bounds[1] - first)
-                if self._checks_copies:
-                    tokens, self._crcs[span] = next(reader.between_with_crcs(*bounds))
-                else:
-                    tokens = next(reader.between(*bounds))
+                tokens, crcs = next(reader.between(*bounds, with_crcs=self._checks_copies))
+                if crcs is not None:
+                    self._crcs[span] = crcs
                 self._starts[span] = rows_of(tokens)
                 self.maps.append(tokens)
 

@@ -15,7 +15,7 @@ NAMES: Final = (
     "tokenmill.app.mill.app",
     "tokenmill.app.segments.app",
     "tokenmill.app.kafka.fastpath",
-    "tokenmill.app.tools.pack.millers",
+    "tokenmill.app.tools.pack.mill_processes",
     "tokenmill.app.tools.verify.partition_check",
     "crc32c",
     "faust.app.router",

@@ -31,141 +31,6 @@ _KNOWN_SEGMENTS: Final = 16_384
 """Sealed segments whose manifest is remembered, at a kilobyte each: to map one again then reads no other file."""
 
 
-class _Segments:
-    """Follows a partition while it grows, and opens its segments when they are asked for."""
-
-    def __init__(
-        self, directory: Path, info: StreamInfo, partition: int, *, refuse: bool, whole: bool, mapped: int
-    ) -> None:
-        """Prepare; `_follow` reads the first files of the directory, which need not be there.
-
-        With ``refuse``, damage to a commit log is an error; else the blocks before it can be read. ``mapped`` segments
-        are kept mapped beside the growing one.
-        """
-        self.info = info
-        self.partition = partition
-        self.first_block = 0
-        """Number of the oldest block; those before were retired, or never here."""
-        self.blocks = 0
-        """Number of the block after the last committed one."""
-        self._directory = directory
-        self._refuse = refuse
-        self._whole = whole
-        self._mapped = mapped
-        self._tail: Segment | None = None
-        self._cache: OrderedDict[int, Segment] = OrderedDict()
-        self._known: OrderedDict[int, Segment] = OrderedDict()
-
-    def torn(self) -> DamagedError | None:
-        """Return the error for what stands behind the last commit, once no writer is at it; None: nothing does."""
-        return self._tail.torn() if self._tail is not None else None
-
-    def _follow(self) -> None:
-        """Go on to the last block that is committed now."""
-        if self._tail is None or self._raise_first() > self._tail.paths.first:
-            self._tail = self._find_tail()
-        if self._tail is None:
-            return
-        while self._tail.refresh() == self.info.segment_blocks:
-            following = self._open(self._tail.paths.first + self.info.segment_blocks)
-            if not following.blocks:
-                break
-            self._remember(self._tail)
-            self._tail = following
-        self.blocks = self._tail.paths.first + self._tail.blocks
-
-    def locate(self, number: int) -> tuple[Segment, int]:
-        """Return the segment of a block, and the block's number in it.
-
-        Raises:
-            DamagedError: its manifest or commit log is damaged or missing.
-
-        """
-        first = number - number % self.info.segment_blocks
-        if self._tail is not None and self._tail.paths.first == first:
-            return self._tail, number - first
-        segment = self._cache.get(first) or self._known.get(first)
-        if segment is None:
-            segment = self._open(first)
-            if segment.blocks < self.info.segment_blocks:
-                raise damaged(
-                    segment.paths.tokens, f"{segment.blocks} blocks of it are committed, but later segments exist"
-                )
-        self._remember(segment)
-        return segment, number - first
-
-    @contextmanager
-    def _forgetting(self, number: int) -> Iterator[None]:
-        """Do with a block's segment what may find damage; `_forget` it then."""
-        try:
-            yield
-        except DamagedError:
-            self._forget(number)
-            raise
-
-    def _forget(self, number: int) -> None:
-        """Map the segment of a damaged block again when it is read again, for it may have been repaired by then.
-
-        Raises InputError where it is not damaged, but was retired.
-        """
-        self._raise_first()
-        self._require_span(number, number)
-        first = number - number % self.info.segment_blocks
-        if self._tail is not None and self._tail.paths.first == first:
-            self._tail = self._open(first)
-        for segments in (self._cache, self._known):
-            segments.pop(first, None)
-
-    def _require_span(self, lowest: int, highest: int) -> None:
-        """Raise InputError where not all blocks of ``[lowest, highest]`` are there as of the last `_follow`."""
-        if 0 <= lowest < self.first_block:
-            raise InputError(
-                f"block {lowest} of {self._directory} is not there any more: it begins at block {self.first_block}, "
-                "for its older segments were retired; ask for later blocks, or read a store that still holds this one"
-            )
-        if lowest < 0 or highest >= self.blocks:
-            number = lowest if lowest < 0 else highest
-            raise InputError(
-                f"block {number} of {self._directory} is not there: blocks {self.first_block} to {self.blocks - 1} are "
-                "(as of the last refresh); ask for one of these, or refresh and wait"
-            )
-
-    def _raise_first(self) -> int:
-        """See whether segments were retired; return the number of the first block."""
-        self.first_block = read_start(self._directory, self.info, self.partition).block
-        return self.first_block
-
-    def _remember(self, segment: Segment) -> None:
-        """Keep the segment mapped, and unmap the one that was not used for the longest time."""
-        first = segment.paths.first
-        if segment.manifest is not None:  # one that was seen growing holds all its rows
-            self._known[first] = segment
-        while len(self._known) > _KNOWN_SEGMENTS:
-            self._known.popitem(last=False)
-        self._cache[first] = segment
-        self._cache.move_to_end(first)
-        while len(self._cache) > self._mapped:
-            _, unused = self._cache.popitem(last=False)
-            unused.unmap()
-
-    def _open(self, first: int) -> Segment:
-        paths = SegmentPaths(self._directory, first)
-        return Segment(paths, self.info, self.partition, refuse=self._refuse, whole=self._whole)
-
-    def _find_tail(self) -> Segment | None:
-        """Return the last segment that there is, or None if there is none yet."""
-        try:
-            firsts = segment_firsts(os.listdir(self._directory))  # noqa: PTH208 - names alone, of many files
-        except FileNotFoundError:
-            return None
-        start = self._raise_first()
-        if not firsts or firsts[-1] < start:
-            self.blocks = start
-            return None
-        self.blocks = max(self.blocks, firsts[-1])  # all before the last segment are there, whatever becomes of that
-        return self._open(firsts[-1])
-
-
 OnDamage = Literal["refuse", "skip"]
 
 _OPEN_SEGMENTS: Final = 8
@@ -175,7 +40,7 @@ page tables."""
 log = logging.getLogger(__name__)
 
 
-class PartitionReader(_Segments):
+class PartitionReader:
     """The committed blocks ``[first_block, blocks)`` of a partition, as of the last `refresh`.
 
     Opening costs one listing of the directory, whatever it holds; segments are mapped when they are read. Views that
@@ -205,13 +70,24 @@ class PartitionReader(_Segments):
         ``whole`` says that all blocks of a segment will be read soon after the first: the system may then read and map
         it in large pieces, which costs less than page by page, but more than a few blocks do.
         """
-        self._check = check or on_damage == "skip"
-        self._skip = on_damage == "skip"
-        super().__init__(directory, info, partition, refuse=not self._skip, whole=whole, mapped=open_segments)
+        self.info = info
+        self.partition = partition
+        self.first_block = 0
+        """Number of the oldest block; those before were retired, or never here."""
+        self.blocks = 0
+        """Number of the block after the last committed one."""
         self.skipped: dict[int, str] = {}
         """Number and damage of each block that `gather` left out so far."""
         self.hidden: str | None = None
         """Damage, passed over with ``on_damage="skip"``, behind which there may be blocks that cannot be seen."""
+        self._check = check or on_damage == "skip"
+        self._skip = on_damage == "skip"
+        self._directory = directory
+        self._whole = whole
+        self._mapped = open_segments
+        self._tail: Segment | None = None
+        self._cache: OrderedDict[int, Segment] = OrderedDict()
+        self._known: OrderedDict[int, Segment] = OrderedDict()
         self.refresh()
 
     @property
@@ -242,6 +118,30 @@ class PartitionReader(_Segments):
             log.warning("seeing no block from %s on: %s", self.blocks, damage)
         self.hidden = damage
         return self.blocks
+
+    def torn(self) -> DamagedError | None:
+        """Return the error for what stands behind the last commit, once no writer is at it; None: nothing does."""
+        return self._tail.torn() if self._tail is not None else None
+
+    def locate(self, number: int) -> tuple[Segment, int]:
+        """Return the segment of a block, and the block's number in it.
+
+        Raises:
+            DamagedError: its manifest or commit log is damaged or missing.
+
+        """
+        first = number - number % self.info.segment_blocks
+        if self._tail is not None and self._tail.paths.first == first:
+            return self._tail, number - first
+        segment = self._cache.get(first) or self._known.get(first)
+        if segment is None:
+            segment = self._open(first)
+            if segment.blocks < self.info.segment_blocks:
+                raise damaged(
+                    segment.paths.tokens, f"{segment.blocks} blocks of it are committed, but later segments exist"
+                )
+        self._remember(segment)
+        return segment, number - first
 
     def read(self, number: int) -> Tokens:
         """Return the tokens of one block, ``[block_tokens]``: a read-only view of the file, nothing is copied.
@@ -293,31 +193,22 @@ class PartitionReader(_Segments):
         for where, tokens, rows in self._parts(numbers[sound]):
             yield Part(sound[where], tokens, rows)
 
-    def between(self, first: int, stop: int) -> Iterator[Tokens]:
+    def between(self, first: int, stop: int, *, with_crcs: bool = False) -> Iterator[tuple[Tokens, Crcs | None]]:
         """Yield tokens of blocks ``[first, stop)``, segment by segment: ``[blocks, block_tokens]``, read-only views.
 
-        None is held against its CRC. Raises as `read`.
-        """
-        while first < stop:
-            with self._forgetting(first):
-                segment, local = self._located(first, stop)
-                tokens = segment.tokens[local : local + stop - first]
-            yield tokens
-            first += len(tokens)
-
-    def between_with_crcs(self, first: int, stop: int) -> Iterator[tuple[Tokens, Crcs]]:
-        """Yield the same, and what the CRC-32 of each block must be, ``[blocks]``.
+        None is held against its CRC. ``with_crcs``: what the CRC-32 of each block must be comes along, ``[blocks]``.
 
         Raises:
             InputError: as in `read`.
-            DamagedError: the tokens are missing or too short, or the index is damaged.
+            DamagedError: the tokens are missing or too short, or with ``with_crcs`` the index is damaged.
 
         """
         while first < stop:
             with self._forgetting(first):
-                segment, local = self._located(first, stop)
+                self._require_span(first, stop - 1)
+                segment, local = self.locate(first)
                 found = slice(local, local + stop - first)
-                tokens, crcs = segment.tokens[found], segment.rows["tokens_crc"][found]
+                tokens, crcs = segment.tokens[found], segment.rows["tokens_crc"][found] if with_crcs else None
             yield tokens, crcs
             first += len(tokens)
 
@@ -483,13 +374,94 @@ class PartitionReader(_Segments):
                 raise segment.token_damage(int(bad[0]))
         return segment
 
-    def _located(self, first: int, stop: int) -> tuple[Segment, int]:
-        self._require_span(first, stop - 1)
-        return self.locate(first)
-
     def _require(self, wanted: npt.NDArray[np.int64]) -> None:
         if len(wanted):
             self._require_span(int(wanted.min()), int(wanted.max()))
+
+    def _follow(self) -> None:
+        """Go on to the last block that is committed now."""
+        if self._tail is None or self._raise_first() > self._tail.paths.first:
+            self._tail = self._find_tail()
+        if self._tail is None:
+            return
+        while self._tail.refresh() == self.info.segment_blocks:
+            following = self._open(self._tail.paths.first + self.info.segment_blocks)
+            if not following.blocks:
+                break
+            self._remember(self._tail)
+            self._tail = following
+        self.blocks = self._tail.paths.first + self._tail.blocks
+
+    @contextmanager
+    def _forgetting(self, number: int) -> Iterator[None]:
+        """Do with a block's segment what may find damage; `_forget` it then."""
+        try:
+            yield
+        except DamagedError:
+            self._forget(number)
+            raise
+
+    def _forget(self, number: int) -> None:
+        """Map the segment of a damaged block again when it is read again, for it may have been repaired by then.
+
+        Raises InputError where it is not damaged, but was retired.
+        """
+        self._raise_first()
+        self._require_span(number, number)
+        first = number - number % self.info.segment_blocks
+        if self._tail is not None and self._tail.paths.first == first:
+            self._tail = self._open(first)
+        for segments in (self._cache, self._known):
+            segments.pop(first, None)
+
+    def _require_span(self, lowest: int, highest: int) -> None:
+        """Raise InputError where not all blocks of ``[lowest, highest]`` are there as of the last `_follow`."""
+        if 0 <= lowest < self.first_block:
+            raise InputError(
+                f"block {lowest} of {self._directory} is not there any more: it begins at block {self.first_block}, "
+                "for its older segments were retired; ask for later blocks, or read a store that still holds this one"
+            )
+        if lowest < 0 or highest >= self.blocks:
+            number = lowest if lowest < 0 else highest
+            raise InputError(
+                f"block {number} of {self._directory} is not there: blocks {self.first_block} to {self.blocks - 1} are "
+                "(as of the last refresh); ask for one of these, or refresh and wait"
+            )
+
+    def _raise_first(self) -> int:
+        """See whether segments were retired; return the number of the first block."""
+        self.first_block = read_start(self._directory, self.info, self.partition).block
+        return self.first_block
+
+    def _remember(self, segment: Segment) -> None:
+        """Keep the segment mapped, and unmap the one that was not used for the longest time."""
+        first = segment.paths.first
+        if segment.manifest is not None:  # one that was seen growing holds all its rows
+            self._known[first] = segment
+        while len(self._known) > _KNOWN_SEGMENTS:
+            self._known.popitem(last=False)
+        self._cache[first] = segment
+        self._cache.move_to_end(first)
+        while len(self._cache) > self._mapped:
+            _, unused = self._cache.popitem(last=False)
+            unused.unmap()
+
+    def _open(self, first: int) -> Segment:
+        paths = SegmentPaths(self._directory, first)
+        return Segment(paths, self.info, self.partition, refuse=not self._skip, whole=self._whole)
+
+    def _find_tail(self) -> Segment | None:
+        """Return the last segment that there is, or None if there is none yet."""
+        try:
+            firsts = segment_firsts(os.listdir(self._directory))  # noqa: PTH208 - names alone, of many files
+        except FileNotFoundError:
+            return None
+        start = self._raise_first()
+        if not firsts or firsts[-1] < start:
+            self.blocks = start
+            return None
+        self.blocks = max(self.blocks, firsts[-1])  # all before the last segment are there, whatever becomes of that
+        return self._open(firsts[-1])
 
 
 def open_partition(

@@ -527,6 +527,20 @@ def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
     return rows
 
 
+def check_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, crcs: DataCrcs) -> None:
+    """Check what a sealed segment has beside its blocks, whose files have these CRCs.
+
+    Raises:
+        DamagedError: the manifest has others, or the Megatron index is missing or another.
+
+    """
+    if crcs != (manifest.bin_crc32, manifest.docs_crc32):
+        raise damaged(paths.manifest, "its checksums are not those of the files")
+    index = megatron_index(manifest.blocks, info.block_tokens, info.dtype)
+    if not paths.megatron.exists() or read_regular(paths.megatron) != index:
+        raise damaged(paths.megatron, "it is missing, or not the index of its tokens")
+
+
 def check_sizes(paths: SegmentPaths, manifest: Manifest) -> None:
     """Check that a sealed segment's data is as long as it must be.
 

@@ -91,13 +91,13 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
             (directory / name).unlink()
     firsts = segment_firsts(names)
     firsts = firsts[len(unlink_below(directory, firsts, start.block)) :]
-    check_firsts(directory, firsts, info.segment_blocks, start.block)
+    _check_firsts(directory, firsts, info.segment_blocks, start.block)
     for first in firsts:
         paths = SegmentPaths(directory, first)
         if paths.manifest.name in names:
-            check_names(paths, names)
+            _check_names(paths, names)
             continue
-        found = recover_segment(paths, info, _chain_before(paths, info, partition, start))
+        found = _recover_segment(paths, info, _chain_before(paths, info, partition, start))
         if len(found.rows) == info.segment_blocks:
             seal(paths, info, partition, found.rows, found.chain_before)
         elif first != firsts[-1]:
@@ -110,13 +110,8 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
     return _following(directory, firsts, info, partition, start)
 
 
-def recover_segment(paths: SegmentPaths, info: StreamInfo, chain_before: bytes) -> Recovered:
-    """Recover one unsealed segment: its files end with the last commit, which is durable.
-
-    Raises:
-        DamagedError: committed bytes are missing or changed.
-
-    """
+def _recover_segment(paths: SegmentPaths, info: StreamInfo, chain_before: bytes) -> Recovered:
+    """Recover one unsealed segment: its files end with the last commit, which is durable."""
     log, found = read_log(paths, info)
     last = found.commits[-1] if found.commits else None
     rows = found.rows
@@ -162,10 +157,7 @@ def check_blocks(paths: SegmentPaths, info: StreamInfo, rows: Rows, numbers: ran
         DamagedError: naming the file and the first block that differs.
 
     """
-    with (
-        regular_file(paths.tokens) as tokens,
-        regular_file(paths.documents) as documents,
-    ):
+    with regular_file(paths.tokens) as tokens, regular_file(paths.documents) as documents:
         for number in numbers:
             block = os.pread(tokens.fileno(), info.block_bytes, number * info.block_bytes)
             if crc32(block) != rows["tokens_crc"][number]:
@@ -179,32 +171,27 @@ def check_blocks(paths: SegmentPaths, info: StreamInfo, rows: Rows, numbers: ran
                 )
 
 
+def continues(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes) -> bool:
+    """Return whether a segment's first block continues a chain; one that fails its CRC proves nothing."""
+    with regular_file(paths.tokens) as tokens, regular_file(paths.documents) as documents:
+        block, entry = tokens.read(info.block_bytes), documents.read(int(rows["docs_end"][0]))
+    whole = (crc32(block), crc32(entry)) == (rows["tokens_crc"][0], rows["entry_crc"][0])
+    return not whole or next_hash(chain_before, block, entry) == chain_after(rows, 0)
+
+
 def check_link(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes) -> None:
     """Check that an unsealed segment's first block continues the chain: a commit log does not name its chain.
 
-    A first block that fails its CRC proves nothing; readers report it.
-
     Raises:
-        DamagedError: it continues another.
+        DamagedError: it continues another; readers report one that fails its CRC.
 
     """
-    with (
-        regular_file(paths.tokens) as tokens,
-        regular_file(paths.documents) as documents,
-    ):
-        block, entry = tokens.read(info.block_bytes), documents.read(int(rows["docs_end"][0]))
-    whole = (crc32(block), crc32(entry)) == (rows["tokens_crc"][0], rows["entry_crc"][0])
-    if whole and next_hash(chain_before, block, entry) != chain_after(rows, 0):
+    if not continues(paths, info, rows, chain_before):
         raise damaged(paths.tokens, f"block {paths.first} does not continue the chain before it")
 
 
-def check_firsts(directory: Path, firsts: list[int], segment_blocks: int, start: int) -> None:
-    """Check that the segments follow each other without a hole, from block ``start`` on.
-
-    Raises:
-        DamagedError: a segment is missing before a later one, or is where none can be.
-
-    """
+def _check_firsts(directory: Path, firsts: list[int], segment_blocks: int, start: int) -> None:
+    """Check that the segments follow each other without a hole, from block ``start`` on."""
     for wanted, first in enumerate(firsts):
         paths = SegmentPaths(directory, first)
         missing = SegmentPaths(directory, start + wanted * segment_blocks)
@@ -214,13 +201,8 @@ def check_firsts(directory: Path, firsts: list[int], segment_blocks: int, start:
             raise damaged(missing.tokens, f"it is missing, but {paths.tokens.name} exists")
 
 
-def check_names(paths: SegmentPaths, names: Collection[str]) -> None:
-    """Check that a sealed segment's files are among the names in its directory, but for the commit log.
-
-    Raises:
-        DamagedError: one is missing.
-
-    """
+def _check_names(paths: SegmentPaths, names: Collection[str]) -> None:
+    """Check that a sealed segment's files are among the names in its directory, but for the commit log."""
     for path in (paths.tokens, paths.documents, paths.index, paths.megatron):
         if path.name not in names:
             raise damaged(path, MISSING)

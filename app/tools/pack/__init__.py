@@ -1,7 +1,7 @@
 """From files into segments of a store, without Kafka: what `produce`, mill and segment worker make, byte for byte.
 
 - `packing_run` is a run: it reads, numbers and deals out documents, commits, and closes eras.
-- `millers` are the processes that mill, each with some of the partitions.
+- `mill_processes` are the processes that mill, each with some of the partitions.
 - `partition_packer` is what they write, and eras.
 - `parted_sources` divides large files, so that the processes read them side by side.
 - `pack_state` is what a killed run leaves, and the next one goes on from.

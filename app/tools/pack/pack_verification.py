@@ -23,15 +23,15 @@ from ...settings import Settings
 from ...sources.file_sources import Reading
 from ...sources.items import DocumentSource
 from ..produce.sender import Acknowledged
-from ..produce.summary import Progress, Summary
+from ..produce.summary import Progress, Summary, reporting
 from ..verify.comparison import BlockRun, difference
 from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
 from ..verify.store_side import StoreSide
 from ..verify.verify_marks import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import ChainResult, VerifyDifference
-from .millers import Ends, Millers, MillTask, joined
+from .mill_processes import Ends, Millers, MillTask, joined
 from .pack_state import PackFiles, PackPosition, PackRun, pack_directory
-from .packing_run import Dealer, PackPlan, geneses_of, mill_task, plan_pack, reporting, require_unchanged
+from .packing_run import Dealer, PackPlan, geneses_of, mill_task, plan_pack, require_unchanged
 from .partition_packer import MESSAGE_BYTES, ChainEnd, genesis_start
 
 

@@ -1,6 +1,6 @@
 """A pack: documents of files into the streams of a store, without Kafka, as `produce`, mill and segment worker would.
 
-This process reads, numbers the documents and deals them out (`Dealer`); others mill them (`millers`). Where a
+This process reads, numbers the documents and deals them out (`Dealer`); others mill them (`mill_processes`). Where a
 document goes, and its offset there, are those that it has on an empty topic of as many partitions. Now and then
 all that was dealt out is made durable, and then noted (`pack_state`): there the same command goes on.
 """
@@ -10,9 +10,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -33,11 +33,11 @@ from ...sources.file_sources import FileSource, Reading
 from ...sources.items import DocumentSource, Item, Refused, as_earlier
 from ...sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
-from ..produce.producing import PROGRESS_SECONDS, partition_of
+from ..produce.producing import partition_of
 from ..produce.run_notes import IN_TURN, RunIdentity
 from ..produce.sender import Acknowledged
-from ..produce.summary import OnError, Progress, Summary
-from .millers import Ends, Millers, MillTask, batch_of, joined
+from ..produce.summary import OnError, Progress, Summary, reporting
+from .mill_processes import Ends, Millers, MillTask, batch_of, joined
 from .pack_state import DEAD, PackFiles, PackPosition, PackRun, pack_directory
 from .parted_sources import parted
 from .partition_packer import LetterFile, PackedEras, PartitionPacker, source_letter
@@ -216,7 +216,6 @@ class _Call:
                 await self._commit()
                 raise
             await self._finish()
-        progress(summary)
 
     async def _between(self, state: OrderState) -> None:
         """Remember where this is; not with a shuffle buffer, whose content depends on all that was read."""
@@ -325,25 +324,6 @@ class _Call:
         committing = self._committing
         if committing is not None and not committing.cancel() and not committing.cancelled():
             committing.exception()  # whatever it met, what ended this call met it as well
-
-
-@asynccontextmanager
-async def reporting(summary: Summary, progress: Progress) -> AsyncIterator[None]:
-    """Say again and again how far the block is, and count its seconds."""
-    started = time.monotonic()
-
-    async def report() -> None:
-        while True:
-            await asyncio.sleep(PROGRESS_SECONDS)
-            summary.seconds = time.monotonic() - started
-            progress(summary)
-
-    ticking = asyncio.create_task(report())
-    try:
-        yield
-    finally:
-        ticking.cancel()
-        summary.seconds = time.monotonic() - started
 
 
 BATCH_BYTES: Final = 2 << 20

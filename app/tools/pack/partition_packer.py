@@ -37,7 +37,7 @@ from ..verify.verify_result import ChainResult
 from .pack_state import DEAD, REJECTED, PartitionState, utf8
 
 if TYPE_CHECKING:
-    from .millers import MillTask
+    from .mill_processes import MillTask
 
 
 MESSAGE_BYTES: Final = 4 << 20

@@ -39,6 +39,11 @@ ANSWER_SECONDS: Final = 10
 """How long the cluster's scheduler may take to answer."""
 RETRIES: Final = 3
 """How often a lane is tried again that ended because a broker did not answer."""
+ADDED: Final = (
+    *("before", "refused", "broken", "broken_before", "over", "unmet", "unnamed", "without_field"),
+    *("examples", "left_out", "bytes_read"),
+)
+"""What a run counts that is the sum of its lanes'."""
 
 
 class Opened(Protocol):
@@ -104,7 +109,7 @@ def lane_of(source: DocumentSource) -> int:
 
 
 def produce_on_dask(
-    address: str, task: LaneTask, sources: Sequence[DocumentSource], progress: Progress | None = None
+    address: str, task: LaneTask, sources: Sequence[DocumentSource], progress: Progress = lambda _: None
 ) -> Summary:
     """Send the documents of all sources into the raw topic from a cluster's workers, each once.
 
@@ -144,8 +149,7 @@ def produce_on_dask(
             for future in distributed.as_completed(submitted):
                 _add(total, _result(future))
                 done.append(submitted[future])
-                if progress is not None:
-                    progress(total)
+                progress(total)
         except TokenMillError as error:
             raise type(error)(f"{error}. {_so_far(total, done, lanes)}") from error
         except Exception as error:
@@ -208,17 +212,8 @@ def _add(total: Summary, lane: Summary) -> None:
         mine = total.partitions.setdefault(number, Acknowledged())
         mine.documents += sent.documents
         mine.bytes += sent.bytes
-    total.before += lane.before
-    total.refused += lane.refused
-    total.broken += lane.broken
-    total.broken_before += lane.broken_before
-    total.over += lane.over
-    total.unmet += lane.unmet
-    total.unnamed += lane.unnamed
-    total.without_field += lane.without_field
-    total.examples += lane.examples
-    total.left_out += lane.left_out
-    total.bytes_read += lane.bytes_read
+    for name in ADDED:
+        setattr(total, name, getattr(total, name) + getattr(lane, name))
     total.seconds = max(total.seconds, lane.seconds)
 
 

@@ -28,9 +28,8 @@ from .resuming import Resuming
 from .run_notes import IN_TURN, ORDER, RunIdentity, SentBefore, run_name
 from .run_position import BatchMark, RunCheckpoint, RunPosition, encode_mark
 from .sender import MARK_BYTES, Acknowledged, Sender, SentDocument, batch_bytes, fenced_producer
-from .summary import OnError, Progress, RefusalPolicy, Refusals, Summary, require_dead_letters
+from .summary import OnError, Progress, Refusals, Summary, reporting, require_dead_letters
 
-PROGRESS_SECONDS: Final = 0.2
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 """A pause for the rate is at least this long, so that a batch holds more than one document."""
 MOST_CHECKPOINTS: Final = 64
@@ -64,7 +63,7 @@ async def produce(
     topic: str,
     sources: Sequence[DocumentSource],
     plan: RunPlan | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda _: None,
 ) -> Summary:
     """Send the documents to the raw topic; on return each is acknowledged by all in-sync replicas, once.
 
@@ -89,8 +88,8 @@ async def produce(
     summary.limit = plan.limit
     size = batch_bytes(count, await topic_settings(settings, topic))
     try:
-        async with _client(settings, topic, count, size, plan) as client:
-            run = _Run(settings, client, plan, summary, batch_size=size, progress=progress, dead_letters=dead_letters)
+        async with _client(settings, topic, count, size, plan) as client, reporting(summary, progress):
+            run = _Run(settings, client, plan, summary, batch_size=size, dead_letters=dead_letters)
             if plan.identity is None:
                 await run.all(sources, RunPosition.nothing(len(sources), count), ORDER)
             else:
@@ -142,7 +141,6 @@ class _Run:
         summary: Summary,
         *,
         batch_size: int,
-        progress: Progress | None,
         dead_letters: LetterTopic | None,
     ) -> None:
         self._settings = settings
@@ -150,13 +148,11 @@ class _Run:
         self._batch_size = batch_size
         self._plan = plan
         self._summary = summary
-        self._progress = progress
         self._dead_letters = dead_letters
         self._number = 0
         self._parts = 0
         self._bytes_put = 0
         self._started = time.monotonic()
-        self._reported = 0.0
 
     async def all(
         self, sources: Sequence[DocumentSource], position: RunPosition, order: str, started_ms: int | None = None
@@ -167,18 +163,13 @@ class _Run:
         """
         self._take(sources, position, started_ms)
         self._order = order
-        ticking = asyncio.create_task(self._tick())
         try:
             with ReadingOrder(sources, position.checkpoint.state) as reading:
                 await self._turns(reading)
         except InputError:  # what came before the document that ends the run is still to be acknowledged
             await self._settle()
             raise
-        else:
-            await self._settle()
-        finally:
-            ticking.cancel()
-        self._report(last=True)
+        await self._settle()
         return not self._full()
 
     def _take(self, sources: Sequence[DocumentSource], position: RunPosition, started_ms: int | None) -> None:
@@ -196,10 +187,16 @@ class _Run:
         self._checkpoints = [first]  # each is kept until all documents before a later one are acknowledged
         self._started_ms = started_ms or 0
         mark = None if started_ms is None else self._mark
-        answer = RefusalPolicy(
-            plan.on_error, self._call(started_ms), self._dead_letters, goes_on=started_ms is not None
+        run = f"{plan.identity.run if plan.identity is not None else ''} {started_ms or time.time_ns()}"
+        self._refusals = Refusals(
+            self._client,
+            summary.topic,
+            summary,
+            plan.on_error,
+            xxhash.xxh32_hexdigest(run.encode()),  # so that the dead letters of this run differ from all others
+            self._dead_letters,
+            goes_on=started_ms is not None,
         )
-        self._refusals = Refusals(self._client, summary.topic, answer, summary)
         self._refused = RefusedRecords(self._settings, summary.topic, self._refusals, checkpoint.declined)
         self._sender = Sender(
             self._client, summary.topic, self._batch_size, summary.partitions, mark, self._refused.take,
@@ -208,11 +205,6 @@ class _Run:
         self._shuffle: ShuffleBuffer[tuple[Item, Where]] | None = None
         if plan.shuffle:
             self._shuffle = ShuffleBuffer(plan.shuffle, plan.seed)
-
-    def _call(self, started_ms: int | None) -> str:
-        """Return a name by which the dead letters of this run, started then, differ from all others."""
-        run = self._plan.identity.run if self._plan.identity is not None else ""
-        return xxhash.xxh32_hexdigest(f"{run} {time.time_ns() if started_ms is None else started_ms}".encode())
 
     @property
     def last_numbers(self) -> dict[int, int]:
@@ -234,7 +226,6 @@ class _Run:
                 self._summary.bytes_read = turn.bytes_read
                 self._summary.count_unmet(turn.unmet)
                 await self._checkpoint(turn.after)
-            self._report()
             if self._full():
                 break
         if self._shuffle is not None:
@@ -301,21 +292,7 @@ class _Run:
         early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)
         if early > SHORTEST_PAUSE_SECONDS:
             await self._sender.send_open()
-            self._report()
             await asyncio.sleep(early)
-
-    async def _tick(self) -> None:
-        """Report also while nothing moves."""
-        while True:
-            await asyncio.sleep(PROGRESS_SECONDS)
-            self._report()
-
-    def _report(self, *, last: bool = False) -> None:
-        now = time.monotonic()
-        self._summary.seconds = now - self._started
-        if self._progress is not None and (last or now - self._reported >= PROGRESS_SECONDS):
-            self._reported = now
-            self._progress(self._summary)
 
 
 def partition_of(number: int, key: bytes | None, count: int, order: str) -> int:

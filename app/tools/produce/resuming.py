@@ -105,7 +105,8 @@ class Resuming:
         ):
             return await self._following(partitions, run_start, run_start.run_end, found)
         run_start = run_start._replace(run_end=None)
-        position = await self._position(run_start)
+        count = sum(seen.sent_now for seen in run_start.sources)
+        position = await read_position(self.settings, self.topic, self.run, run_start, count)
         _require_unsent(run_start.sources, position.checkpoint.state, found)
         return NextPart(
             run_start, position, sources_to_send(run_start.sources, self.sources), bool(found.of("new", "grown")), []
@@ -144,10 +145,6 @@ class Resuming:
             return await self._begin(partitions, found.present, run_end.after, run_start, left_out)
         position = RunPosition.nothing(0, len(run_start.offsets), run_end.after)
         return NextPart(run_start, position, [], more=False, left_out=left_out)
-
-    async def _position(self, run_start: RunStart) -> RunPosition:
-        count = sum(seen.sent_now for seen in run_start.sources)
-        return await read_position(self.settings, self.topic, self.run, run_start, count)
 
     async def _require_no_marks(self, partitions: int) -> None:
         ends = await partition_ends(self.settings, self.topic, partitions)

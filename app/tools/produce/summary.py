@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -22,6 +23,8 @@ from ...sources.source_changes import SourceChange
 from .sender import Acknowledged, raise_for
 
 OnError = Literal["skip", "dead-letter", "fail"]
+PROGRESS_SECONDS: Final = 0.2
+"""Between two calls of what shows progress."""
 EXAMPLES: Final = 20
 """Refusals that are remembered with their text; all are counted."""
 SAMPLES: Final = 3
@@ -129,6 +132,29 @@ class Summary(PassedOver):
 Progress = Callable[[Summary], None]
 
 
+@asynccontextmanager
+async def reporting(summary: Summary, progress: Progress) -> AsyncIterator[None]:
+    """Say a few times a second how far the block is, and once more at its end; count its seconds."""
+    started = time.monotonic()
+
+    def report() -> None:
+        summary.seconds = time.monotonic() - started
+        progress(summary)
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            report()
+
+    ticking = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        ticking.cancel()
+        summary.seconds = time.monotonic() - started
+    report()
+
+
 @dataclass(slots=True)
 class DryRunResult(PassedOver):
     """What a run would send."""
@@ -202,10 +228,13 @@ async def dry_run(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalPolicy:
-    """What a run does about something that is no document."""
+@dataclass(slots=True)
+class Refusals:
+    """Counts what of a run is no document, and does with it what ``on_error`` says."""
 
+    client: AIOKafkaProducer
+    topic: str
+    summary: Summary
     on_error: OnError
     run: str
     """Name of the run in its dead letters."""
@@ -213,18 +242,7 @@ class RefusalPolicy:
     """Where dead letters go; None where none are sent."""
     goes_on: bool = True
     """Whether another call can continue the run: the advice in messages depends on it."""
-
-
-class Refusals:
-    """Counts the refusals of a run, and does with each what the policy says."""
-
-    def __init__(self, client: AIOKafkaProducer, topic: str, answer: RefusalPolicy, summary: Summary) -> None:
-        self._client = client
-        self._topic = topic
-        self._letters = answer.letters
-        self._answer = answer
-        self._summary = summary
-        self._under_way: set[asyncio.Future[Any]] = set()
+    _under_way: "set[asyncio.Future[Any]]" = field(default_factory=set)
 
     async def take(self, refused: Refused, *, first: bool = False) -> None:
         """Count the refusal, and send its dead letter if that is wanted; ``first``: there was no document yet.
@@ -233,11 +251,11 @@ class Refusals:
             InputError: the policy is that it ends the run, or there are too many such without a document.
 
         """
-        if self._answer.on_error == "fail":
-            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._answer.goes_on else SENDS_ALL_AGAIN}")
-        self._summary.refuse(refused, ends=first and self._answer.on_error == "skip")
-        if self._letters is not None:
-            await self._send(refused, self._letters)
+        if self.on_error == "fail":
+            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self.goes_on else SENDS_ALL_AGAIN}")
+        self.summary.refuse(refused, ends=first and self.on_error == "skip")
+        if self.letters is not None:
+            await self._send(refused, self.letters)
 
     async def settle(self) -> None:
         """On return all dead letters are acknowledged.
@@ -252,12 +270,12 @@ class Refusals:
         try:
             await asyncio.gather(*waiting)
         except KafkaError as error:
-            raise_for(dead_letter_topic(self._topic), error)
+            raise_for(dead_letter_topic(self.topic), error)
         self._under_way.difference_update(waiting)
 
     async def _send(self, refused: Refused, topic: LetterTopic) -> None:
         """Send its data, with a dead letter's headers; without an offset, for it was never in the raw topic."""
-        place = SourcePlace(self._topic, self._answer.run, refused.where)
+        place = SourcePlace(self.topic, self.run, refused.where)
         now = time.time_ns() // 1_000_000
         headers = encode_dead_letter(place, reason=REASON, detail=refused.why, timestamp=now)
         letter = cut_letter(None, refused.data, headers, topic.most_bytes)
@@ -265,7 +283,7 @@ class Refusals:
         if len(self._under_way) >= UNDER_WAY:
             await self.settle()
         self._under_way.add(
-            await self._client.send(topic.name, value=letter.value, partition=partition, headers=letter.headers)
+            await self.client.send(topic.name, value=letter.value, partition=partition, headers=letter.headers)
         )
 
 

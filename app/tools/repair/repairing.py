@@ -26,17 +26,15 @@ from tokenmill.store.layout import (
 )
 from tokenmill.store.sealing import (
     Manifest,
-    Rows,
     chain_after,
     check_data,
+    check_sealed,
     check_sizes,
     load_index,
     load_manifest,
-    megatron_index,
 )
 from tokenmill.store.store import Start, StreamInfo, read_start, write_start
-from tokenmill.store.writer import check_blocks, check_link, read_log
-from tokenmill.untrusted import read_regular, regular_file
+from tokenmill.store.writer import check_blocks, check_link, continues, read_log
 from tokenmill.wire.chain import next_hash
 
 from .rebuilding import Donor, Given, Salvage, build, finish, link_aside, put_aside, salvage
@@ -140,22 +138,9 @@ def _examine_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, c
         raise damaged(paths.manifest, "it does not continue the chain before it")
     rows = load_index(paths, manifest)
     check_sizes(paths, manifest)
-    if check_data(paths, info, rows) != (manifest.bin_crc32, manifest.docs_crc32):
-        raise damaged(paths.manifest, "its checksums are not those of the files")
-    if not _begins_with(paths, info, rows, bytes.fromhex(manifest.chain_before)):
+    check_sealed(paths, info, manifest, check_data(paths, info, rows))
+    if not continues(paths, info, rows, bytes.fromhex(manifest.chain_before)):
         raise damaged(paths.manifest, "its first block does not continue the chain hash that it says")
-    index = megatron_index(len(rows), info.block_tokens, info.dtype)
-    if not paths.megatron.exists() or read_regular(paths.megatron) != index:
-        raise damaged(paths.megatron, "it is missing, or not the index of its tokens")
-
-
-def _begins_with(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes) -> bool:
-    with (
-        regular_file(paths.tokens) as tokens,
-        regular_file(paths.documents) as documents,
-    ):
-        block, entry = tokens.read(info.block_bytes), documents.read(int(rows["docs_end"][0]))
-    return next_hash(chain_before, block, entry) == chain_after(rows, 0)
 
 
 def repair_partition(directory: Path, info: StreamInfo, partition: int, donor: Donor) -> Iterator[Repaired]:

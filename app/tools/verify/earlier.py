@@ -181,9 +181,16 @@ async def still_valid(
     by_name = {settled.stream.name: settled for settled in streams}
     async with consumer(settings) as client:
         for chain in marks:
-            verified = _earlier_of(by_name[chain.stream], chain, earlier.chains)
-            tokens = TopicPartition(by_name[chain.stream].stream.tokens_topic, chain.partition)
-            if verified is None or await holds_last_block(client, tokens, chain.tokens, verified):
+            verified, settled = earlier.chains.get((chain.stream, chain.partition)), by_name[chain.stream]
+            if verified is None:
+                continue
+            if verified.carry.fingerprint != settled.genesis.recipe.fingerprint:
+                raise InputError(
+                    f"what --since names is about another stream {chain.stream}, with the fingerprint "
+                    f"{verified.carry.fingerprint.hex()}: remove the file, and everything is verified again"
+                )
+            tokens = TopicPartition(settled.stream.tokens_topic, chain.partition)
+            if await holds_last_block(client, tokens, chain.tokens, verified):
                 continue
             del chains[chain.stream, chain.partition]
             eras.pop(chain.stream, None)
@@ -193,24 +200,6 @@ async def still_valid(
                 "verified from its beginning"
             )
     return EarlierVerification(chains, eras), notes
-
-
-def _earlier_of(
-    settled: Settled, chain: ChainMarks, earlier: Mapping[tuple[str, int], VerifiedChain]
-) -> VerifiedChain | None:
-    """Return where an earlier verification of a chain ended, if there was one.
-
-    Raises:
-        InputError: it was of another stream of this name.
-
-    """
-    verified = earlier.get((chain.stream, chain.partition))
-    if verified is not None and verified.carry.fingerprint != settled.genesis.recipe.fingerprint:
-        raise InputError(
-            f"what --since names is about another stream {chain.stream}, with the fingerprint "
-            f"{verified.carry.fingerprint.hex()}: remove the file, and everything is verified again"
-        )
-    return verified
 
 
 async def holds_last_block(

@@ -228,7 +228,11 @@ class EraCheck:
             copy = EraCopy(self.store, self.settled.genesis, held, row)
         try:
             with copy.opened(self.result.since) if copy is not None else nullcontext():
-                await self._read(settings, follower, copy, row)
+                async with consumer(settings) as client:
+                    async for found in read_eras(client, self.settled.stream.control_topic, follower, self.marks.end):
+                        for era, offset in found:
+                            row = self._take(era, offset, copy, row)
+            self.result.ignored = follower.ignored
         except DifferenceError as error:
             self.result.eras = follower.log.next_number - 1  # the follower is behind the one that is missing
             self._differs("control topic", "missing", str(error), self.result.eras)
@@ -236,14 +240,6 @@ class EraCheck:
             self.result.eras, self.result.ended = follower.log.next_number, follower.log.ended
         self._conclude()
         return self.result
-
-    async def _read(self, settings: Settings, follower: EraFollower, copy: EraCopy | None, row: EraRow) -> None:
-        """Take the eras behind the follower's that came before the mark."""
-        async with consumer(settings) as client:
-            async for found in read_eras(client, self.settled.stream.control_topic, follower, self.marks.end):
-                for era, offset in found:
-                    row = self._take(era, offset, copy, row)
-        self.result.ignored = follower.ignored
 
     def _take(self, era: Era, offset: int, copy: EraCopy | None, row: EraRow) -> EraRow:
         """Count an era of the chain, write its ends, and compare the store's with it."""

@@ -8,7 +8,7 @@ from tokenmill.errors import DamagedError, StoreError
 from tokenmill.store import StreamInfo
 from tokenmill.store.layout import SegmentPaths, damaged, partition_directory
 from tokenmill.store.maps import read_part
-from tokenmill.store.sealing import chain_after, check_sizes, entry_span, make_rows, megatron_index
+from tokenmill.store.sealing import DataCrcs, chain_after, check_sealed, check_sizes, entry_span, make_rows
 from tokenmill.store.segment import Segment
 
 from .comparison import BlockRun, compare_blocks, difference, found_difference
@@ -32,7 +32,7 @@ class StoreSide:
         self._info = info
         self._result = result
         self._segment: Segment | None = None
-        self._crcs = (0, 0)
+        self._crcs = DataCrcs(0, 0)
         """Of all tokens of the segment below `next_block`, and of its document table."""
         if mark.damage:
             self._stop(difference(result, "store", "damaged", mark.damage))
@@ -71,9 +71,10 @@ class StoreSide:
             return False
         if read_part(paths.documents, start, stop) != documents:
             return False
-        crcs = crc32(tokens, self._crcs[0]), crc32(documents, self._crcs[1])
-        if high == self._info.segment_blocks:
-            self._check_sealed(segment, crcs)
+        crcs = DataCrcs(crc32(tokens, self._crcs.tokens), crc32(documents, self._crcs.documents))
+        if high == self._info.segment_blocks and segment.manifest is not None:
+            check_sizes(paths, segment.manifest)
+            check_sealed(paths, self._info, segment.manifest, crcs)
         self._crcs = crcs
         self.next_block = run.end
         self._result.store_equal += len(run.entries)
@@ -117,26 +118,11 @@ class StoreSide:
             wanted = min(self._mark.end - first, self._info.segment_blocks)
             if segment.blocks < wanted:
                 raise damaged(segment.paths.commits, f"{segment.blocks} blocks are committed, {wanted} were before")
-            self._segment, self._crcs = segment, (0, 0)
+            self._segment, self._crcs = segment, DataCrcs(0, 0)
             if number > first:  # what was verified before belongs to the checksums of the whole files as well
                 documents = segment.documents(0, entry_span(segment.rows, number - first - 1)[1])
-                self._crcs = crc32(segment.tokens[: number - first].tobytes()), crc32(documents)
+                self._crcs = DataCrcs(crc32(segment.tokens[: number - first].tobytes()), crc32(documents))
         return self._segment
-
-    def _check_sealed(self, segment: Segment, crcs: tuple[int, int]) -> None:
-        """Compare a full segment with its manifest and Megatron index; do nothing where it is not sealed yet.
-
-        ``crcs``: of all its tokens and of its whole document table.
-        """
-        manifest, paths, info = segment.manifest, segment.paths, self._info
-        if manifest is None:
-            return
-        check_sizes(paths, manifest)
-        if crcs != (manifest.bin_crc32, manifest.docs_crc32):
-            raise damaged(paths.manifest, "its checksums are not those of the files")
-        megatron = megatron_index(info.segment_blocks, info.block_tokens, info.dtype)
-        if not paths.megatron.exists() or paths.megatron.read_bytes() != megatron:
-            raise damaged(paths.megatron, "it is missing, or not the index of its tokens")
 
     def finish(self, blocks: int, source: str) -> None:
         """After the last of ``blocks`` blocks of the ``source``: the store must not hold another."""

@@ -208,9 +208,10 @@ class TokenTopic:
             elif below:
                 start, below = self._span[0], False
             else:
-                text = f"blocks {gap.wanted} to {gap.found - 1} are missing, and later ones are there"
+                where = f"{self._partition.topic}[{self._partition.partition}]"
+                text = f"{where}: blocks {gap.wanted} to {gap.found - 1} are missing, and later ones are there"
                 self.lost = gap.found - gap.wanted
-                raise RogueMessageError("missing", gap.wanted, f"{self._name}: {text}")
+                raise RogueMessageError("missing", gap.wanted, text)
             again = True
 
     def _new_acceptor(self, first: Message) -> Acceptor:
@@ -250,10 +251,6 @@ class TokenTopic:
             self.dropped += 0 if isinstance(found[1], Gap) else found[1].dropped
         return acceptor, *found
 
-    @property
-    def _name(self) -> str:
-        return f"{self._partition.topic}[{self._partition.partition}]"
-
 
 class TopicSide:
     """The token topic, followed up to its first difference, which goes into the result."""
@@ -286,17 +283,12 @@ class TopicSide:
             held = near is not None and near.first <= error.block < near.end
             self.differs(error.kind, str(error), error.block, near.block(error.block).entry if near and held else b"")
             return None
-        if run is not None:
-            self._check_ends(run)
-        return run
-
-    def _check_ends(self, run: BlockRun) -> None:
-        """Compare the eras that end in a run with its hashes, up to the first that is wrong."""
-        if not self._ends.wrong:
+        if run is not None and not self._ends.wrong:
             found = self._ends.first_wrong(run)
             self._result.era_ends = self._ends.checked
             if found is not None:
                 self._result.differences.append(other_blocks(self._result, *found))
+        return run
 
     def _compare_run(self, run: BlockRun, blocks: BlockRun, expected: Message) -> None:
         # Who has the run's own hashes was found equal when it got them (`TokenTopic.roll`).

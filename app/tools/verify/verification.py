@@ -122,13 +122,16 @@ def verify(
     """
     started = time.monotonic()
     sample = ReferenceSample(secrets.randbits(32) if seed is None else seed, reference)
-    found, marks = asyncio.run(_look(settings, streams, store))
+    found = asyncio.run(settled_streams(settings, streams))
+    marks = asyncio.run(take_marks(settings, found, store))
+    # Once more: a record that was put on a skip list meanwhile may be below the marks.
+    found = asyncio.run(settled_streams(settings, [settled.stream.name for settled in found]))
     notes = _check_store(found, store) if store is not None else []
     known = load_verified(since, store) if since is not None else NOTHING
-    earlier, moved = (
-        asyncio.run(still_valid(settings, found, marks.chains, known)) if since is not None else (known, [])
-    )
-    notes += moved
+    earlier = known
+    if since is not None:
+        earlier, moved = asyncio.run(still_valid(settings, found, marks.chains, known))
+        notes += moved
     plain = PartitionTask(settings, None, frozenset(), (), store, sample)
     with TemporaryDirectory(prefix="tokenmill-verify-") as room:
         eras, ends = _check_eras(plain, found, marks, earlier.eras, Path(room))
@@ -151,13 +154,6 @@ def verify(
     if since is not None and result.ok:
         save_verified(since, store, known, _verified(result))
     return result
-
-
-async def _look(settings: Settings, names: Sequence[str], store: Path | None) -> tuple[list[Settled], VerifyMarks]:
-    found = await settled_streams(settings, names)
-    marks = await take_marks(settings, found, store)
-    # Once more: a record that was put on a skip list meanwhile may be below the marks.
-    return await settled_streams(settings, [settled.stream.name for settled in found]), marks
 
 
 def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:

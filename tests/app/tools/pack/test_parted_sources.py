@@ -19,7 +19,7 @@ from tokenmill.app.sources import file_sources as source_module
 from tokenmill.app.sources.file_sources import FileSource
 from tokenmill.app.sources.items import ItemChunk, Place
 from tokenmill.app.tools.pack import parted_sources
-from tokenmill.app.tools.pack.millers import batch_of, records_of
+from tokenmill.app.tools.pack.mill_processes import batch_of, records_of
 from tokenmill.app.tools.pack.parted_sources import (
     FileSlice,
     Part,

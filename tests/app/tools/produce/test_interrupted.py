@@ -380,7 +380,7 @@ def test_a_run_that_an_earlier_version_began_goes_on_by_its_rule(tmp_path: Path,
 
 def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """Brokers that do not answer for long are no reason to be silent."""
-    small.setattr("tokenmill.app.tools.produce.producing.PROGRESS_SECONDS", 0.001)
+    small.setattr("tokenmill.app.tools.produce.summary.PROGRESS_SECONDS", 0.001)
     some = world(tmp_path, small, seed=5)
     some.corpus.grow(files=1, lines=9)
     told: list[int] = []

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import PriorityQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -49,6 +50,8 @@ COMMITTING: Final = 8
 NO_TIME: Final = -1
 """A document in a file has no time."""
 _NO_SLICE: Final = -1
+_SCANS, _OTHERS, _END = range(3)
+"""Which requests come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +88,8 @@ class DocumentBatch(NamedTuple):
     """None at all where no document has one."""
 
 
-class FlushRecord(NamedTuple):
-    """A record that fills the open blocks of a partition."""
-
-    partition: int
-    offset: int
-
-
-class CommitRequest(NamedTuple):
-    """Make all durable."""
-
-
-Request: TypeAlias = Part | DocumentBatch | FlushRecord | CommitRequest
+Request: TypeAlias = tuple[str, tuple[Any, ...]]
+"""The name of a method of `_Miller`, and its arguments."""
 Ends: TypeAlias = dict[int, dict[str, ChainEnd]]
 """By partition and split."""
 
@@ -156,60 +149,38 @@ class _Miller:
         self._slices = SliceReader()
         keep_loaded()
 
-    def ends(self) -> Ends:
-        return {number: packer.ends() for number, packer in self._packers.items()}
-
     def next_offsets(self) -> dict[int, int]:
         return {number: packer.mill.next_offset for number, packer in self._packers.items()}
 
-    def answer(self, request: Request) -> Any:
-        if isinstance(request, DocumentBatch):
-            self._packers[request.partition].take(records_of(request, self._slices))
-            return None
-        if isinstance(request, FlushRecord):
-            record = Record(request.offset, NO_TIME, None, None, (FLUSH_HEADER,))
-            self._packers[request.partition].take([record])
-            return None
-        if isinstance(request, CommitRequest):
-            with ThreadPoolExecutor(COMMITTING) as threads:  # they wait for the disk
-                list(threads.map(lambda packer: packer.commit(), self._packers.values()))
-            return self.ends()
-        return scan(request, self._reading)
+    def scan(self, part: Part) -> ScannedPart:
+        return scan(part, self._reading)
+
+    def mill(self, batch: DocumentBatch) -> None:
+        self._packers[batch.partition].take(records_of(batch, self._slices))
+
+    def flush(self, partition: int, offset: int) -> None:
+        self._packers[partition].take([Record(offset, NO_TIME, None, None, (FLUSH_HEADER,))])
+
+    def commit(self) -> Ends:
+        with ThreadPoolExecutor(COMMITTING) as threads:  # they wait for the disk
+            list(threads.map(lambda packer: packer.commit(), self._packers.values()))
+        return {number: packer.ends() for number, packer in self._packers.items()}
 
 
-class _Requests:
-    """The requests of a process, read by a thread as they come, so that who sends them never waits for long."""
+def _requests(connection: Connection) -> Iterator[tuple[int, Request]]:
+    """Yield what comes through the pipe, scans first; a thread reads it, so that who sends never waits for long."""
+    waiting = PriorityQueue[tuple[int, int, Request]]()
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._scans: deque[tuple[int, Request]] = deque()
-        self._others: deque[tuple[int, Request]] = deque()
-        self._ended = False
-        self._changed = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def __iter__(self) -> Iterator[tuple[int, Request]]:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._scans or self._others or self._ended)
-                waiting = self._scans or self._others
-                if not waiting:
-                    return
-                number, request = waiting.popleft()
-            yield number, request
-
-    def _read(self) -> None:
-        try:
+    def read() -> None:
+        with suppress(EOFError, OSError):
             while True:
-                number, request = self._connection.recv()
-                with self._changed:
-                    is_scan = not isinstance(request, DocumentBatch | FlushRecord | CommitRequest)
-                    (self._scans if is_scan else self._others).append((number, request))
-                    self._changed.notify()
-        except (EOFError, OSError):
-            with self._changed:
-                self._ended = True
-                self._changed.notify()
+                number, request = connection.recv()
+                waiting.put((_SCANS if request[0] == "scan" else _OTHERS, number, request))
+        waiting.put((_END, 0, ("", ())))
+
+    threading.Thread(target=read, daemon=True).start()
+    while (found := waiting.get())[0] != _END:
+        yield found[1:]
 
 
 def _work(connection: Connection) -> None:
@@ -225,8 +196,8 @@ def _work(connection: Connection) -> None:
         try:
             miller = _Miller(task, partitions)
             connection.send((-1, miller.next_offsets()))
-            for number, request in _Requests(connection):
-                connection.send((number, miller.answer(request)))
+            for number, (name, arguments) in _requests(connection):
+                connection.send((number, getattr(miller, name)(*arguments)))
         except TokenMillError as error:
             connection.send((-1, error))
             connection.recv()  # nothing more is done; the pipe closes
@@ -242,6 +213,8 @@ class _Process:
     process: BaseProcess
     partitions: Sequence[int]
     scans: int = 0
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    """Of what it is asked."""
     opened: "Future[dict[int, int]]" = field(default_factory=Future)
     asked: dict[int, "Future[Any]"] = field(default_factory=dict)
     batches: deque[tuple["Future[Any]", int]] = field(default_factory=deque)
@@ -249,15 +222,17 @@ class _Process:
     error: BaseException | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def ask(self, number: int, request: Request) -> "Future[Any]":
+    def ask(self, name: str, *arguments: Any) -> "Future[Any]":
+        """Have a method of `_Miller` called; return what will be its answer."""
         found: Future[Any] = Future()
         with self.lock:
             if self.error is not None:
                 found.set_exception(self.error)
                 return found
+            number = next(self.numbers)
             self.asked[number] = found
             with suppress(OSError):  # it has ended, and the thread that reads says so
-                self.connection.send((number, request))
+                self.connection.send((number, (name, arguments)))
         return found
 
     def run(self, task: MillTask) -> None:
@@ -299,7 +274,6 @@ class Millers:
         count = max(1, min(processes, partitions))
         self._assigned = [list(range(number, partitions, count)) for number in range(count)]
         self._task = task
-        self._numbers = itertools.count()
         self._processes: list[_Process] = []
         self._stack = ExitStack()
 
@@ -327,7 +301,7 @@ class Millers:
         """Have a part scanned by the process that has least of that to do."""
         one = min(self._processes, key=lambda process: process.scans)
         one.scans += 1
-        found = one.ask(next(self._numbers), part)
+        found = one.ask("scan", part)
 
         def done(_: object) -> None:
             one.scans -= 1
@@ -347,7 +321,7 @@ class Millers:
             await self._milled(one)
         while one.batches and one.batches[0][0].done():
             await self._milled(one)
-        one.batches.append((one.ask(next(self._numbers), batch), size))
+        one.batches.append((one.ask("mill", batch), size))
         one.waiting_bytes += size
 
     async def _milled(self, one: _Process) -> None:
@@ -357,11 +331,11 @@ class Millers:
 
     async def flush(self, partition: int, offset: int) -> None:
         """Fill the open blocks of a partition. Raises as `mill`."""
-        await asyncio.wrap_future(self._of(partition).ask(next(self._numbers), FlushRecord(partition, offset)))
+        await asyncio.wrap_future(self._of(partition).ask("flush", partition, offset))
 
     def commit(self) -> "list[Future[Ends]]":
         """Have all that was given made durable; each process answers with how far its partitions are then."""
-        return [one.ask(next(self._numbers), CommitRequest()) for one in self._processes]
+        return [one.ask("commit") for one in self._processes]
 
     def _of(self, partition: int) -> _Process:
         return self._processes[partition % len(self._processes)]
