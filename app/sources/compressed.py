@@ -13,15 +13,12 @@ from pathlib import PurePath
 from typing import Any, Final
 from zipfile import BadZipFile
 
-from .items import library
+from .items import MEMORY_BYTES, library
 
 _SKIPPED_BYTES: Final = 1 << 20
 """Bytes made at once on the way to a position."""
 BUFFER_BYTES: Final = 1 << 20
 """Large, because Python's own 8 KiB costs a tenth of the speed with long lines."""
-MEMORY_BYTES: Final = 256 << 20
-"""Memory that a file may demand of who unpacks it, where nobody says otherwise: `xz -9` takes 65 MiB, `zstd -19` 8 MiB,
-`zstd --long=28` all of it."""
 MORE_MEMORY: Final = "--unpack-memory 2GiB allows more"
 """What to do then; no file of zstd takes more than that."""
 _LEAST_WINDOW: Final = 10

@@ -140,8 +140,8 @@ def _again(begin: bytes, error: BaseException | None, stream: "BufferedReader[An
     yield from pieces_of(stream)
 
 
-def open_file(file: File, choice: Choice, encoding: str | None, needs: Needs, memory: int) -> Look:
-    """Return what a file is; then its stream is unpacked, which may take ``memory``, and in UTF-8."""
+def open_file(file: File, choice: Choice, encoding: str | None, needs: Needs) -> Look:
+    """Return what a file is; then its stream is unpacked, within `Needs.unpack_memory`, and in UTF-8."""
     name, piped = file.name, not file.stream.seekable()
     file.path = None if piped else file.path  # opened again, it would wait for another writer
     for _ in range(MOST_PACKED + 1):
@@ -149,7 +149,7 @@ def open_file(file: File, choice: Choice, encoding: str | None, needs: Needs, me
         if not look.packing:
             break
         name = name[: -len(look.packing)] if suffixes_of(name)[1] else name
-        file.stream, file.path = decompressed(file.stream, look.packing, memory), None
+        file.stream, file.path = decompressed(file.stream, look.packing, needs.unpack_memory), None
     else:
         return Look(why_not=f"compressed more than {MOST_PACKED} times: {_UNPACK}")
     file.encoding = look.encoding

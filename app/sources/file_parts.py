@@ -168,7 +168,7 @@ def _cut(ends: Iterable[Place], size: int, least: int) -> Iterator[PartBounds]:
 
 
 def _row_groups(path: str, least: int) -> Iterator[PartBounds]:
-    groups = row_groups(path, places=True)
+    groups = row_groups(path)
     first = rows = before = 0
     for number, group in enumerate(groups, 1):
         begin = groups[first].begin

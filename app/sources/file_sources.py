@@ -18,7 +18,7 @@ import orjson
 from tokenmill.errors import RecordError
 
 from ..milling.decoding.auto import check_no_scalar
-from .compressed import BUFFER_BYTES, DAMAGE, MEMORY_BYTES
+from .compressed import BUFFER_BYTES, DAMAGE
 from .contents import Look, begin_of, look_at, open_file
 from .encodings import UNDECODED, seems
 from .formats import BY_CHOICE, Choice
@@ -173,8 +173,6 @@ class Reading(Ways):
     mapping: Mapping | None = None
     encoding: str | None = None
     """Of all files of text, JSON and tables that begin with no byte order mark; None: UTF-8."""
-    unpack_memory: int = MEMORY_BYTES
-    """Memory that a compressed file may demand."""
 
     @property
     def needs(self) -> Needs:
@@ -188,7 +186,7 @@ class Reading(Ways):
     def entries(self, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a file, packed or not, mapped if there is a mapping."""
         needs = self.needs
-        look = open_file(file, self.choice, self.encoding, needs, self.unpack_memory)
+        look = open_file(file, self.choice, self.encoding, needs)
         if look.why_not:
             return iter([(0, 0, Bad(look.why_not, broken=True))])
         entries = BY_CHOICE[look.kind](file, needs, start)

@@ -11,6 +11,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from tokenmill.errors import InputError
 from tokenmill.extras import how_to_install
 
+MEMORY_BYTES: Final = 256 << 20
+"""Memory that a file may demand, where nobody says otherwise: `xz -9` takes 65 MiB, `zstd -19` 8 MiB, `zstd --long=28`
+all of it."""
 MAX_RECORD: Final = "max_record_bytes"
 """The setting that bounds a record, and so each entry of a file."""
 
@@ -18,6 +21,17 @@ MAX_RECORD: Final = "max_record_bytes"
 def readable(path: str) -> str:
     """Return a path as text: bytes that are no UTF-8, which names may hold, as escapes."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+class TooMuchMemoryError(OSError):
+    """What is in a file takes more memory than files may demand; nothing of it was decoded."""
+
+    @classmethod
+    def check(cls, what: str, size: int, memory: int) -> None:
+        """Raise it where ``size`` bytes are more than ``memory``."""
+        if size > memory:
+            more = 1 << max(0, (size - 1).bit_length() - 30)
+            raise cls(f"{what} takes {size:,} bytes of memory, over {memory:,}: --unpack-memory {more}GiB allows that")
 
 
 class Item(NamedTuple):
@@ -204,6 +218,8 @@ class Ways:
     """Between the documents of a text; None: it is one."""
     extract: bool = False
     """Whether the text of HTML pages in WARC files is extracted."""
+    unpack_memory: int = MEMORY_BYTES
+    """Memory that a file may demand of who decompresses and decodes it."""
 
 
 @dataclass(frozen=True, slots=True)

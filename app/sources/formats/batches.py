@@ -72,7 +72,8 @@ def _of_dictionary(array: Any) -> Weights:
     entries = _weights(array.dictionary)
     if isinstance(entries, float):
         return entries
-    return cast("Weights", np.append(entries, VALUE_BYTES)[array.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
+    indices = array.indices.cast("int64").fill_null(-1)  # of unsigned ones, none is negative
+    return cast("Weights", np.append(entries, VALUE_BYTES)[indices.to_numpy(zero_copy_only=False)])
 
 
 def _of_struct(array: Any) -> Weights:
@@ -85,16 +86,19 @@ def _of_union(array: Any) -> Weights:
 
 
 def _of_map(array: Any) -> Weights:
-    return _of_offsets(array, _together([_weights(array.keys), _weights(array.items)]))
+    return _of_offsets(array, array.keys, array.items)
 
 
 def _of_list(array: Any) -> Weights:
-    return _of_offsets(array, _weights(array.values))
+    return _of_offsets(array, array.values)
 
 
-def _of_offsets(array: Any, values: Weights) -> Weights:
+def _of_offsets(array: Any, *values: Any) -> Weights:
+    """Return the weights of lists, of which each has one value of each of these arrays in its place."""
     offsets = array.offsets.to_numpy()
-    return _sums(values, offsets[:-1], offsets[1:])
+    begin = int(offsets[0])
+    own = [_weights(one.slice(begin, int(offsets[-1]) - begin)) for one in values]  # of those of the whole batch
+    return _sums(own[0] if len(own) == 1 else _together(own), offsets[:-1] - begin, offsets[1:] - begin)
 
 
 def _of_list_view(array: Any) -> Weights:

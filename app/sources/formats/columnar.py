@@ -5,15 +5,18 @@ checked (`sound`), and how large rows are is counted as objects of Python: of a 
 are any number of values.
 """
 
-import re
-from collections.abc import Iterator
-from io import BufferedReader
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, nullcontext
+from io import BufferedReader, FileIO
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ..items import Bad, Entry, File, Needs, Place, library
+from ..items import MEMORY_BYTES, Bad, Entry, File, Needs, Place, TooMuchMemoryError, library
+from .arrow_messages import Messages, messages_of
 from .batches import row_weights, sound
+from .parquet_pages import RowGroup, pages_of, row_groups_of
 
 ROWS: Final = 512
 """Rows that are objects of Python at once: enough that pyarrow's own cost for a batch does not count."""
@@ -23,10 +26,9 @@ ROW_BYTES: Final = 256 << 20
 """Largest row, as an object of Python: sixteen times the largest record of the default settings."""
 DICTIONARY_BYTES: Final = 64 << 20
 """Most bytes of a column that one entry of its dictionary may become at once: each row may be the longest of them."""
-MAGIC: Final = b"ARROW1"
-"""What a file begins with, and a stream does not (Arrow columnar format, IPC file format)."""
-_NO_BATCH: Final = 1 << 42
-"""No machine holds a batch of so many bytes."""
+_WEIGHED_ROWS: Final = 1 << 16
+_WEIGHED_PARTS: Final = 16
+"""Rows are weighed in so many parts of a batch, or so many at once: that takes some dozen bytes for each."""
 _ROOM_BYTES: Final = 1 << 26
 """Bytes for which room is made at once."""
 BUFFER_BYTES: Final = 1 << 18
@@ -40,6 +42,12 @@ def rows_within(size: int, rows: int) -> int:
 
 def rows_of(batch: Any) -> Iterator[dict[str, Any] | Bad]:
     """Yield the rows of a sound record batch; one of which a value cannot be had is `Bad`, with the column's name."""
+    step = max(_WEIGHED_ROWS, batch.num_rows // _WEIGHED_PARTS + 1)
+    for begin in range(0, batch.num_rows, step):
+        yield from _rows_of(batch.slice(begin, step))
+
+
+def _rows_of(batch: Any) -> Iterator[dict[str, Any] | Bad]:
     begin, weights = 0, row_weights(batch)
     while begin < batch.num_rows:
         rows = min(ROWS, batch.num_rows - begin)
@@ -80,40 +88,59 @@ def _row(one: Any) -> dict[str, Any] | Bad:
 def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield the rows, numbered from 1."""
     arrow = library("pyarrow", "produce", "reading Arrow files")
+    ipc = library("pyarrow.ipc", "produce", "reading Arrow files")
     number = 0
     try:
-        schema, batches = _open(library("pyarrow.ipc", "produce", "reading Arrow files"), file.stream)
-        if bad := needs.missing(schema.names):
+        pieces = messages_of(file.stream, needs.unpack_memory)
+        first = [*islice(pieces, 2)]  # the schema's message has no body
+        names = ipc.open_stream(arrow.PythonFile(Messages(iter(first)), "r")).schema.names
+        if bad := needs.missing(names):
             yield 0, 0, bad
             return
         # By number, for names may be there twice.
-        columns = [n for n, name in enumerate(schema.names) if needs.columns is None or name in needs.columns]
-        for batch in batches:
+        columns = [n for n, name in enumerate(names) if needs.columns is None or name in needs.columns]
+        served = arrow.PythonFile(Messages(chain(first, pieces)), "r")
+        for batch in ipc.open_stream(served, options=ipc.IpcReadOptions(included_fields=columns)):
             skip = min(max(0, start.entry - number), batch.num_rows)
             number += skip
-            for row in rows_of(sound(batch.select(columns)).slice(skip)):
+            for row in rows_of(sound(batch).slice(skip)):
                 number += 1
                 yield number, 0, row
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, MemoryError) and not _asks_for_too_much(error):
-            raise
-        yield number + 1, 0, Bad(f"no Arrow data, or damaged: {error}", broken=True)
+        yield number + 1, 0, _broken("Arrow data", error)
 
 
-def _asks_for_too_much(error: MemoryError) -> bool:
-    """Return whether more was asked for than any machine has, which damage does and no batch."""
-    return any(int(size) > _NO_BATCH for size in re.findall(r"size (\d+)", str(error)))
+def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
+    """Yield the rows, numbered from 1; whole row groups before ``start`` are not read, nor those not of the file's."""
+    arrow = library("pyarrow", "produce", "reading parquet")
+    parquet = library("pyarrow.parquet", "produce", "reading parquet")
+    number = start.entry
+    try:
+        with ExitStack() as stack:
+            stream = stack.enter_context(nullcontext(file.stream) if file.path is None else FileIO(file.path))
+            groups = row_groups_of(stream, needs.unpack_memory)  # before the library makes anything of them
+            source = file.path or arrow.PythonFile(_Sparing(file.stream), "r")
+            opened = stack.enter_context(parquet.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES))
+            names = opened.schema_arrow.names
+            if bad := needs.missing(names):
+                yield 0, 0, bad
+                return
+            columns = names if needs.columns is None else [name for name in names if name in needs.columns]
+            checked = _Checked(opened, stream, groups, needs.unpack_memory)
+            for batch in _batches(checked, columns, start.entry, file.groups):
+                for row in rows_of(sound(batch)):
+                    number += 1
+                    yield number, 0, row
+                file.share = number / opened.metadata.num_rows
+    except MemoryError:  # Arrow's, too
+        raise
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        yield number + 1, 0, _broken("parquet", error)
 
 
-def _open(ipc: Any, stream: "BufferedReader[Any]") -> tuple[Any, Iterator[Any]]:
-    """Return schema and record batches."""
-    is_file = stream.peek(len(MAGIC)).startswith(MAGIC)
-    file = library("pyarrow", "produce", "reading Arrow files").PythonFile(_Sparing(stream), "r")
-    if not is_file:
-        reader = ipc.open_stream(file)
-        return reader.schema, iter(reader)
-    reader = ipc.open_file(file)
-    return reader.schema, (reader.get_batch(number) for number in range(reader.num_record_batches))
+def _broken(what: str, error: BaseException) -> Bad:
+    why = str(error)
+    return Bad(why if isinstance(error, TooMuchMemoryError) else f"no {what}, or damaged: {why}", broken=True)
 
 
 class _Sparing:
@@ -134,101 +161,59 @@ class _Sparing:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
-    """Yield the rows, numbered from 1; whole row groups before ``start`` are not read, nor those not of the file's."""
-    arrow = library("pyarrow", "produce", "reading parquet")
-    parquet = library("pyarrow.parquet", "produce", "reading parquet")
-    number = start.entry
-    try:
-        source = file.path or arrow.PythonFile(_Sparing(file.stream), "r")
-        with parquet.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES) as opened:
-            names = opened.schema_arrow.names
-            if bad := needs.missing(names):
-                yield 0, 0, bad
-                return
-            columns = names if needs.columns is None else [name for name in names if name in needs.columns]
-            groups = file.groups or range(opened.metadata.num_row_groups)
-            for batch in _batches(opened, file.stream, columns, start.entry, groups):
-                for row in rows_of(sound(batch)):
-                    number += 1
-                    yield number, 0, row
-                file.share = number / opened.metadata.num_rows
-    except MemoryError:  # Arrow's, too
-        raise
-    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        yield number + 1, 0, Bad(f"no parquet, or damaged: {error}", broken=True)
-
-
-class RowGroup(NamedTuple):
-    """A row group of a parquet file."""
-
-    rows: int
-    uncompressed_bytes: int
-    """Of all its columns."""
-    begin: int = 0
-    end: int = 0
-    """The bytes of the file that it is in; 0 where nobody asked."""
-
-
-def row_groups(path: str, *, places: bool = False) -> list[RowGroup]:
-    """Return a parquet file's row groups, in order; with ``places``, which reads a row of each, also where they are.
+def row_groups(path: str) -> list[RowGroup]:
+    """Return a parquet file's row groups, in order.
 
     Raises:
-        ArrowException, OSError: it is no parquet file, or cannot be read.
+        OSError: it is no parquet file, or cannot be read.
 
     """
-    with library("pyarrow.parquet", "produce", "reading parquet").ParquetFile(path) as opened:
-        found = []
-        for number in range(opened.metadata.num_row_groups):
-            group = opened.metadata.row_group(number)
-            chunks = _chunks(opened, number, opened.schema_arrow.names) if places else []
-            begins = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
-            ends = [begin + chunk.total_compressed_size for begin, chunk in zip(begins, chunks, strict=True)]
-            found.append(RowGroup(group.num_rows, group.total_byte_size, min(begins, default=0), max(ends, default=0)))
-        return found
+    with FileIO(path) as stream:
+        return row_groups_of(stream, MEMORY_BYTES)
 
 
-def _chunks(opened: Any, number: int, columns: list[str]) -> list[Any]:
-    """Return what the file says of these columns in a row group.
+class _Checked(NamedTuple):
+    """An open file, of which nothing is decoded that takes too much memory."""
 
-    A row is read first: that raises where damage lets the file contradict itself, and asking would end the process.
-    """
-    next(opened.iter_batches(1, row_groups=[number], columns=columns, use_threads=False), None)
-    group, schema, needed = opened.metadata.row_group(number), opened.metadata.schema, frozenset(columns)
-    paths = [schema.column(place).path for place in range(min(group.num_columns, opened.metadata.num_columns))]
-    # of a struct, each field is a column
-    return [
-        group.column(place) for place, path in enumerate(paths) if path in needed or path.partition(".")[0] in needed
-    ]
+    opened: Any
+    stream: Any
+    """Where the heads of its pages are read."""
+    groups: list[RowGroup]
+    memory: int
+
+    def rows_at_once(self, group: RowGroup, columns: Iterable[int]) -> int:
+        """Return how many rows of a group may be decoded at once, with these of its columns.
+
+        Raises:
+            TooMuchMemoryError: none: a page of each column is in memory, and what its values become.
+
+        """
+        size = largest = entry = 0
+        for number in columns:
+            most = {True: 0, False: 0}
+            for page in pages_of(self.stream, group.chunks[number]):
+                size += page.size
+                most[page.is_dictionary] = max(most[page.is_dictionary], page.size)
+            largest += sum(most.values())
+            entry = max(entry, most[True])
+        TooMuchMemoryError.check("a page of each column", 2 * largest, self.memory)
+        few = min(DICTIONARY_BYTES // max(1, entry), self.memory // (2 * max(1, largest)))
+        return max(1, min(rows_within(size, group.rows), few))
 
 
-def _batches(opened: Any, stream: Any, columns: list[str], skip: int, groups: range) -> Iterator[Any]:
+def _batches(checked: _Checked, columns: list[str], skip: int, wanted: range | None) -> Iterator[Any]:
     """Yield the rows behind the first ``skip`` as record batches, each of as many as may be in memory at once."""
-    for number in range(opened.metadata.num_row_groups):
-        group = opened.metadata.row_group(number)
-        if skip >= group.num_rows:
-            skip -= group.num_rows
+    about, needed = checked.opened.metadata, frozenset(columns)
+    paths = [about.schema.column(place).path for place in range(about.num_columns)]
+    # of a struct, each field is a column
+    places = [place for place, path in enumerate(paths) if path in needed or path.partition(".")[0] in needed]
+    for number, group in enumerate(checked.groups):
+        if skip >= group.rows:
+            skip -= group.rows
             continue
-        if number not in groups:
+        if wanted is not None and number not in wanted:
             return
-        chunks = _chunks(opened, number, columns)
-        size = sum(chunk.total_uncompressed_size for chunk in chunks)
-        entry = max((_dictionary_bytes(stream, chunk) for chunk in chunks), default=0)
-        rows = max(1, min(rows_within(size, group.num_rows), DICTIONARY_BYTES // max(1, entry)))
-        for batch in opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
+        rows = checked.rows_at_once(group, (place for place in places if place < len(group.chunks)))
+        for batch in checked.opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
             yield batch.slice(min(skip, batch.num_rows))
             skip = max(0, skip - batch.num_rows)
-
-
-def _dictionary_bytes(stream: Any, chunk: Any) -> int:
-    """Return the bytes of a column's dictionary, as the head of its page says: no entry is longer."""
-    if chunk.total_uncompressed_size * ROWS <= DICTIONARY_BYTES or not chunk.dictionary_page_offset:
-        return 0
-    stream.seek(chunk.dictionary_page_offset)
-    head = _PAGE_HEAD.match(stream.read(16))
-    size = sum((byte & 127) << 7 * place for place, byte in enumerate(head[1])) if head else 0
-    return size >> 1  # zigzag
-
-
-_PAGE_HEAD: Final = re.compile(rb"\x15.\x15([\x80-\xff]{0,4}[\0-\x7f])", re.DOTALL)
-"""Type and size of a page: the first fields of a PageHeader, in Thrift's compact protocol (parquet.thrift)."""

@@ -23,7 +23,8 @@ from tokenmill.errors import SourceError
 
 from ...sources.compressed import BUFFER_BYTES, DAMAGE
 from ...sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
-from ...sources.formats.columnar import RowGroup, read_parquet, row_groups
+from ...sources.formats.columnar import read_parquet, row_groups
+from ...sources.formats.parquet_pages import RowGroup
 from ...sources.formats.text import line_start, lines_between, read_lines
 from ...sources.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet, readable
 

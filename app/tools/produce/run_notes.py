@@ -25,8 +25,8 @@ from tokenmill.untrusted import inflated, parse_json
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings, produced_topic
-from ...sources.compressed import MEMORY_BYTES
 from ...sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
+from ...sources.items import MEMORY_BYTES
 from ...sources.reading_order import READERS
 from ...sources.source_changes import KnownSource
 

@@ -37,7 +37,6 @@ from tests.app.sources.test_recoding import Drops
 from tests.app.sources.web import Web, serving
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Refused, ShapeOptions, shape_for
-from tokenmill.app.sources.compressed import MEMORY_BYTES
 from tokenmill.app.sources.contents import look_at, open_file
 from tokenmill.app.sources.file_sources import FileSource
 from tokenmill.app.sources.formats.text import read_text
@@ -268,7 +267,7 @@ def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
     pipe = Drops(data)
     pipe.seekable = lambda: False  # type: ignore[method-assign]
     piped = File("a", io.BufferedReader(pipe, 5))
-    looks = [open_file(file, "auto", None, Needs(1000, ("text",)), MEMORY_BYTES) for file in (seekable, piped)]
+    looks = [open_file(file, "auto", None, Needs(1000, ("text",))) for file in (seekable, piped)]
     assert looks[0] == looks[1] == look_at("a", data, "auto", None, Needs(1000, ("text",)))
     assert seekable.stream.read() == piped.stream.read() == data
 

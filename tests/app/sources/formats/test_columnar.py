@@ -130,6 +130,19 @@ def test_a_value_that_python_does_not_have_is_refused(name: str, tmp_path: Path)
     assert values(found_in(reading_of(plain=True), tmp_path / name)) == [b"one", b"two", b"three"]
 
 
+@every
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.uint32(), pa.uint64()])
+def test_entries_of_a_dictionary_are_found_by_numbers_of_any_kind(name: str, kind: pa.DataType, tmp_path: Path) -> None:
+    """Polars writes unsigned ones; a null is none of them."""
+    entries = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], kind), ["one", "two"])
+    TABLES[name](tmp_path / name, pa.table({"text": entries}))
+
+    found = found_in(reading_of(plain=True), tmp_path / name)
+
+    assert values(found) == [b"two", b"one"]
+    assert [where for where, _ in refusals(found)] == [f"{name}:2"]
+
+
 def test_columns_of_one_name_are_refused_where_they_are_needed(tmp_path: Path) -> None:
     """Arrow allows them; the last one would count, in silence."""
     TABLES["a.parquet"](tmp_path / "a.parquet", pa.table([["one"], ["two"]], names=["text", "text"]))
