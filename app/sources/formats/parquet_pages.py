@@ -56,7 +56,7 @@ class RowGroup(NamedTuple):
         return max((chunk.end for chunk in self.chunks), default=0)
 
 
-class Page(NamedTuple):
+class ColumnPage(NamedTuple):
     """A page of a column, as its head says."""
 
     is_dictionary: bool
@@ -94,7 +94,7 @@ def _row_group(said: dict[int, Any]) -> RowGroup:
     return RowGroup(said.get(3, 0), said.get(2, 0), chunks)
 
 
-def pages_of(stream: Any, chunk: ColumnChunk) -> Iterator[Page]:
+def pages_of(stream: Any, chunk: ColumnChunk) -> Iterator[ColumnPage]:
     """Yield the pages of a column in a row group, from its dictionary to its last value; nothing is decoded.
 
     Raises:
@@ -117,7 +117,7 @@ def pages_of(stream: Any, chunk: ColumnChunk) -> Iterator[Page]:
         size, packed = head.get(2, -1), head.get(3, -1)
         if min(count, size, packed) < 0:
             raise OSError("the head of a page contradicts itself")
-        yield Page(head.get(1) == _DICTIONARY, size)
+        yield ColumnPage(head.get(1) == _DICTIONARY, size)
         at, values = at + reader.at + packed, values + count
 
 
