@@ -3,7 +3,8 @@
 What a reader cannot take is refused with an error that names topic, partition and offset, and says what to do.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -18,7 +19,8 @@ from tokenmill.wire.chain import Cursor, roll
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 
 from ..settings import Settings
-from .clients import consumer, offsets, read_batches, read_range
+from .clients import OPEN_SECONDS, consumer, offsets, read_batches, read_range
+from .cluster import ends_of
 from .control_topic import Settled
 from .ignoring import IgnoreList
 
@@ -277,9 +279,17 @@ def _ours(record: SourceRecord, tokens: TopicPartition, fingerprint: bytes) -> M
 
 
 async def messages_between(
-    settings: Settings, tokens: TopicPartition, settled: Settled, start: int, end: int
+    settings: Settings,
+    tokens: TopicPartition,
+    settled: Settled,
+    start: int,
+    end: int,
+    *,
+    wait: Callable[[StrayError | None], None],
 ) -> Sequence[tuple[int, Message]]:
     """Return what is left of a token partition at ``[start, end)``, with offsets; nothing where it ends before ``end``.
+
+    A transaction that somebody has open there is waited for: ``wait`` is called with it, and with None after that.
 
     Raises:
         StrayError: what is there is no message of the stream's.
@@ -287,6 +297,18 @@ async def messages_between(
 
     """
     async with consumer(settings) as client:
+        log_end, stable = (await ends_of(client, [tokens]))[tokens]
+        while stable < end <= log_end:
+            wait(
+                StrayError(
+                    f"a transaction that is not the mill's is open at offset {stable} of "
+                    f"{tokens.topic}[{tokens.partition}]: this partition goes on when it ends or is ended "
+                    "(`kafka-transactions.sh`), at the latest after its time-out; let only mills write to that topic"
+                )
+            )
+            await asyncio.sleep(OPEN_SECONDS)
+            log_end, stable = (await ends_of(client, [tokens]))[tokens]
+        wait(None)
         first, _ = (await offsets(client, [tokens]))[tokens]
         try:
             return [

@@ -146,7 +146,7 @@ class RawPartition:
                     cursor=tail.furthest,
                     end=LogEnd(tail.end_offset, tail.last, before),
                     leader=leader,
-                    read=partial(messages_between, context.settings, tokens, settled),
+                    read=partial(messages_between, context.settings, tokens, settled, wait=self._wait_for),
                     on_stray=self._halt_over_stray,
                     on_durable=partial(self._on_durable, settled.stream.name),
                     carry_time=CarryTime(

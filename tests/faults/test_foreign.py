@@ -13,7 +13,8 @@ from tests.conftest import TopicFactory
 from tests.faults.oracle import expected_chains, judge, read_control, read_topic, token_messages
 from tests.faults.trial import Trial
 from tests.mirrors import mirror_once
-from tests.service import Raw, Service, Worker, reference_blocks, send, service_settings, stored_blocks
+from tests.service import Raw, Service, Worker, in_own_loop, reference_blocks, send, service_settings, stored_blocks
+from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import InputError
@@ -166,4 +167,43 @@ def test_foreign_messages_halt_their_partition_until_they_are_ignored(
     store = tmp_path / "mirrored"
     code, said = mirror_once(settings, store)
     assert code == 0, said
+    trial.held("loud", "alive")
+
+
+@pytest.mark.fault("foreign-messages")
+def test_a_transaction_of_others_holds_up_its_partition_until_it_ends(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """The mill says where it is open, does not take its own messages behind it for lost, and goes on by itself."""
+    settings = service_settings(broker, topic(PARTITIONS), tmp_path, splits={"train": 1000}, session_timeout=3.0)
+    (stream,), (raw_topic,) = settings.streams(), settings.raw_topics
+    options = {"transactional_id": f"others-{raw_topic}", "transaction_timeout_ms": 300_000}
+
+    async def begin() -> None:
+        async with producer(settings, **options) as client:
+            await client.begin_transaction()
+            await client.send_and_wait(stream.tokens_topic, b"not ours", partition=0)
+
+    async def abort() -> None:  # as every next producer of that name does
+        async with producer(settings, **options):
+            pass
+
+    with Service(settings, tmp_path) as service:
+        (mill,), _ = service.mill(), service.segment()
+        send(settings, documents(20))
+        service.wait_until_complete()
+        in_own_loop(begin)
+        trial.fired("transaction of others")
+        send(settings, documents(20))
+        service.wait_until(lambda: bool(mill.partitions[f"{raw_topic}/0"]["waiting"]))
+        assert f"is open at offset {len(read_topic(settings, stream.tokens_topic, 0))} of" in str(
+            mill.partitions[f"{raw_topic}/0"]["waiting"]
+        )
+        other = (stream.name, 1)
+        wanted = len(reference_blocks(settings)[other])
+        service.wait_until(lambda: stored_blocks(settings, [other])[other] == wanted)
+        in_own_loop(abort)
+        judge(service, trial)
+        assert all(worker.running for worker in service.workers)
+        service.stop()
     trial.held("loud", "alive")
