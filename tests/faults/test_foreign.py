@@ -5,7 +5,7 @@ import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -177,7 +177,7 @@ def test_a_transaction_of_others_holds_up_its_partition_until_it_ends(
     """The mill says where it is open, does not take its own messages behind it for lost, and goes on by itself."""
     settings = service_settings(broker, topic(PARTITIONS), tmp_path, splits={"train": 1000}, session_timeout=3.0)
     (stream,), (raw_topic,) = settings.streams(), settings.raw_topics
-    options = {"transactional_id": f"others-{raw_topic}", "transaction_timeout_ms": 300_000}
+    options: dict[str, Any] = {"transactional_id": f"others-{raw_topic}", "transaction_timeout_ms": 300_000}
 
     async def begin() -> None:
         async with producer(settings, **options) as client:
