@@ -66,7 +66,7 @@ class Chunker:
     """
 
     def __init__(self, shape: Shape, name: str, start: Place, *, one_by_one: bool = False) -> None:
-        """Make items of the entries of ``name`` after ``start``; ``one_by_one``: each item is a chunk."""
+        """Make items of the entries of ``name`` after ``start``; ``one_by_one``: of a pipe, where each is a chunk."""
         self.place = start
         self._shape = shape
         self._name = name
@@ -74,6 +74,7 @@ class Chunker:
         self._items: list[Item | Refused] = []
         self._numbers: list[int] = []
         self._advised = False
+        self._ids = None if one_by_one else shape.ids
         self.size = 0
         """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
         self.unmet = Unmet()
@@ -120,7 +121,9 @@ class Chunker:
 
     def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> ItemChunk:
         """Return the chunk of these items: those that were yielded last, or the `rest`."""
-        return ItemChunk(items, self.place, bytes_read, self.size, last, self.unmet, self._numbers)
+        return ItemChunk(
+            items, self.place, bytes_read, self.size, last, self.unmet, self._numbers, self._name, self._ids
+        )
 
     @property
     def rest(self) -> list[Item | Refused]:
@@ -438,7 +441,7 @@ class GivenSource:
         """Yield the items, one in each chunk."""
         for item in self._items:
             size = len(item.data if isinstance(item, Refused) else item.value)
-            yield ItemChunk([item], start, 0, size)
+            yield ItemChunk([item], start, 0, size, name=self.name)
         yield ItemChunk([], start, 0, 0, last=True)
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from io import BufferedReader
 from itertools import chain, repeat
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+
+import orjson
 
 from tokenmill.errors import InputError
 from tokenmill.extras import how_to_install
@@ -16,6 +18,7 @@ MEMORY_BYTES: Final = 256 << 20
 all of it."""
 MAX_RECORD: Final = "max_record_bytes"
 """The setting that bounds a record, and so each entry of a file."""
+_CUT: Final = "…"
 
 
 def readable(path: str) -> str:
@@ -45,6 +48,8 @@ class Item(NamedTuple):
     """The record's key; it decides the partition."""
     unnamed: bool = False
     """Whether it has no id of its own, though one was asked for, or there is something in its place."""
+    needs_id: bool = False
+    """Whether its value is a JSON object without an id: it gets its place as one (`PlaceIds`)."""
 
 
 class Refused(NamedTuple):
@@ -75,7 +80,7 @@ class Refused(NamedTuple):
         return len(self.data if self.item is None else self.item.value)
 
 
-def as_earlier(items: Sequence[Item | Refused]) -> Sequence[Item | Refused]:
+def as_earlier(items: Sequence[Item | Refused]) -> list[Item | Refused]:
     """Return the items as earlier versions made them, for a run that one of them began."""
     return [(found.item or found) if isinstance(found, Refused) else found for found in items]
 
@@ -88,6 +93,66 @@ def where_words(where: Where) -> str:
     """Return the place in words."""
     name, number = where
     return f"{name}:{number}" if number else name
+
+
+class FileSlice:
+    """Stands for the bytes of a value that is in a file; it is as long as they are."""
+
+    __slots__ = ("begin", "end", "length", "path")
+
+    def __init__(self, path: str, begin: int, length: int, end: bytes = b"") -> None:
+        """Stand for these bytes; ``end``, if there is one, is written instead of their last bracket (`with_end`)."""
+        self.path = path
+        self.begin = begin
+        self.length = length
+        self.end = end
+
+    def __len__(self) -> int:
+        return self.length + max(0, len(self.end) - 1)
+
+
+def with_end(value: bytes, end: bytes) -> bytes:
+    """Return a JSON object that ends in another way than with its bracket alone."""
+    return value.rstrip()[:-1] + end
+
+
+class PlaceIds(NamedTuple):
+    """Gives documents their places as ids."""
+
+    id_field: str
+    """Name of the id in the topic's records."""
+    max_id_bytes: int
+
+    def given(self, item: Item, where: Where) -> Item:
+        """Return the document with the place as its id.
+
+        The id stands at the end of the object, which is as it was otherwise: it counts although there may be a null, or
+        anything else that is no id, under its name before it.
+        """
+        end = b"," + orjson.dumps({self.id_field: fit_id(where_words(where), self.max_id_bytes)})[1:]
+        value: bytes | FileSlice = item.value
+        if isinstance(value, FileSlice):
+            value = FileSlice(value.path, value.begin, value.length, end)
+        else:
+            value = with_end(value, end)
+        return item._replace(value=cast("bytes", value), needs_id=False)
+
+
+def fit_id(name: str, max_id_bytes: int) -> str:
+    """Return the name, cut on the left where it is too long for an id: a path's end says more than its start."""
+    if len(name) * 6 <= max_id_bytes and name.isascii():
+        return name
+    name = name.encode("utf-8", "replace").decode()
+    if id_bytes(name) <= max_id_bytes:
+        return name
+    while name and id_bytes(_CUT + name) > max_id_bytes:
+        name = name[1:]
+    return _CUT + name
+
+
+def id_bytes(name: str) -> int:
+    """Return how long an id is, as `Limits` counts."""
+    return len(orjson.dumps(name)) - 2  # without the quotes
 
 
 class Unmet(NamedTuple):
@@ -129,10 +194,19 @@ class ItemChunk(NamedTuple):
     numbers: Sequence[int] = ()
     """The number of each item's entry in its source, for people (`Place.entry`); 0 where the source is the document,
     none where nobody counts. A refusal that says why the source ends has none."""
+    name: str = ""
+    """Of the source in which the numbers count."""
+    ids: PlaceIds | None = None
+    """Gives documents their places as ids; None: nothing in this source has a place that is found again."""
 
-    def places(self, name: str) -> Iterator[Where]:
-        """Return the place of each item in the source of this name, and more of them."""
-        return zip(repeat(name), chain(self.numbers, repeat(0)))
+    def placed(self, *, with_ids: bool = True) -> Iterator[tuple[Item | Refused, Where]]:
+        """Yield each item with its place; ``with_ids``: as its id as well, if it needs one."""
+        ids = self.ids if with_ids else None
+        for item, where in zip(self.items, zip(repeat(self.name), chain(self.numbers, repeat(0))), strict=False):
+            if ids is not None and type(item) is Item and item.needs_id:
+                yield ids.given(item, where), where
+            else:
+                yield item, where
 
 
 class DocumentSource(Protocol):

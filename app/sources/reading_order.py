@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from threading import Condition, Thread
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from .items import DocumentSource, Item, Place, Refused, Unmet, Where
+from .items import DocumentSource, ItemChunk, Place
 
 AHEAD_BYTES: Final = 4 << 20
 """Bytes that a thread reads ahead; one piece may be larger. Several files are read side by side, so this is bounded."""
@@ -145,22 +145,16 @@ class OrderState(NamedTuple):
 class OrderedChunk(NamedTuple):
     """A chunk, in its place in the order."""
 
-    items: list[Item | Refused]
-    places: Iterator[Where]
-    """The place of each item, and more of them."""
+    chunk: ItemChunk
     bytes_read: int
     """Of all sources so far, on disk."""
     after: OrderState
-    unmet: Unmet = Unmet()
 
 
 class _Piece(NamedTuple):
-    items: list[Item | Refused]
-    places: Iterator[Where]
+    chunk: ItemChunk
     size: int
-    bytes_read: int
     after: LaneState
-    unmet: Unmet
 
 
 class ReadingOrder:
@@ -201,9 +195,9 @@ class ReadingOrder:
                 piece = await lane.take(None)
             if piece is None:
                 return  # the context was left
-            self._note(state.lanes[number].file, piece.bytes_read)
+            self._note(state.lanes[number].file, piece.chunk.bytes_read)
             state = OrderState(following, (*state.lanes[:number], piece.after, *state.lanes[number + 1 :]))
-            yield OrderedChunk(piece.items, piece.places, self._bytes_read, state, piece.unmet)
+            yield OrderedChunk(piece.chunk, self._bytes_read, state)
 
     def _note(self, source: int, bytes_read: int) -> None:
         self._bytes_read += bytes_read - self._read[source]
@@ -220,7 +214,7 @@ class ReadingOrder:
                 ended = chunk.last
                 after = following if ended else LaneState(file, chunk.after)
                 size = ITEM_BYTES * len(chunk.items) + 2 * chunk.size
-                yield _Piece(chunk.items, chunk.places(source.name), size, chunk.bytes_read, after, chunk.unmet)
+                yield _Piece(chunk, size, after)
             if not ended:
                 raise ValueError(f"{source.name} has no last chunk")
             file, place = following

@@ -20,12 +20,15 @@ from ..milling.field_paths import quoted_path
 from ..settings import TopicSettings
 from .conditions import Condition, Finder, Row, columns_of, finder, word
 from .encodings import NULS, UTF_8, why_not
-from .items import MAX_RECORD, Item, Refused, Unmet
+from .items import MAX_RECORD, Item, PlaceIds, Refused, Unmet, fit_id, id_bytes
 
-_CUT: Final = "…"
 _INT_ID: Final = 4
 """From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
 _BOM: Final = b"\xef\xbb\xbf"
+_ESCAPED: Final = 6
+"""Bytes of a character in JSON, at most."""
+_FRAME: Final = b',"":""}'
+"""What is beside id and name where an id is added to an object."""
 _EXACT: Final = 2**53
 """Up to here, each whole number is a float of its own."""
 _SHOWN: Final = 60
@@ -54,6 +57,8 @@ class Shape:
     metadata_fields: tuple[tuple[str, Finder], ...]
     where: tuple[Condition, ...]
     key: tuple[str, Finder] | None
+    id_room: int = -1
+    """Bytes of the largest JSON object that gets its place as id, if it has none: others would be too long with it."""
     quick_id: int = 0
     """Characters of an id that is short enough without counting its bytes; 0: `quick` decides nothing."""
     columns: frozenset[str] = field(default=frozenset())
@@ -66,6 +71,11 @@ class Shape:
     """Whether the mill judges by a value's beginning whether it is a text."""
     given: dict[str, str | None] = field(default_factory=dict)
     """Columns that all rows have which do not have them themselves."""
+
+    @property
+    def ids(self) -> PlaceIds:
+        """What gives documents their places as ids."""
+        return PlaceIds(self.id_field, self.limits.max_id_bytes)
 
     def within(self, given: Mapping[str, str | None]) -> "Shape":
         """Return how documents are made of rows that have these columns in common."""
@@ -105,11 +115,13 @@ class Shape:
         text, name = row.get(self.text_field), row.get(self.id_field)
         if type(text) is not str:
             text = next((found for _, find in self.texts if type(found := find(row)) is str), None)
-        if type(name) is float or (self.asked and type(name) not in (str, int)):
+        whole = type(name) is int
+        if type(name) is float or (self.asked and type(name) not in (str, int)) or (whole and self.quick_id < _INT_ID):
             return None
-        if type(name) is str and len(name) > self.quick_id and _id_bytes(name) > self.limits.max_id_bytes:
+        if type(name) is str and len(name) > self.quick_id and id_bytes(name) > self.limits.max_id_bytes:
             return None
-        return Item(data, text) if text is not None and (type(name) is not int or self.quick_id >= _INT_ID) else None
+        named = whole or (type(name) is str and name != "")
+        return None if text is None else Item(data, text, needs_id=not named and len(data) <= self.id_room)
 
     def of_json(self, where: str, data: bytes) -> Item | Refused | Unmet:
         """Return the document that the bytes of a JSON object are; `Unmet` if it is not wanted."""
@@ -131,7 +143,10 @@ class Shape:
         return self.of_row(where, row, "", data)
 
     def of_row(self, where: str, row: Row, name: str, data: bytes = b"") -> Item | Refused | Unmet:
-        """Return the document that a row is; `Unmet` if it is not wanted. ``name`` is its id if it has none."""
+        """Return the document that a row is; `Unmet` if it is not wanted.
+
+        ``name`` is its id if it has none; where it is empty, the document needs one (`Item.needs_id`).
+        """
         row = {**self.given, **row} if self.given and not data else row
         try:
             if self.where and (unwanted := self._unwanted(row)):
@@ -182,7 +197,10 @@ class Shape:
             if self.metadata_fields:
                 self._carried(row)
             item = Item(data, text, None if self.key is None else self._key(row, name))
-            return self._told(item, row) if self.asked and name is None else item
+            if name is not None:
+                return item
+            item = item._replace(needs_id=len(data) <= self.id_room)
+            return self._told(item, row) if self.asked else item
         except RecordError as error:
             return self._refused(where, error, data, lambda earlier: earlier.of_json(where, data))
 
@@ -252,7 +270,8 @@ class Shape:
         made[self.text_field] = text
         if self.metadata_fields:
             made |= self._carried(row)
-        return self._fitting(where, Item(orjson.dumps(made), text, key))
+        value = orjson.dumps(made)
+        return self._fitting(where, Item(value, text, key, needs_id=name == "" and len(value) <= self.id_room))
 
     def _fitting(self, where: str, item: Item) -> Item | Refused:
         return self.too_long(where) if len(item.value) > self.max_record_bytes else item
@@ -300,22 +319,6 @@ class Shape:
         if value is None or isinstance(value, (dict, list)):
             raise RecordError("no_key", f"no field {wanted!r} for the key")
         return word(value).encode()
-
-
-def fit_id(name: str, max_id_bytes: int) -> str:
-    """Return the name, cut on the left where it is too long for an id: a path's end says more than its start."""
-    if len(name) * 6 <= max_id_bytes and name.isascii():
-        return name
-    name = name.encode("utf-8", "replace").decode()
-    if _id_bytes(name) <= max_id_bytes:
-        return name
-    while name and _id_bytes(_CUT + name) > max_id_bytes:
-        name = name[1:]
-    return _CUT + name
-
-
-def _id_bytes(name: str) -> int:
-    return len(orjson.dumps(name)) - 2  # without the quotes: as `Limits` counts
 
 
 def _decoded(name: str, data: bytes) -> str:
@@ -410,6 +413,7 @@ def shape_for(topic: TopicSettings, max_record_bytes: int, options: ShapeOptions
     needed = [*fields, id_field, *metadata_fields, *(condition.field for condition in options.where)]
     needed += [] if options.key is None else [options.key]
     as_is = not plain and fields == topic.text_fields and id_field == topic.id_field and options.metadata_fields is None
+    given_id = topic.max_id_bytes + len(topic.id_field) * _ESCAPED + len(_FRAME)
     ordinary = as_is and not (options.where or options.key or metadata_fields or "." in id_field)
     return Shape(
         limits=topic.limits,
@@ -425,6 +429,7 @@ def shape_for(topic: TopicSettings, max_record_bytes: int, options: ShapeOptions
         metadata_fields=tuple((name, finder(name)) for name in metadata_fields),
         where=tuple(options.where),
         key=None if options.key is None else (options.key, finder(options.key)),
+        id_room=-1 if plain or topic.decode not in ("auto", "json") else max_record_bytes - given_id,
         quick_id=topic.max_id_bytes // 6 if ordinary else 0,
         columns=frozenset(column for name in needed for column in columns_of(name)),
         asked=options.id_field is not None,

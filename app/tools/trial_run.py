@@ -99,8 +99,6 @@ def plan_trial(settings: Settings, examples: int) -> tuple[RawTopicPlan, Trial]:
 
 
 class _Chunk(NamedTuple):
-    name: str
-    """Of the source."""
     chunk: ItemChunk
 
     @property
@@ -111,8 +109,7 @@ class _Chunk(NamedTuple):
 
 def _chunks(sources: Sequence[DocumentSource]) -> Iterator[_Chunk]:
     for source in sources:
-        for chunk in source.chunks(Place()):
-            yield _Chunk(source.name, chunk)
+        yield from map(_Chunk, source.chunks(Place()))
 
 
 @dataclass(slots=True)
@@ -175,7 +172,7 @@ class TrialRun:
         progress.count_unmet(chunk.unmet)
         progress.sources += self._between
         self._between = chunk.last
-        for item, where in zip(chunk.items, chunk.places(found.name), strict=False):
+        for item, where in chunk.placed():
             if isinstance(item, Refused):
                 progress.refuse(item)
                 continue

@@ -31,10 +31,10 @@ from ...milling.recipe_stages import reopen_stages
 from ...milling.tokenizers import EngineName, TokenizerFile
 from ...processes import allow_more_files, collect_seldom, end_with_parent, keep_loaded, side_processes
 from ...sources.file_sources import Reading
-from ...sources.items import Item
+from ...sources.items import FileSlice, Item, with_end
 from ..verify.reference_sample import ReferenceSample
 from .pack_state import PackFiles
-from .parted_sources import FileSlice, Part, ScannedPart, SliceReader, scan
+from .parted_sources import Part, ScannedPart, SliceReader, scan
 from .partition_packer import ChainEnd
 
 if TYPE_CHECKING:  # they import what is here
@@ -86,6 +86,8 @@ class DocumentBatch(NamedTuple):
     values: Sequence[bytes]
     keys: Sequence[bytes | None]
     """None at all where no document has one."""
+    ends: Sequence[bytes] = ()
+    """Of each value its `FileSlice.end`; none at all where no document has one."""
 
 
 Request: TypeAlias = tuple[str, tuple[Any, ...]]
@@ -99,13 +101,16 @@ def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> Docume
     paths: dict[str, int] = {}
     values: list[bytes] = []
     rows: list[tuple[int, int, int]] = []
+    ends: list[bytes] = []
     for item in items:
         value: bytes | FileSlice = item.value
         if isinstance(value, FileSlice):
             rows.append((paths.setdefault(value.path, len(paths)), value.begin, value.length))
+            ends.append(value.end)
         else:
             rows.append((_NO_SLICE, 0, 0))
             values.append(value)
+            ends.append(b"")
     keys = [item.key for item in items]
     return DocumentBatch(
         partition,
@@ -114,6 +119,7 @@ def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> Docume
         np.array(rows, np.int64).reshape(-1, 3),
         values,
         keys if any(key is not None for key in keys) else (),
+        ends if any(ends) else (),
     )
 
 
@@ -134,6 +140,8 @@ def records_of(batch: DocumentBatch, reader: SliceReader) -> list[Record]:
             found += itertools.islice(values, high - low)
         else:
             found += reader.read(batch.paths[number], begins[low:high], lengths[low:high])
+    if batch.ends:
+        found = [with_end(value, end) if end else value for value, end in zip(found, batch.ends, strict=True)]
     keys: Sequence[bytes | None] = batch.keys or [None] * len(found)
     offsets = itertools.count(batch.first_offset)
     return [Record(offset, NO_TIME, key, value) for offset, key, value in zip(offsets, keys, found, strict=False)]

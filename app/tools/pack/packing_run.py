@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -30,11 +30,11 @@ from ...kafka.control_topic import library_versions
 from ...mill.recipes import RawTopicPlan, plan_topic
 from ...settings import Settings
 from ...sources.file_sources import FileSource, Reading
-from ...sources.items import DocumentSource, Item, Refused, as_earlier
+from ...sources.items import DocumentSource, Item, Refused
 from ...sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from ..produce.producing import partition_of
-from ..produce.run_notes import IN_TURN, RunIdentity
+from ..produce.run_notes import RunIdentity, sent_items
 from ..produce.sender import Acknowledged
 from ..produce.summary import OnError, Progress, Summary, reporting
 from .mill_processes import Ends, Millers, MillTask, batch_of, joined
@@ -392,21 +392,21 @@ class Dealer:
                 if turn is None:  # the next chunk may take long
                     await self.deal_open()
                     continue
-                self.summary.count_unmet(turn.unmet)
-                await self._items(turn.items)
+                self.summary.count_unmet(turn.chunk.unmet)
+                await self._items(item for item, _ in sent_items(turn.chunk, self.order))
                 self.summary.bytes_read = turn.bytes_read
                 if self.plan.limit is not None and self.number >= self.plan.limit:
                     break
                 if between is not None:
                     await between(turn.after)
         if self.shuffle is not None:
-            await self._items(list(self.shuffle.rest()), shuffled=True)
+            await self._items(self.shuffle.rest(), shuffled=True)
 
-    async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
+    async def _items(self, items: Iterable[Item | Refused], *, shuffled: bool = False) -> None:
         count, limit, offsets, wanted = len(self.offsets), self.plan.limit, self.offsets, self.wanted
         open_, open_bytes, dealt = self._open, self._open_bytes, self.summary.partitions
         room = max(1, min(BATCH_BYTES, OPEN_BYTES // count))
-        for found in as_earlier(items) if self.order == IN_TURN else items:
+        for found in items:
             if isinstance(found, Refused):
                 self.refuse(found)
                 continue

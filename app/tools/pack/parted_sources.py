@@ -26,7 +26,7 @@ from ...sources.file_sources import BoundedFile, Chunker, FileSource, Reading, b
 from ...sources.formats.columnar import read_parquet, row_groups
 from ...sources.formats.parquet_pages import RowGroup
 from ...sources.formats.text import line_start, lines_between, read_lines
-from ...sources.items import DocumentSource, Entry, File, Item, ItemChunk, Place, Refused, Unmet, readable
+from ...sources.items import DocumentSource, Entry, File, FileSlice, Item, ItemChunk, Place, Refused, Unmet, readable
 
 PART_BYTES: Final = 4 << 20
 """Bytes of a part of a file of lines: far more than a message between processes costs, and small beside a file."""
@@ -40,22 +40,10 @@ SPARSE: Final = 8
 """Slices are read one by one where there is that many times as much between them ..."""
 LONG_BYTES: Final = 1 << 10
 """... and where they are this long on average: a call of the system takes no longer than to copy as much."""
+_COLUMNS: Final = 5
+"""Of `ScannedPart.entries`."""
 _ELSEWHERE: Final = -1
 """Instead of a length: the outcome is among those with their bytes."""
-
-
-class FileSlice:
-    """Stands for the bytes of a value that is in a file; it is as long as they are."""
-
-    __slots__ = ("begin", "length", "path")
-
-    def __init__(self, path: str, begin: int, length: int) -> None:
-        self.path = path
-        self.begin = begin
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
 
 
 class LinesPart(NamedTuple):
@@ -88,8 +76,8 @@ class ScannedPart:
     numbers: int
     """How far the numbers of entries go on in it: its lines, or its rows."""
     entries: npt.NDArray[np.int64]
-    """Shape ``[entries, 4]``: each one's number in the part (from 1), its end in the file, and of a document that is
-    the bytes of its line, where these begin and how many they are."""
+    """Shape ``[entries, 5]``: each one's number in the part (from 1), its end in the file, and of a document that is
+    the bytes of its line, where these begin, how many they are, and whether it needs an id."""
     others: Sequence[Outcome]
     """What the entries of length -1 are, in order."""
     keys: Sequence[bytes | None] = ()
@@ -113,12 +101,12 @@ def scan(part: Part, reading: Reading) -> ScannedPart:
     try:
         return _scanned_lines(part, reading) if isinstance(part, LinesPart) else _scanned_rows(part, reading)
     except OSError as error:
-        return ScannedPart(0, np.empty((0, 4), np.int64), (), damage=error.strerror or str(error))
+        return ScannedPart(0, np.empty((0, _COLUMNS), np.int64), (), damage=error.strerror or str(error))
 
 
 def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
     shape, needs = reading.shape_of(readable(part.path)), reading.needs
-    entries: list[tuple[int, int, int, int]] = []
+    entries: list[tuple[int, int, int, int, bool]] = []
     others: list[Outcome] = []
     keys: list[bytes | None] = []
     with BoundedFile(part.path) as file:
@@ -129,15 +117,15 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
         for number, begin, end, line in read_lines(stream, needs.limit, Place(0, start)):
             outcome = shape.too_long("") if line is None else quick(line) or shape.of_json("", line)
             if type(outcome) is Item and outcome.value is line:
-                entries.append((number, end, begin, len(line)))
+                entries.append((number, end, begin, len(line), outcome.needs_id))
                 if keyed:
                     keys.append(outcome.key)
             else:
-                entries.append((number, end, 0, _ELSEWHERE))
+                entries.append((number, end, 0, _ELSEWHERE, False))
                 others.append(outcome._replace(text="") if isinstance(outcome, Item) else outcome)
         last, behind = (entries[-1][0], entries[-1][1]) if entries else (0, start)
         numbers = last + lines_between(file.fileno(), behind, stop)  # blank ones follow the last entry
-    return ScannedPart(numbers, np.array(entries, np.int64).reshape(-1, 4), others, keys)
+    return ScannedPart(numbers, np.array(entries, np.int64).reshape(-1, _COLUMNS), others, keys)
 
 
 def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
@@ -145,7 +133,7 @@ def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
     file = File(part.path, BufferedReader(FileIO(part.path)), part.path, groups=groups)
     name = readable(part.path)
     chunker = Chunker(reading.shape_of(name), name, Place())
-    entries: list[tuple[int, int, int, int]] = []
+    entries: list[tuple[int, int, int, int, bool]] = []
     others: list[Outcome] = []
     last = begin = max(part.before, part.passed)
     with file.stream:
@@ -153,9 +141,9 @@ def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
             outcome = chunker.outcome(number, content)
             last = number
             if outcome is not None:
-                entries.append((number - begin, 0, 0, _ELSEWHERE))
+                entries.append((number - begin, 0, 0, _ELSEWHERE, False))
                 others.append(outcome._replace(text="") if isinstance(outcome, Item) else outcome)
-    return ScannedPart(last - begin, np.array(entries, np.int64).reshape(-1, 4), others)
+    return ScannedPart(last - begin, np.array(entries, np.int64).reshape(-1, _COLUMNS), others)
 
 
 @dataclass(slots=True)
@@ -231,12 +219,12 @@ class PartedSource:
 
     def _of_part(self, scanned: ScannedPart, before: int) -> Iterator[Entry]:
         path, others, keys = self.source.path, iter(scanned.others), iter(scanned.keys)
-        for number, end, begin, length in scanned.entries.tolist():
+        for number, end, begin, length, needs_id in scanned.entries.tolist():
             if length == _ELSEWHERE:
                 yield before + number, end, next(others)
             else:
                 value = cast("bytes", FileSlice(path, begin, length))  # nobody looks into it who deals it out
-                yield before + number, end, Item(value, "", next(keys, None))
+                yield before + number, end, Item(value, "", next(keys, None), needs_id=bool(needs_id))
 
 
 def parted(sources: Sequence[DocumentSource], scan_part: Scan, ahead: int) -> list[DocumentSource]:

@@ -21,11 +21,11 @@ from ...kafka.dead_letters import LetterTopic
 from ...kafka.settled_streams import settled_streams
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
-from ...sources.items import DocumentSource, Item, Refused, Where, as_earlier
+from ...sources.items import DocumentSource, Item, Refused, Where
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from .refused_records import RefusedRecords, require_leaders, topic_settings
 from .resuming import Resuming
-from .run_notes import IN_TURN, ORDER, RunIdentity, SentBefore, run_name
+from .run_notes import IN_TURN, ORDER, RunIdentity, SentBefore, run_name, sent_items
 from .run_position import BatchMark, RunCheckpoint, RunPosition, encode_mark
 from .sender import MARK_BYTES, Acknowledged, Sender, SentDocument, batch_bytes, fenced_producer
 from .summary import OnError, Progress, Refusals, Summary, reporting, require_dead_letters
@@ -221,10 +221,9 @@ class _Run:
             if turn is None:  # what was read is sent, for the next chunk may take long
                 await self._sender.send_open()
             else:
-                items = as_earlier(turn.items) if self._order == IN_TURN else turn.items
-                await self._items(zip(items, turn.places, strict=False))
+                await self._items(sent_items(turn.chunk, self._order))
                 self._summary.bytes_read = turn.bytes_read
-                self._summary.count_unmet(turn.unmet)
+                self._summary.count_unmet(turn.chunk.unmet)
                 await self._checkpoint(turn.after)
             if self._full():
                 break
@@ -266,7 +265,7 @@ class _Run:
             number = self._number
             if limit is not None and number >= limit:
                 return
-            value, _, key, _ = item
+            value, key = item.value, item.key
             partition = partition_of(number, key, count, self._order)
             self._number = number + 1
             if number <= sent[partition]:

@@ -29,7 +29,7 @@ from ...sources.source_changes import (
     look_at_sources,
     sources_to_send,
 )
-from .run_notes import IN_TURN, NOTHING_BEFORE, ORDER, RunEnd, RunNotes, RunStart, SentBefore
+from .run_notes import IN_ROUNDS, IN_TURN, NOTHING_BEFORE, ORDER, RunEnd, RunNotes, RunStart, SentBefore
 from .run_position import RunPosition, has_marks, is_complete, partition_ends, read_position
 
 SETTLE_SECONDS: Final = 60.0
@@ -67,11 +67,10 @@ class Resuming:
     def _notes(self) -> RunNotes:
         return RunNotes(self.settings, self.topic, self.run)
 
-    @property
-    def _order(self) -> str:
-        """How a part that begins now orders documents: the limit of texts decides which of them have a number."""
+    def _order(self, rule: str) -> str:
+        """Return how a part of this rule orders documents: the limit of texts decides which of them have a number."""
         limit = self.settings.for_topic(self.topic).limits.max_text_bytes
-        return ORDER if limit == MAX_TEXT_BYTES else f"{ORDER} {limit}"
+        return rule if limit == MAX_TEXT_BYTES else f"{rule} {limit}"
 
     async def next_part(self, partitions: int, *, restart: bool = False) -> NextPart:
         """Return the part that is to be sent; on return a new one is noted on Kafka.
@@ -89,7 +88,7 @@ class Resuming:
             return await self._begin(partitions, [one.seen for one in looks])
         if len(run_start.offsets) > partitions:
             raise SourceError(f"{self.topic} was created again, with fewer partitions, since this run began: {ADVICE}")
-        if run_start.order not in (self._order, IN_TURN):
+        if run_start.order not in (self._order(ORDER), self._order(IN_ROUNDS), IN_TURN):
             raise InputError(
                 "this run began with another limit of texts (max_text_bytes, or another tokenizer), or with a version "
                 f"that orders documents in another way: set the limit back, or {ADVICE}"
@@ -130,7 +129,7 @@ class Resuming:
         ends = await partition_ends(self.settings, self.topic, partitions)
         now = time.time_ns() // 1_000_000
         started = max(now, earlier.started_ms + 1 if earlier is not None else 0)
-        run_start = RunStart(started, ends, tuple(present), before, self._order)
+        run_start = RunStart(started, ends, tuple(present), before, self._order(ORDER))
         await self._notes.write(self.client, run_start, earlier)
         sources = sources_to_send(present, self.sources)
         position = RunPosition.nothing(len(sources), partitions, before)

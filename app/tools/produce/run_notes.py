@@ -10,7 +10,7 @@ under the run's name, the time of its start, and a number: where there is a head
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,7 @@ from tokenmill.untrusted import inflated, parse_json
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings, produced_topic
 from ...sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
-from ...sources.items import MEMORY_BYTES
+from ...sources.items import MEMORY_BYTES, Item, ItemChunk, Refused, Where, as_earlier
 from ...sources.reading_order import READERS
 from ...sources.source_changes import KnownSource
 
@@ -35,11 +35,20 @@ MOST_BYTES: Final = 256 << 20
 PART_BYTES: Final = 512 << 10
 """Bytes of one part of a note of sources; half of what the topic takes."""
 IN_TURN: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS}"
-"""How earlier versions ordered documents, and dealt them out: the n-th to partition n modulo their number ..."""
-ORDER: Final = f"{IN_TURN} rounds"
-"""... and how runs do that begin now. A version with other chunks or lanes must not continue a run of this one."""
-ORDERS: Final = (ORDER, IN_TURN)
+"""How the first versions ordered documents, and dealt them out: the n-th to partition n modulo their number ..."""
+IN_ROUNDS: Final = f"{IN_TURN} rounds"
+"""... then in rounds, with JSON objects without an id as they are ..."""
+ORDER: Final = f"{IN_ROUNDS} ids"
+"""... and how runs do that begin now: these get their places as ids (`PlaceIds`). A version with other chunks or lanes
+must not continue a run of this one."""
+ORDERS: Final = (ORDER, IN_ROUNDS, IN_TURN)
 """Those of runs that this version continues, each as it began."""
+
+
+def sent_items(chunk: ItemChunk, order: str) -> Iterator[tuple[Item | Refused, Where]]:
+    """Yield each item as a run of this order sends it, and its place."""
+    chunk = chunk._replace(items=as_earlier(chunk.items)) if order == IN_TURN else chunk
+    return chunk.placed(with_ids=order.startswith(ORDER))
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,8 +219,8 @@ async def dry_run(
     with ReadingOrder(sources, OrderState.start(len(sources))) as reading:
         async for turn in reading.turns():
             if turn is not None:
-                found.count_unmet(turn.unmet)
-                found.take(found.documents_among(turn.items, shuffle))
+                found.count_unmet(turn.chunk.unmet)
+                found.take(found.documents_among((item for item, _ in turn.chunk.placed()), shuffle))
                 if found.is_full:
                     break
     if shuffle is not None:

@@ -23,9 +23,8 @@ from tokenmill.app.sources import Item, Refused, find_sources
 from tokenmill.app.sources.conditions import Condition
 from tokenmill.app.sources.file_sources import CHUNK_BYTES, Chunker, FileSource, read_items
 from tokenmill.app.sources.formats import Choice
-from tokenmill.app.sources.items import Bad, Entry, Place, Text
+from tokenmill.app.sources.items import Bad, Entry, Place, Text, fit_id
 from tokenmill.app.sources.mapping import Mapping
-from tokenmill.app.sources.shape import fit_id
 from tokenmill.app.tools.produce import Summary, dry_run
 from tokenmill.app.tools.produce.summary import EXAMPLES
 from tokenmill.errors import InputError
@@ -301,7 +300,7 @@ def test_what_is_remembered_of_refusals_is_told_and_not_kept(refused_lines: Path
             assert isinstance(item, Refused)
             summary.refuse(item)
 
-    dry = asyncio.run(dry_run(sources, "raw"))
+    dry = asyncio.run(dry_run(sources, "raw", on_error="dead-letter"))
 
     assert dry.refused == summary.refused == 1500
     assert dry.examples == summary.examples

@@ -61,7 +61,7 @@ def turns(sources: Sequence[Chunks], start: OrderState) -> list[OrderedChunk]:
 
 def items(found: Sequence[OrderedChunk]) -> list[Item | Refused]:
     """Return the items of turns."""
-    return [item for turn in found for item in turn.items]
+    return [item for turn in found for item in turn.chunk.items]
 
 
 @given(sizes=sizes, data=st.data())

@@ -12,12 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.sources.reading import reading_of
+from tokenmill.app.milling.decoding.json_objects import JsonDecoder, ObjectFields
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Refused, ShapeOptions, shape_for
 from tokenmill.app.sources.conditions import Condition, finder
 from tokenmill.app.sources.items import Unmet
+from tokenmill.documents import Document
 from tokenmill.errors import InputError
 
+SCALARS = st.none() | st.booleans() | st.integers(0, 9) | st.floats(0.25, 0.75) | st.text(max_size=5)
 ROW = {"uid": 7, "story": "once", "meta": {"lang": "de", "tags": ["a", "b"]}, "text": "t", "id": "x", "ok": True}
 
 
@@ -35,12 +38,67 @@ def value_of(row: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def test_an_object_goes_as_it_stands_unless_somebody_asks_for_more() -> None:
-    """Byte for byte by default and with a condition; made anew with other fields."""
+    """Byte for byte by default and with a condition; a new object with other fields."""
     assert value_of(ROW) == ROW
     assert value_of(ROW, where=[Condition("ok", "true")]) == ROW
     assert value_of(ROW, fields=["story"]) == {"id": "x", "text": "once"}
     assert value_of(ROW, fields=["nothing", "meta.lang"], id_field="uid") == {"id": 7, "text": "de"}
     assert value_of(ROW, metadata_fields=["meta.lang", "none"]) == {"id": "x", "text": "t", "meta.lang": "de"}
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "sent"),
+    [
+        (b'{"text":"a"}', {}, b'{"text":"a","id":"a.jsonl:3"}'),
+        (b'{"text": "a", "n": [1]} \t', {}, b'{"text": "a", "n": [1],"id":"a.jsonl:3"}'),
+        (b'\xef\xbb\xbf{"text":"a"}', {}, b'{"text":"a","id":"a.jsonl:3"}'),
+        (b'{"id":null,"text":"a"}', {}, b'{"id":null,"text":"a","id":"a.jsonl:3"}'),
+        (b'{"id":"","text":"a"}', {}, b'{"id":"","text":"a","id":"a.jsonl:3"}'),
+        (b'{"id":[7],"text":"a"}', {"id_field": "id"}, b'{"id":[7],"text":"a","id":"a.jsonl:3"}'),
+        (b'{"text":"a","n":1}', {"metadata_fields": ["n"]}, b'{"text":"a","n":1,"id":"a.jsonl:3"}'),
+        (b'{"story":"a"}', {"fields": ["story"], "id_field": "uid"}, b'{"text":"a","id":"a.jsonl:3"}'),
+        (b'{"id":0,"text":"a"}', {}, b'{"id":0,"text":"a"}'),
+        (b'{"id":"x","text":"a"}', {}, b'{"id":"x","text":"a"}'),
+        (b'{"text":"a"}', {"plain": True}, b"a"),
+        (b'{"text":"%s"}' % (b"a" * 80), {}, b'{"text":"%s"}' % (b"a" * 80)),
+    ],
+)
+def test_an_object_without_an_id_gets_its_place_as_one(line: bytes, options: dict[str, Any], sent: bytes) -> None:
+    """At its end, where it counts; not beside an id, nor where the record would be too long with any id."""
+    shape = reading_of(Settings(max_id_bytes=100, max_record_bytes=200), **options).shape
+    found = shape.quick(line) or shape.of_json("", line)
+    assert isinstance(found, Item)
+    assert found.needs_id == (b"a.jsonl" in sent)
+    assert (shape.ids.given(found, ("a.jsonl", 3)) if found.needs_id else found).value == sent
+
+
+def test_a_decoder_of_the_users_own_gets_objects_as_they_are() -> None:
+    """What is an id to it, nobody else knows."""
+    shape = reading_of(Settings(decode=f"{__name__}:no_decoder")).shape
+    assert shape.quick(b'{"text":"a"}') == Item(b'{"text":"a"}', "a")
+
+
+@given(
+    row=st.dictionaries(st.text(max_size=5), st.recursive(SCALARS, st.lists, max_leaves=3), max_size=4),
+    name=st.text(min_size=1, max_size=30),
+    number=st.integers(1, 10**9),
+    id_field=st.sampled_from(["id", "meta.id", 'a."b.c"']),
+)
+def test_the_mill_sees_the_place_as_id_and_all_else_as_it_was(
+    row: dict[str, Any], name: str, number: int, id_field: str
+) -> None:
+    """Whatever else the object holds, also in place of an id."""
+    settings = Settings(id_field=id_field, metadata_fields=("lang",))
+    row |= {"text": "a", "lang": "de"}
+    shape = shape_for(settings.for_topic("raw"), settings.max_record_bytes)
+    item = shape.of_json("", orjson.dumps(row))
+    assert isinstance(item, Item)
+    decoder = JsonDecoder(ObjectFields(("text",), id_field, ("lang",), shape.limits))
+    before, place = decoder(item.value), f"{name}:{number}"
+    document = decoder(shape.ids.given(item, (name, number)).value if item.needs_id else item.value)
+
+    assert document == Document(before.text, place if before.id is None else before.id, before.fields)
+    assert item.needs_id == (before.id is None)
 
 
 def test_a_field_of_that_name_goes_before_a_path() -> None:
@@ -216,7 +274,7 @@ def test_objects_that_go_as_they_are_get_ids_where_somebody_asked() -> None:
     assert asked.of_json("a:1", line) == Item(b'{"id":101,"text":"one"}', "one")
     for odd in (b'{"text":"one"}', b'{"text":"one","id":null}', b'{"text":"one","id":1.5}'):
         assert asked.quick(odd) is None
-        assert asked.of_json("a:1", odd) == Item(odd, "one", unnamed=True)
+        assert asked.of_json("a:1", odd) == Item(odd, "one", unnamed=True, needs_id=True)
 
 
 IDS = st.none() | st.text(max_size=40) | st.integers(-(2**63), 2**64) | st.floats(allow_nan=False) | st.booleans()

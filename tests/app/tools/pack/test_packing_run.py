@@ -28,10 +28,10 @@ from tests.app.tools.pack.packing import (
 from tests.forked import die_while_starting
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.pack import packing_run
+from tokenmill.app.tools.pack import packing_run, parted_sources
 from tokenmill.app.tools.pack.pack_verification import PackVerification, verify_pack
 from tokenmill.app.tools.pack.packing_run import held_recipe, new_run
-from tokenmill.app.tools.produce.run_notes import IN_TURN
+from tokenmill.app.tools.produce.run_notes import IN_ROUNDS, IN_TURN
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.consumers import Batches
 from tokenmill.errors import (
@@ -253,6 +253,36 @@ def test_what_an_earlier_version_began_goes_on_by_its_rule(tmp_path: Path, monke
     assert (summary.documents, summary.refused, summary.over) == (297, 3, {"max_text_bytes": 3})
     assert not summary.streams["raw-text.all"].totals.dead_lettered
     assert content(other.store) != content(settings.store)
+
+
+def ids_in(store: Path, stream: str, partitions: int) -> list[list[str | int | None]]:
+    """Return the ids of the documents that begin in each partition."""
+    readers = [open_partition(store, stream, number) for number in range(partitions)]
+    return [
+        [piece.id for block in range(held.blocks) for piece in held.documents(block) if piece.position == 0]
+        for held in readers
+    ]
+
+
+def test_places_are_ids_in_what_is_packed_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether one process reads the file or several its parts; one that an earlier version began goes on without."""
+    path = tmp_path / "a.jsonl"
+    write_jsonl(path, [{"text": row["text"]} for row in rows(300)])
+    one, parts, old = (small_settings(tmp_path / name, splits={"all": 1}) for name in ("one", "parts", "old"))
+    pack_into(one, [path], partitions=1, flush=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(parted_sources, "LEAST_BYTES", 0)
+        patch.setattr(parted_sources, "PART_BYTES", 900)
+        pack_into(parts, [path], partitions=1, processes=2, flush=True)
+        assert verified(parts, [path], partitions=1, flush=True).to_dict()["complete"]
+    with monkeypatch.context() as patch:
+        patch.setattr(packing_run, "new_run", lambda *a: replace(new_run(*a), order=IN_ROUNDS))
+        pack_into(old, [path], partitions=1, limit=100)
+    pack_into(old, [path], partitions=1, flush=True)
+
+    require_equal(content(one.store), content(parts.store))
+    assert ids_in(one.store, "raw-text.all", 1) == [[f"{path}:{number}" for number in range(1, 301)]]
+    assert ids_in(old.store, "raw-text.all", 1) == [[None] * 300]
 
 
 def word_level(folder: Path) -> dict[str, str]:

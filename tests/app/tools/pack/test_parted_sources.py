@@ -14,14 +14,13 @@ from tests.app.sources.files import write_parquet
 from tests.app.sources.reading import reading_of
 from tests.app.tools.pack.packing import rows
 from tokenmill.app.settings import Settings
-from tokenmill.app.sources import Item, Reading
+from tokenmill.app.sources import Item, Reading, Refused
 from tokenmill.app.sources import file_sources as source_module
 from tokenmill.app.sources.file_sources import FileSource
-from tokenmill.app.sources.items import ItemChunk, Place
+from tokenmill.app.sources.items import FileSlice, ItemChunk, Place, with_end
 from tokenmill.app.tools.pack import parted_sources
 from tokenmill.app.tools.pack.mill_processes import batch_of, records_of
 from tokenmill.app.tools.pack.parted_sources import (
-    FileSlice,
     Part,
     PartedSource,
     ScannedPart,
@@ -44,14 +43,16 @@ def here(reading: Reading) -> Callable[[Part], "Future[ScannedPart]"]:
 
 
 def plain(chunk: ItemChunk, reader: SliceReader) -> tuple[Any, ...]:
-    """Return a chunk with the bytes of its values, and without texts."""
-    items = []
-    for item in chunk.items:
-        value: Any = item.value if isinstance(item, Item) else None
-        if isinstance(value, FileSlice):
-            (value,) = reader.read(value.path, [value.begin], [value.length])
-        items.append(item._replace(value=value, text="") if isinstance(item, Item) else item)
-    return items, chunk.after, chunk.size, chunk.last, chunk.unmet, list(chunk.numbers)
+    """Return a chunk with the bytes of its values, as they are and with their places as ids, and without texts."""
+    items: list[Item | Refused] = []
+    named = (item for item, _ in chunk.placed())
+    for item in (*chunk.items, *named):
+        if isinstance(item, Item):
+            (record,) = records_of(batch_of(0, 0, [item]), reader)
+            items.append(item._replace(value=record.value or b"", text=""))
+        else:
+            items.append(item)
+    return items, chunk.after, chunk.size, chunk.last, chunk.unmet, list(chunk.numbers), chunk.name
 
 
 def require_same(path: Path, reading: Reading) -> int:
@@ -69,7 +70,7 @@ def require_same(path: Path, reading: Reading) -> int:
 
 
 LINES = st.one_of(
-    st.sampled_from([b"", b" ", b"\r", b"no JSON", b'{"text": 7}', b'{"id": 1.5, "text": "b"}', b"x" * 80, b"[]"]),
+    st.sampled_from([b"", b" ", b"\r", b"no JSON", b'{"text": 7}', b'{"id": 1.5, "text": "b"}', b"x" * 280, b"[]"]),
     st.text("aé\\", max_size=30).map(lambda text: b'{"text": "%s"}' % text.encode().replace(b"\\", b"")),
     st.tuples(st.integers(0, 9), st.text("ab", max_size=5)).map(
         lambda pair: b'{"id": %d, "text": "%s", "lang": "%s"}' % (pair[0], pair[1].encode(), pair[1][:1].encode())
@@ -90,7 +91,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chunk=st.integers(1, 120),
     keyed=st.booleans(),
 )
-@example(lines=[b"x" * 80, b'{"text": "a"}', b"\r"], ends=False, part=1, chunk=1, keyed=False)
+@example(lines=[b"x" * 280, b'{"text": "a"}', b"\r"], ends=False, part=1, chunk=1, keyed=False)
 def test_lines_in_parts_are_the_lines_of_the_file(
     directory: Path, *, lines: list[bytes], ends: bool, part: int, chunk: int, keyed: bool
 ) -> None:
@@ -102,7 +103,7 @@ def test_lines_in_parts_are_the_lines_of_the_file(
         patch.setattr(parted_sources, "LEAST_BYTES", 0)
         patch.setattr(parted_sources, "PART_BYTES", part)
         patch.setattr(source_module, "CHUNK_BYTES", chunk)
-        require_same(path, reading_of(Settings(max_record_bytes=60), **options))
+        require_same(path, reading_of(Settings(max_record_bytes=260, max_id_bytes=200), **options))
 
 
 @pytest.mark.slow
@@ -154,9 +155,11 @@ def test_slices_are_read_whether_they_are_dense_or_sparse(directory: Path, data:
     bounds = sorted(data.draw(st.lists(st.integers(0, len(content)), min_size=2, max_size=20)))
     wanted, items = [], []
     for begin, end in zip(bounds[::2], bounds[1::2], strict=False):
-        own: Any = content[begin:end] if data.draw(st.booleans()) else FileSlice(str(path), begin, end - begin)
+        ending = data.draw(st.sampled_from([b"", b',"id":"a"}']))
+        whole = with_end(content[begin:end], ending) if ending else content[begin:end]
+        own: Any = whole if data.draw(st.booleans()) else FileSlice(str(path), begin, end - begin, ending)
         items.append(Item(own, ""))
-        wanted.append(content[begin:end])
+        wanted.append(whole)
 
     records = records_of(batch_of(3, 7, items), SliceReader())
 

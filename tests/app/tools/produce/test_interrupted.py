@@ -24,7 +24,7 @@ from tokenmill.app.kafka.dead_letters import SourcePlace, decode_dead_letter
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import find_sources
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce, resuming
-from tokenmill.app.tools.produce.run_notes import IN_TURN
+from tokenmill.app.tools.produce.run_notes import IN_ROUNDS, IN_TURN
 from tokenmill.app.tools.produce.run_position import MARK_HEADER, BatchMark, decode_mark
 from tokenmill.errors import InputError, SourceError
 
@@ -376,6 +376,26 @@ def test_a_run_that_an_earlier_version_began_goes_on_by_its_rule(tmp_path: Path,
     some.call(only_new=True)
     some.assert_once()
     assert some.kafka.values(RAW) != [some.corpus.documents()[number::3] for number in range(3)]
+
+
+def test_places_are_ids_in_runs_that_begin_now(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """One that an earlier version began sends lines without an id as they are; what is new since has ids."""
+    some = world(tmp_path, small, seed=5)
+    some.kafka.counts[RAW] = 1
+    file, lines = some.corpus.path / "a.jsonl", [b'{"text":"text %d"}' % number for number in range(40)]
+    file.write_bytes(b"".join(line + b"\n" for line in lines[:30]))
+    with small.context() as earlier:
+        earlier.setattr("tokenmill.app.tools.produce.resuming.ORDER", IN_ROUNDS)
+        some.call(after=2)
+    some.call()
+    assert some.kafka.values(RAW) == [lines[:30]]
+
+    file.write_bytes(b"".join(line + b"\n" for line in lines))
+    some.call(only_new=True)
+    ends = [b',"id":"%s:%d"}' % (str(file).encode(), number) for number in range(31, 41)]
+    assert some.kafka.values(RAW) == [
+        lines[:30] + [line[:-1] + end for line, end in zip(lines[30:], ends, strict=True)]
+    ]
 
 
 def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,8 @@ async def test_only_the_records_that_a_topic_refuses_are_passed_over(
     """Each by its line, with its size and the topic's settings; the others arrive in order, once, by whatever call."""
     raw, path, (refused, why) = topic(**config), tmp_path / "a.jsonl", outcome
     rng = random.Random(0)
-    lines = [b'{"text": "%s"}' % rng.randbytes(2000 if n in LARGE else 20).hex().encode() for n in range(40)]
+    texts = [rng.randbytes(2000 if n in LARGE else 20).hex() for n in range(40)]
+    lines = [b'{"id": %d, "text": "%s"}' % (number, text.encode()) for number, text in enumerate(texts)]
     path.write_bytes(b"\n".join(lines))
     plan = RunPlan(identity=RunIdentity.of(raw, {}, ["a.jsonl"]))
 
@@ -194,7 +195,7 @@ async def test_what_a_topic_refuses_is_a_dead_letter_or_the_end(
 ) -> None:
     """As everything that is no document; one that takes no time of this machine ends the run, whatever it is to do."""
     raw, path = topic(max_message_bytes=3000), tmp_path / "a.jsonl"
-    lines = [b'{"text": "%s"}' % (b"x" * size) for size in (1, 5000, 2)]
+    lines = [b'{"id": 1, "text": "%s"}' % (b"x" * size) for size in (1, 5000, 2)]
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(InputError, match=r"a\.jsonl:2: too_large.*--on-error skip"):
         await produce(settings, raw, sources_of(settings, path), RunPlan(on_error="fail"))
