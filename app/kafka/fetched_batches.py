@@ -14,6 +14,7 @@ byte that is fetched, takes eight times as long as it must. With the fast path, 
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -174,6 +175,21 @@ class PackedBatch(NamedTuple):
         if records and records[0].offset < self.position:
             records = [record for record in records if record.offset >= self.position]
         return records
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """The records that one fetch brought of one partition, whoever fetched them."""
+
+    tp: TopicPartition
+    records: Sequence[Any]
+    """In the order of their offsets, `SourceRecord` each, or a `PackedBatch` of them; empty
+    where the fetch only passed offsets without records."""
+    position: int
+    """The offset after all that was passed, transaction markers and other gaps included."""
+    generation: int
+    """What the partition's start returned before these were fetched: what was fetched before a later start is of an
+    earlier generation, and nobody takes it."""
 
 
 def unpacked(fetched: Iterable[Any], end: int) -> list[Any]:

@@ -24,6 +24,7 @@ from tokenmill.wire.message import Message
 
 from ..kafka.clients import REFUSALS, consumer
 from ..kafka.dead_letters import LetterTopic
+from ..kafka.fetched_batches import FetchedBatch
 from ..kafka.token_topic import messages_between, read_tail
 from ..kafka.topics import described, letter_bytes, worst_message_bytes
 from ..milling.chain_mill import ChainMill
@@ -34,9 +35,7 @@ from ..settings import dead_letter_topic, rejected_topic
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import MillMeter, PartitionProgress, State, waiting_status
 from ..worker.ending import end_process
-from ..worker.in_flight import RecordsInFlight
-from ..worker.ownership import FetchedBatch
-from .containment import HALTING, Containment
+from ..worker.in_flight import HALTING, Containment, RecordsInFlight
 from .open_blocks import OpenBlockReader
 from .publisher import CarryTime, LogEnd, Publisher, ValueCarries, send_letters, written_letters
 from .recipes import MillContext, SchemaWait

@@ -36,6 +36,7 @@ from ..broker_contact import CONTACT
 from ..kafka.clients import consumer, offsets
 from ..kafka.cluster import NO_LEADER, all_metadata, is_connected, leader, update_metadata
 from ..kafka.control_topic import CONTROL_PREFIX, Settled, read_on
+from ..kafka.fetched_batches import FetchedBatch
 from ..kafka.retry import ask_repeatedly, retry
 from ..kafka.settled_streams import settled_on
 from ..kafka.token_topic import readable, record_at
@@ -44,7 +45,6 @@ from ..tasks import first_of, in_thread, together
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import free_bytes, measure
 from ..telemetry.reporting import WorkerReporter
-from ..worker.ownership import FetchedBatch
 from .era_bringing import EraBringer
 from .retiring import retire
 from .store_opening import bring_stream

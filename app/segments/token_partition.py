@@ -23,14 +23,13 @@ from tokenmill.store import PartitionWriter, Start, Store
 from tokenmill.store.layout import partition_directory
 
 from ..kafka.clients import consumer, offsets
-from ..kafka.fetched_batches import unpacked
+from ..kafka.fetched_batches import FetchedBatch, unpacked
 from ..kafka.ignoring import IgnoreList
 from ..kafka.token_topic import offered
 from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
-from ..worker.ownership import FetchedBatch
 from .following import GapSearch
 from .store_opening import cut_off, holds_beginning, late_start, open_writer, reading_start
 

@@ -1,7 +1,7 @@
 """What a worker reports of itself: to its supervisor if it has one, else to whoever asks for its metrics.
 
-A supervisor gets a heartbeat twice a second, and once a second while nothing changes: one JSON object a line on the file
-descriptor that `HEARTBEAT_VARIABLE` names. A worker beats from the moment it prepares, so that one that waits for
+A supervisor gets a heartbeat twice a second, and once a second while nothing changes: one JSON object a line on the
+file descriptor that `HEARTBEAT_VARIABLE` names. A worker beats from the moment it prepares, so that one that waits for
 something is not taken for a stuck one.
 """
 

@@ -23,8 +23,7 @@ from ..telemetry.measuring import Measured, measure
 from ..telemetry.reporting import WorkerReporter
 from .ending import RESUME_CODE, end_process, or_end
 from .in_flight import Board
-from .ownership import OwnedPartition, Partitions
-from .transport import BatchApp
+from .transport import BatchApp, OwnedPartition, Partitions
 
 
 class ReportedPartition(OwnedPartition, Measured, Protocol):

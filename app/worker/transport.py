@@ -1,4 +1,4 @@
-"""Faust's transport, replaced: batches instead of events, and positions that come from the data.
+"""Faust's transport, replaced: batches instead of events, and positions that come from the data; who gets the batches.
 
 This is the only file that touches Faust's private parts, of one version (`require_tested`).
 
@@ -17,12 +17,23 @@ Here one event carries all the records that a fetch brought for a partition (abo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import aiokafka
 import faust
+import structlog
 from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError
 from faust.transport.conductor import Conductor
@@ -32,10 +43,11 @@ from faust.types.tuples import ConsumerMessage
 
 from ..kafka.cluster import NO_LEADER, is_connected, leader, leader_and_connection, learn_partition, require_tested
 from ..kafka.connections import prepare
-from ..kafka.fetched_batches import packed_batches
+from ..kafka.fetched_batches import FetchedBatch, packed_batches
 from ..kafka.security import refused_time
+from ..telemetry import worker_metrics as metrics
+from .ending import end_process, or_end
 from .faust_setup import fetch_share
-from .ownership import FetchedBatch, Partitions
 
 require_tested("faust-streaming", faust.__version__)
 
@@ -47,8 +59,104 @@ FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
 GATHER_WAIT_MS: Final = 100
 """Longest wait where a fetch waits for more than that: what a block's way into the store may take longer by."""
+log = structlog.get_logger(__name__)
 LOGGER: Final = logging.getLogger("faust.tokenmill")
 """The transport's services log as parts of Faust, so that their starts and stops are as quiet as Faust's own."""
+
+
+class OwnedPartition(Protocol):
+    """What a worker does for one partition between its assignment and its revocation."""
+
+    async def resume(self) -> None:
+        """Find the place and start, also after a halt; what this raises ends the worker."""
+        ...
+
+    def may_go_on(self) -> bool:
+        """Return whether the partition halted, and a new `resume` may get further."""
+        ...
+
+    async def feed(self, batch: FetchedBatch) -> None:
+        """Do what a fetch brought; what this raises ends the worker."""
+        ...
+
+    def stop(self) -> None:
+        """Write nothing more anywhere."""
+        ...
+
+
+P = TypeVar("P", bound=OwnedPartition)
+
+
+class Partitions(Generic[P]):
+    """What both apps do with partitions; all in the event loop of the app."""
+
+    def __init__(self, open_partition: Callable[[TP], P]) -> None:
+        """Make partitions with ``open_partition``."""
+        self.owned: dict[TP, P] = {}
+        self._open = open_partition
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._resuming: dict[TP, asyncio.Task[None]] = {}
+
+    async def assigned(self, partitions: set[TP]) -> None:
+        """Own exactly these partitions; each resumes in the background."""
+        self.revoked()
+        metrics.REBALANCES.inc()
+        for tp in sorted(partitions):
+            self.owned[tp] = self._open(tp)
+            self._begin(tp)
+        log.info("partitions assigned", partitions=[f"{tp.topic}[{tp.partition}]" for tp in sorted(partitions)])
+
+    def look_after_halted(self) -> None:
+        """Let those that halted resume again, in the background, where the reason may have ended."""
+        for tp, partition in self.owned.items():
+            if partition.may_go_on():
+                self._begin(tp)
+
+    def revoked(self) -> None:
+        """Own nothing."""
+        for task in self._tasks:
+            task.cancel()
+        for partition in self.owned.values():
+            partition.stop()
+        self.owned.clear()
+        self._resuming.clear()
+
+    def failed(self, error: BaseException) -> None:
+        """End the process: the next start checks everything."""
+        end_process("the consumer cannot go on", error=error)
+
+    async def feed_all(self, batches: AsyncIterable[FetchedBatch]) -> None:
+        """Hand each batch to its partition, if it is still owned; an error ends the process.
+
+        This is all that an agent's actor does, for one partition. When the partition moves to another worker, Faust
+        cancels it in the middle of whatever it does. It ends in order then: Faust would take a cancelled actor for one
+        that crashed, start it again, and end the worker at the second in 10 ms. The stream is closed on return: left to
+        the garbage collector, it could still be registered for its partition at the next assignment, and Faust ends a
+        worker over that.
+        """
+        stream = cast("AsyncGenerator[FetchedBatch, None]", aiter(batches))
+        with suppress(asyncio.CancelledError):
+            async with aclosing(stream):
+                async for batch in stream:
+                    await self.feed(batch)
+
+    async def feed(self, batch: FetchedBatch) -> None:
+        """Hand a batch to its partition, if it is still owned; an error ends the process."""
+        partition = self.owned.get(batch.tp)
+        if partition is not None:
+            await or_end(partition.feed(batch))
+
+    async def _resume(self, partition: P) -> None:
+        await or_end(partition.resume())  # made here: a task that is cancelled at once would leave it unawaited
+
+    def _begin(self, tp: TP) -> None:
+        before = self._resuming.get(tp)
+        if before is not None and not before.done():
+            return  # it is still at it
+        task = asyncio.create_task(self._resume(self.owned[tp]), name=f"resume {tp.topic}[{tp.partition}]")
+        self._resuming[tp] = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 class StampedRecords(dict[Any, Any]):

@@ -15,7 +15,7 @@ from faust.types import TP
 from tests.conftest import TopicFactory
 from tests.service import WAIT_SECONDS, Raw, send
 from tokenmill.app.kafka.clients import admin
-from tokenmill.app.kafka.fetched_batches import unpacked
+from tokenmill.app.kafka.fetched_batches import FetchedBatch, unpacked
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker import transport as transport_module
@@ -27,8 +27,14 @@ from tokenmill.app.worker.faust_setup import (
     faust_options,
     fetch_share,
 )
-from tokenmill.app.worker.ownership import FetchedBatch, Partitions
-from tokenmill.app.worker.transport import FETCH_WAIT_MS, GATHER_WAIT_MS, BatchApp, BatchConsumer, LeaderChangedError
+from tokenmill.app.worker.transport import (
+    FETCH_WAIT_MS,
+    GATHER_WAIT_MS,
+    BatchApp,
+    BatchConsumer,
+    LeaderChangedError,
+    Partitions,
+)
 
 RECORDS = 60
 

@@ -18,7 +18,7 @@ from tests.app.milling.decoding.opened import opened
 from tests.faults.deadly_stages import STAGES, deadly
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
-from tokenmill.app.kafka.fetched_batches import PackedBatch
+from tokenmill.app.kafka.fetched_batches import FetchedBatch, PackedBatch
 from tokenmill.app.kafka.ignoring import ignore_record
 from tokenmill.app.kafka.topics import Existing
 from tokenmill.app.mill import publisher
@@ -27,7 +27,6 @@ from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import MillContext, RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.in_flight import MOST_DEATHS, Board, Deaths, RecordsInFlight, nameless_file
-from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
 from tokenmill.reading.continuing import Tail, genesis_point
 from tokenmill.records import Record

@@ -16,15 +16,14 @@ from tests.conftest import TopicFactory
 from tests.service import Raw, send, service_settings
 from tokenmill.app.kafka.clients import consumer, producer, read_range
 from tokenmill.app.kafka.control_topic import settle
+from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill import raw_partition
-from tokenmill.app.mill.containment import Containment
 from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import MillContext, plan_topic
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker.in_flight import Board, Deaths, RecordsInFlight
-from tokenmill.app.worker.ownership import FetchedBatch
+from tokenmill.app.worker.in_flight import Board, Containment, Deaths, RecordsInFlight
 from tokenmill.errors import EngineError, PanicError, TopicError
 
 EPOCH = 7

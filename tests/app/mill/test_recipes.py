@@ -18,6 +18,7 @@ from tests.marked import until as wait_until
 from tests.registry_servers import SmallRegistry, small_registry
 from tests.service import Raw, Service, in_own_loop, raw_records, reference_blocks, send, service_settings
 from tokenmill.app.kafka.control_topic import settle, settled_recipe
+from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import SchemaWait, plan_topic
@@ -26,7 +27,6 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.tracing import trace_block
 from tokenmill.app.tools.skip_and_ignore import skip, skip_schema
 from tokenmill.app.tools.verify.verification import verify
-from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import InputError, RegistryError
 from tokenmill.records import Record
 

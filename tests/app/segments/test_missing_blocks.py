@@ -12,6 +12,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 from tests.mills import text
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
+from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
@@ -21,7 +22,6 @@ from tokenmill.app.segments import token_partition as module
 from tokenmill.app.segments.mirror import StreamFlow
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import GapError
 from tokenmill.reading.continuing import genesis_point
 from tokenmill.store import Store, StreamInfo

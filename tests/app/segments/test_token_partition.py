@@ -19,6 +19,7 @@ from tests.mills import text
 from tests.service import Raw, send, service_settings
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import Settled, settle
+from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.kafka.ignoring import ignore_record, record_hash
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
@@ -32,7 +33,6 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.app.tools.repair.store_repair import repair_store
 from tokenmill.app.worker.ending import end_for
-from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DifferenceError, GapError, StrayError
 from tokenmill.reading.continuing import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 from faust.types import TP
 
+from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.measuring import LagAge, PartitionProgress, StageClock
 from tokenmill.app.worker import ending
 from tokenmill.app.worker import run as wiring
-from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.app.worker.run import StreamWorker
 from tokenmill.app.worker.transport import BatchApp
 from tokenmill.errors import SettingsError

@@ -8,8 +8,9 @@ from typing import NoReturn
 import pytest
 from faust.types import TP
 
+from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.worker import ending
-from tokenmill.app.worker.ownership import FetchedBatch, Partitions
+from tokenmill.app.worker.transport import Partitions
 
 ONE, TWO = TP("raw", 0), TP("raw", 1)
 
