@@ -40,7 +40,12 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
         InputError: there is no such object; the store does not answer, or refuses; the library is missing.
 
     """
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # brackets that do not close
+        parts = urlsplit("")
+    if not parts.hostname:
+        raise InputError(f"{address} names no bucket or host: write it as s3://bucket/name or https://host/name")
     web = parts.scheme in ("https", "http")
     if "@" in parts.netloc or (web and (parts.query or parts.fragment)):
         raise InputError(
@@ -49,10 +54,10 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
         )
     origin = f"{parts.scheme}://{parts.netloc}"
     key = unquote(parts.path.lstrip("/")) if web else address.partition("://")[2].partition("/")[2].lstrip("/")
-    store = WebServer(origin) if web else _ObjectStore(origin)
     tables: dict[str, str] = {}
     wild = not web and next((at for at, letter in enumerate(key) if letter in "*?["), None)
     try:
+        store = WebServer(origin) if web else _ObjectStore(origin)
         if isinstance(store, WebServer) or (wild is None and key and not key.endswith("/")):
             found = [(key, store.version(key))]
         else:
@@ -76,7 +81,8 @@ class _ObjectStore:
 
     def __init__(self, origin: str) -> None:
         self._library = library("obstore", EXTRA, PURPOSE)
-        self._store = library("obstore.store", EXTRA, PURPOSE).from_url(origin)
+        with self._errors():
+            self._store = library("obstore.store", EXTRA, PURPOSE).from_url(origin)
 
     def version(self, path: str) -> Version:
         with self._errors():

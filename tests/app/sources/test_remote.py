@@ -99,6 +99,13 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
             find_sources([f"{web.address}/a.jsonl?token=secret"], reading_of())
 
 
+@pytest.mark.parametrize("address", ["s3://", "s3:///key", "gs://", "https:///a.jsonl", "http://[::1"])
+def test_an_address_without_a_bucket_or_host_is_said(address: str) -> None:
+    """With how to write one."""
+    with pytest.raises(InputError, match="names no bucket or host: write it as s3://bucket/name"):
+        find_sources([address], reading_of())
+
+
 def test_a_server_that_sends_us_elsewhere_is_followed_on_its_own_host_alone() -> None:
     """What another host has, one of this machine's network for example, was not asked for; nor is a file."""
     with serving(Web({"secret.jsonl": JSONL})) as inner, serving(Web({"a.jsonl": JSONL})) as web:
