@@ -135,7 +135,9 @@ def test_the_stores_host_keeps_its_name() -> None:
 
 def test_the_image_is_made_of_the_lock_that_the_service_has() -> None:
     """What the image installs is what the developers' lock has, file by file."""
-    pins = {file: _pins((ROOT / file).read_text()) for file in ("requirements/checkout.txt", "requirements/service.txt")}
+    pins = {
+        file: _pins((ROOT / file).read_text()) for file in ("requirements/checkout.txt", "requirements/service.txt")
+    }
     assert pins["requirements/service.txt"] <= pins["requirements/checkout.txt"]
     assert not {name for name, _ in pins["requirements/service.txt"]} & {"torch", "pytest", "jgo"}
 

@@ -16,6 +16,9 @@ from ..milling.recipe_stages import decoder_of, reopen_stages
 from ..milling.tokenizers import EngineName
 from ..settings import Settings
 
+TOKENS_PREFIX = "tokens."
+"""Begins the name of a stream's token topic."""
+
 
 async def topic_ranges(client: AIOKafkaConsumer, topic: str) -> dict[TopicPartition, tuple[int, int]]:
     """Return, for each partition of a topic, the offset of its first record and the one after its last.

@@ -25,7 +25,7 @@ from ..kafka.token_topic import REFUSALS, message_of, offered, offset_before, pu
 from ..mill.skip_list import has_passed
 from ..milling.decoding.framed_values import schema_number
 from ..settings import Settings
-from .kafka_reading import require_offset, require_record, topic_ranges
+from .kafka_reading import TOKENS_PREFIX, require_offset, require_record, topic_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,6 @@ async def _published(client: AIOKafkaConsumer, settled: Settled, partition: int)
         return None
     head = await published_head(client, tokens, settled)
     return None if head is None else head.cursor
-
-
-TOKENS_PREFIX = "tokens."
 
 
 @dataclass(frozen=True, slots=True)

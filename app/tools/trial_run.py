@@ -181,13 +181,9 @@ class TrialRun:
             self._values.append(item.value)
             self._places.append(where_words(where))
             self._bytes += len(item.value)
-        self._note(chunk)
-        return False
-
-    def _note(self, chunk: ItemChunk) -> None:
-        """Note how far reading is."""
         self._source_read, before = (0 if chunk.last else chunk.bytes_read), self._source_read
-        self.progress.bytes_read += chunk.bytes_read - before
+        progress.bytes_read += chunk.bytes_read - before
+        return False
 
 
 async def _taken(reading: "ReadAhead[_Chunk]") -> AsyncIterator[_Chunk | None]:

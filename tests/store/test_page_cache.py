@@ -119,6 +119,6 @@ def test_what_is_in_memory_is_not_read_again(path_on_disk: Path, monkeypatch: py
     monkeypatch.delattr(os, "sendfile")
     assert list(read_pieces(FileRange(path, 1, 1 << 20))) == [(1 << 20) - 1]
     read_small([FileRange(path, 1, 10), FileRange(path, 5000, 5010)])
-    monkeypatch.setattr(page_cache, "_system_call", lambda: lambda *_: -1)
+    monkeypatch.setattr(page_cache, "_syscall", lambda *_: -1)
     with pytest.raises(AttributeError, match="sendfile"):
         list(read_pieces(FileRange(path, 1, 10)))

@@ -369,12 +369,10 @@ def repair_advice(partition: Path) -> str:
     """
     directory = partition.parent if partition.name == REPAIR_DIRECTORY else partition
     number, stream, store = directory.name, directory.parent.name, directory.absolute().parents[1]
-    source, worker = (
-        "from the token topic (or, with --from, from another store)",
-        (
-            ". A segment worker that halted the partition then goes on by itself; one that still writes there must be "
-            "stopped meanwhile"
-        ),
+    source = "from the token topic (or, with --from, from another store)"
+    worker = (
+        ". A segment worker that halted the partition then goes on by itself; one that still writes there must be "
+        "stopped meanwhile"
     )
     if is_packed(store, stream):
         source, worker = f"from its own undamaged bytes (or, with --from, from {OTHER_STORE})", ""

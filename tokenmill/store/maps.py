@@ -18,7 +18,7 @@ import errno
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import groupby
@@ -50,6 +50,8 @@ _munmap = _SYSTEM.munmap
 _munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _madvise = _SYSTEM.madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_syscall = _SYSTEM.syscall
+_syscall.restype = ctypes.c_long
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 Identity = tuple[int, int, int, int]
@@ -326,20 +328,12 @@ def is_cached(descriptor: int, at: int, count: int) -> bool:
     pages = (at + count + _PAGE_BYTES - 1) // _PAGE_BYTES - at // _PAGE_BYTES
     found = (ctypes.c_uint64 * 5)()  # pages: cached, dirty, being written, evicted, evicted recently
     part = (ctypes.c_uint64 * 2)(at, count)
-    if _system_call()(_CACHESTAT, descriptor, part, found, 0) or found[0] < pages:
+    if _syscall(_CACHESTAT, descriptor, part, found, 0) or found[0] < pages:
         return False
     try:  # pages that are being read count, too; they are read in order
         return os.preadv(descriptor, [bytearray(1)], at + count - 1, os.RWF_NOWAIT) == 1
     except OSError:  # EAGAIN: not there yet; others: a file system that cannot say so
         return False
-
-
-@cache
-def _system_call() -> Callable[..., int]:
-    """Return `syscall` of the C library; it returns -1 where the system refuses."""
-    call = ctypes.CDLL(None).syscall
-    call.restype = ctypes.c_long
-    return call
 
 
 @cache

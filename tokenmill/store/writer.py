@@ -107,7 +107,10 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
         else:  # nothing in it yet, so the segment before is the one to go on from
             source_offset = _check_last(directory, firsts[-2], info, partition, start)
             return replace(found, source_offset=source_offset, begun=True)
-    return _following(directory, firsts, info, partition, start)
+    paths = SegmentPaths(directory, firsts[-1] + info.segment_blocks if firsts else start.block)
+    source_offset = _check_last(directory, firsts[-1], info, partition, start) if firsts else UNKNOWN
+    chain_before = _chain_before(paths, info, partition, start)
+    return Recovered(paths, chain_before, np.empty(0, BLOCK_ROW), 0, source_offset, 0, begun=bool(firsts))
 
 
 def _recover_segment(paths: SegmentPaths, info: StreamInfo, chain_before: bytes) -> Recovered:
@@ -217,14 +220,6 @@ def _chain_before(paths: SegmentPaths, info: StreamInfo, partition: int, start: 
     if manifest is None:
         raise damaged(previous.manifest, "it is missing, and without it the next segment cannot be continued")
     return bytes.fromhex(manifest.chain_after)
-
-
-def _following(directory: Path, firsts: list[int], info: StreamInfo, partition: int, start: Start) -> Recovered:
-    """Return the segment after the last, which is sealed; the partition's first where there is none."""
-    paths = SegmentPaths(directory, firsts[-1] + info.segment_blocks if firsts else start.block)
-    source_offset = _check_last(directory, firsts[-1], info, partition, start) if firsts else UNKNOWN
-    chain_before = _chain_before(paths, info, partition, start)
-    return Recovered(paths, chain_before, np.empty(0, BLOCK_ROW), 0, source_offset, 0, begun=bool(firsts))
 
 
 def _check_last(directory: Path, first: int, info: StreamInfo, partition: int, start: Start) -> int:

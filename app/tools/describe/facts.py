@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,6 @@ FORMAT: Final = 1
 """Version of `DataSetFacts.to_dict`."""
 ANSWER_SECONDS: Final = 10.0
 """How long brokers may take to tell what they know."""
-PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +214,8 @@ def _tokenizer(store: Path, info: StreamInfo) -> dict[str, Any]:
 
 
 def _sha256(path: Path) -> str:
-    digest = sha256()
     with regular_file(path) as file:
-        while piece := file.read(PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return file_digest(file, "sha256").hexdigest()
 
 
 async def add_broker_facts(facts: DataSetFacts, settings: Settings | None) -> None:

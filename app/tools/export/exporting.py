@@ -17,8 +17,7 @@ from tokenmill.store.layout import partition_directory
 from tokenmill.store.sealing import sealed_segments
 
 from .folder import ExportedFile, ExportedSegment, ExportFolder, blaming_export
-from .formats import BY_NAME, LATER_FILES, ExportFormat, FormatChoice
-from .rows import RowShape, What, block_rows, document_rows
+from .formats import BY_NAME, LATER_FILES, ExportFormat, FormatChoice, RowShape, What, block_rows, document_rows
 
 Report = Callable[[int, int, str], None]
 """Called with the segments that are done, those that there are to do, and the one that was written last."""

@@ -25,7 +25,7 @@ from ...kafka.settled_streams import settled_stream
 from ...kafka.token_topic import furthest, last_messages, message_of
 from ...milling.tokenizers import Engine
 from ...settings import Settings
-from ..kafka_reading import require_record
+from ..kafka_reading import TOKENS_PREFIX, require_record
 from .packed import StoredPack
 from .tracing import decode, engine_in, engine_of, meta_of
 
@@ -105,7 +105,11 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
         ]
     else:
         settled = await settled_stream(settings, name)
-        chains = await _chains(settings, settled, store if store is not None and name in streams_in(store) else None)
+        engine, held = engine_of(settled), store if store is not None and name in streams_in(store) else None
+        async with consumer(settings) as client:
+            numbers = range(await require_topic(client, settled.stream.tokens_topic))
+            await require_topic(client, settled.stream.raw_topic)
+            chains = [await _chain(client, settled, number, engine, held) for number in numbers]
     recipe, genesis = settled.genesis.recipe, settled.genesis
     own = recipe.tokenizer_sha256 != RAW_BYTES_SHA256
     return StreamReport(
@@ -122,14 +126,6 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
         ignored=settled.control.ignored.offsets(),
         chains=chains,
     )
-
-
-async def _chains(settings: Settings, settled: Settled, store: Path | None) -> list[ChainReport]:
-    engine = engine_of(settled)
-    async with consumer(settings) as client:
-        count = await require_topic(client, settled.stream.tokens_topic)
-        await require_topic(client, settled.stream.raw_topic)
-        return [await _chain(client, settled, partition, engine, store) for partition in range(count)]
 
 
 async def _chain(
@@ -276,9 +272,6 @@ def _report(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start)
         chain_after=chain_after(segment.rows, -1).hex() if segment.blocks else before,
         sample=beginning_of(decode(engine_in(store, info), segment.tokens[0])) if segment.blocks else "",
     )
-
-
-TOKENS_PREFIX = "tokens."
 
 
 async def inspect_message(settings: Settings, topic: str, partition: int, offset: int) -> dict[str, Any]:

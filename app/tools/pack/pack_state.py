@@ -27,7 +27,7 @@ from tokenmill.wire.message import Message, decode_message, encode_header
 from ...sources.items import Place
 from ...sources.reading_order import LaneState, OrderState
 from ...sources.source_changes import KnownSource
-from ..produce.run_notes import ORDER, ORDERS
+from ..produce.run_notes import ORDER, ORDERS, utf8
 
 RUN_FILE: Final = "run.json"
 POSITION_FILE: Final = "position.json"
@@ -189,8 +189,3 @@ class PackFiles:
 
     def _damaged(self, name: str, error: Exception) -> DamagedError:
         return DamagedError(f"{self.directory / name} is not what was written there ({error!r})", _ADVICE)
-
-
-def utf8(name: str) -> str:
-    """Return text that UTF-8 can spell: what it cannot is a question mark."""
-    return name.encode("utf-8", "replace").decode()

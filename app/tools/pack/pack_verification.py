@@ -26,7 +26,7 @@ from ..produce.sender import Acknowledged
 from ..produce.summary import Progress, Summary, reporting
 from ..verify.comparison import BlockRun, difference
 from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
-from ..verify.store_side import StoreSide
+from ..verify.two_sides import StoreSide
 from ..verify.verify_marks import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import ChainResult, VerifyDifference
 from .mill_processes import Ends, Millers, MillTask, joined

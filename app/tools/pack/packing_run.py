@@ -34,9 +34,9 @@ from ...sources.items import DocumentSource, Item, Refused
 from ...sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from ..produce.producing import partition_of
-from ..produce.run_notes import RunIdentity, sent_items
+from ..produce.run_notes import sent_items
 from ..produce.sender import Acknowledged
-from ..produce.summary import OnError, Progress, Summary, reporting
+from ..produce.summary import Progress, ReadingPlan, Summary, reporting
 from .mill_processes import Ends, Millers, MillTask, batch_of, joined
 from .pack_state import DEAD, PackFiles, PackPosition, PackRun, pack_directory
 from .parted_sources import parted
@@ -51,21 +51,13 @@ SOURCE_LETTERS: Final = "sources"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackPlan:
+class PackPlan(ReadingPlan):
     """The options of a pack."""
 
     raw_topic: str
     """Whose streams are filled."""
     partitions: int
     processes: int
-    limit: int | None = None
-    """Documents of the whole run, with those that an earlier call packed; None: all."""
-    on_error: OnError = "skip"
-    shuffle: int = 0
-    """Documents in the shuffle buffer."""
-    seed: int = 0
-    identity: RunIdentity | None = None
-    """The run, if another call may continue it."""
     flush: bool = False
     """Fill the open blocks with padding at the end."""
     end: bool = False
@@ -213,7 +205,7 @@ class _Call:
             try:
                 await self._dealer.read(sources, position.state, self._between)
             except InputError:  # what came before the document that ends the run is kept
-                await self._commit()
+                await (await self._begin_commit())
                 raise
             await self._finish()
 
@@ -252,8 +244,8 @@ class _Call:
                 f"and there are more documents now (--limit): keep what is there, or {OTHER_STORE}"
             )
 
-    async def _begin_commit(self, *, last: bool = False) -> None:
-        """Have all that was dealt out made durable, and noted after that; waits for the commit before.
+    async def _begin_commit(self, *, last: bool = False) -> "asyncio.Task[Ends]":
+        """Have all that was dealt out made durable, and noted after that; waits for the commit before, not for this.
 
         With the ``last`` commit the eras are closed, unless the mill has dead letters and none are allowed.
         """
@@ -262,6 +254,7 @@ class _Call:
             await self._committing
         self._committing = asyncio.create_task(self._settle(self._millers.commit(), self._position, last=last))
         self._committed = time.monotonic()
+        return self._committing
 
     async def _settle(self, answers: Sequence["Future[Ends]"], position: PackPosition, *, last: bool) -> Ends:
         ends = await joined(answers)
@@ -285,20 +278,12 @@ class _Call:
         blocks = {number: chains[split].blocks for number, chains in ends.items()}
         self._eras[split].close_all(blocks, end=self._plan.end)
 
-    async def _commit(self, *, last: bool = False) -> Ends:
-        await self._begin_commit(last=last)
-        if self._committing is None:
-            raise ValueError("no commit was begun")
-        ends = await self._committing
-        self._committing = None
-        return ends
-
     async def _finish(self) -> None:
         await self._dealer.deal_open()
         if self._plan.flush and self._dealer.number and not self._position.flushed:
             await self._dealer.flush()
             self._position = replace(self._position, flushed=True)
-        self._conclude(await self._commit(last=True))
+        self._conclude(await (await self._begin_commit(last=True)))
 
     def _conclude(self, ends: Ends) -> None:
         """Add up, and check that every document is accounted for in every stream."""

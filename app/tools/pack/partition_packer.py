@@ -33,8 +33,9 @@ from ...kafka.dead_letters import DeadLetter, RecordPlace, SourcePlace
 from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Outcome, Stages
 from ...milling.partition_mill import PartitionMill
+from ..produce.run_notes import utf8
 from ..verify.verify_result import ChainResult
-from .pack_state import DEAD, REJECTED, PartitionState, utf8
+from .pack_state import DEAD, REJECTED, PartitionState
 
 if TYPE_CHECKING:
     from .mill_processes import MillTask
@@ -61,7 +62,13 @@ class LetterFile:
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
         """Append letters; `sync` makes them durable."""
-        data = b"".join([_line(letter) for letter in letters])
+        data = b"".join(
+            orjson.dumps(  # as `tokenmill dead-letters show --json` shows one
+                {name: utf8(value) if isinstance(value, str) else value for name, value in letter.as_json().items()},
+                option=orjson.OPT_APPEND_NEWLINE,
+            )
+            for letter in letters
+        )
         if not data:
             return
         with blaming(self._path.parent):
@@ -76,12 +83,6 @@ class LetterFile:
         if self._descriptor >= 0:
             with blaming(self._path.parent):
                 os.fdatasync(self._descriptor)
-
-
-def _line(letter: DeadLetter) -> bytes:
-    """Return a letter as `tokenmill dead-letters show --json` shows one."""
-    values = {name: utf8(value) if isinstance(value, str) else value for name, value in letter.as_json().items()}
-    return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def letter_of(outcome: Outcome, topic: str, partition: int) -> DeadLetter:

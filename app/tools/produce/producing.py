@@ -25,10 +25,19 @@ from ...sources.items import DocumentSource, Item, Refused, Where
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from .refused_records import RefusedRecords, require_leaders, topic_settings
 from .resuming import Resuming
-from .run_notes import IN_TURN, ORDER, RunIdentity, SentBefore, run_name, sent_items
-from .run_position import BatchMark, RunCheckpoint, RunPosition, encode_mark
+from .run_notes import (
+    IN_TURN,
+    ORDER,
+    BatchMark,
+    RunCheckpoint,
+    RunPosition,
+    SentBefore,
+    encode_mark,
+    run_name,
+    sent_items,
+)
 from .sender import MARK_BYTES, Acknowledged, Sender, SentDocument, batch_bytes, fenced_producer
-from .summary import OnError, Progress, Refusals, Summary, reporting, require_dead_letters
+from .summary import Progress, ReadingPlan, Refusals, Summary, reporting, require_dead_letters
 
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 """A pause for the rate is at least this long, so that a batch holds more than one document."""
@@ -37,21 +46,13 @@ MOST_CHECKPOINTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
+class RunPlan(ReadingPlan):
     """The options of a run."""
 
     rate: float | None = None
     """Bytes of values a second; None: as fast as possible."""
-    limit: int | None = None
-    """Documents of the whole run, with those that an earlier call sent; None: all."""
-    on_error: OnError = "skip"
-    shuffle: int = 0
-    """Documents in the shuffle buffer."""
-    seed: int = 0
     compression: str | None = None
     """Codec of the batches: gzip, snappy, lz4 or zstd."""
-    identity: RunIdentity | None = None
-    """The run, if another call may continue it; None: it carries no marks, and another call sends all again."""
     restart: bool = False
     """Send everything, whatever was sent before."""
     only_new: bool = False

@@ -29,8 +29,21 @@ from ...sources.source_changes import (
     look_at_sources,
     sources_to_send,
 )
-from .run_notes import IN_ROUNDS, IN_TURN, NOTHING_BEFORE, ORDER, RunEnd, RunNotes, RunStart, SentBefore
-from .run_position import RunPosition, has_marks, is_complete, partition_ends, read_position
+from .run_notes import (
+    IN_ROUNDS,
+    IN_TURN,
+    NOTHING_BEFORE,
+    ORDER,
+    RunEnd,
+    RunNotes,
+    RunPosition,
+    RunStart,
+    SentBefore,
+    has_marks,
+    is_complete,
+    partition_ends,
+    read_position,
+)
 
 SETTLE_SECONDS: Final = 60.0
 """How long the end of a part waits for a broker that is away: all is acknowledged, only the note of it is missing."""

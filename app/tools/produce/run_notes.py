@@ -1,4 +1,4 @@
-"""Which run a call of produce belongs to, and what is noted of a run.
+"""Which run a call of produce belongs to, what is noted of a run, and which of its documents are in the log.
 
 Two calls belong to the same run if they name the same topic and paths, and all options that decide what is sent and in
 which order. The notes of a run say when it began, where the topic ended then, what its sources were, and whether it is
@@ -6,6 +6,11 @@ done. They are on a compacted topic beside the raw topic (`produced_topic`): a c
 lagged, and Kafka forgets groups. The run's own producer writes them, so a call that another one has replaced writes
 nothing any more (`fenced_producer`). A note has a head, under the run's name. The sources come before it, in parts,
 under the run's name, the time of its start, and a number: where there is a head, all of its parts are there.
+
+A run numbers its documents from 0, in the order of `app.sources.reading_order`. The number, or the key,
+decides the partition, so each partition gets its documents in the order of their numbers. They are sent in batches,
+and a batch is in the log as a whole or not at all; its last record carries the mark. So the last mark of a run in a
+partition says: of this partition's documents, those up to ``number`` are here, or were refused, and no other.
 """
 
 import json
@@ -17,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 import xxhash
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tokenmill.errors import SourceError
 from tokenmill.redaction import redacted
@@ -26,8 +31,8 @@ from tokenmill.untrusted import inflated, parse_json
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings, produced_topic
 from ...sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
-from ...sources.items import MEMORY_BYTES, Item, ItemChunk, Refused, Where, as_earlier
-from ...sources.reading_order import READERS
+from ...sources.items import MEMORY_BYTES, Item, ItemChunk, Place, Refused, Where, as_earlier
+from ...sources.reading_order import READERS, LaneState, OrderState
 from ...sources.source_changes import KnownSource
 
 MOST_BYTES: Final = 256 << 20
@@ -229,7 +234,8 @@ def _parts_of(run: bytes, found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, bytes]]:
     """Return the head of a note, and its parts by key."""
-    packed = zlib.compress(orjson.dumps([_plain(seen) for seen in run_start.sources]), 1)
+    sources = [[utf8(seen.name), *seen[1:]] for seen in run_start.sources]
+    packed = zlib.compress(orjson.dumps(sources), 1)
     pieces = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
     run_end = run_start.run_end
     head = {
@@ -279,8 +285,9 @@ def _require_numbers(*values: object) -> None:
         raise TypeError(values)
 
 
-def _plain(seen: KnownSource) -> list[Any]:
-    return [seen.name.encode("utf-8", "replace").decode(), *seen[1:]]
+def utf8(name: str) -> str:
+    """Return text that UTF-8 can spell: what it cannot is a question mark."""
+    return name.encode("utf-8", "replace").decode()
 
 
 def _counts(before: SentBefore) -> list[int]:
@@ -293,3 +300,182 @@ def _listed(by_partition: Mapping[int, int]) -> list[int]:
 
 def _key(run: str, run_start: int, number: int) -> bytes:
     return f"{run}/{run_start}/{number}".encode()
+
+
+MARK_HEADER: Final = "tokenmill.produce"
+FIRST_TAIL: Final = 32
+"""Records read at first from a partition's end: the last one has a mark, unless others wrote after the run."""
+GROWTH: Final = 8
+"""How many times as many are read next, where others have written after the run."""
+
+
+class RunCheckpoint(NamedTuple):
+    """A place between two chunks from which a run can continue, and what came before it."""
+
+    number: int
+    """All documents with lower numbers are in the log, in all partitions, or refused by the brokers."""
+    state: OrderState
+    """The order just before the document with this number."""
+    refused: int = 0
+    """Refusals before it; their dead letters, if wanted, are acknowledged."""
+    broken: int = 0
+    """How many of these are sources that could not be read to their end."""
+    declined: int = 0
+    """How many of these are documents that the brokers refused."""
+
+
+class BatchMark(NamedTuple):
+    """The mark of a batch."""
+
+    run: str
+    started_ms: int
+    """When the part of the run began, in Unix milliseconds: a run that is sent again on purpose has another one."""
+    number: int
+    """Of the document in the record that carries the mark."""
+    checkpoint: RunCheckpoint
+    """Where the run can continue."""
+
+
+def encode_mark(mark: BatchMark) -> bytes:
+    """Return the header's value: JSON, which people can read, and short."""
+    number, state, *counts, declined = mark.checkpoint
+    lanes = [[lane.file, lane.place.entry, lane.place.byte] for lane in state.lanes]
+    counts += [declined] if declined else []  # earlier versions do not know it
+    return orjson.dumps([mark.run, mark.started_ms, mark.number, number, state.turn, lanes, *counts])
+
+
+def decode_mark(value: bytes) -> BatchMark | None:
+    """Return the mark, or None if it is none: others may write headers of that name."""
+    try:
+        run, started_ms, number, behind, turn, lanes, refused, broken, *declined = orjson.loads(value)
+        places = tuple(LaneState(_number(file), Place(_number(entry), _number(byte))) for file, entry, byte in lanes)
+        counts = map(_number, (refused, broken, *declined))
+        checkpoint = RunCheckpoint(_number(behind), OrderState(_number(turn), places), *counts)
+        return BatchMark(str(run), _number(started_ms), _number(number), checkpoint)
+    except (orjson.JSONDecodeError, ValueError, TypeError):
+        return None
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
+
+class RunPosition(NamedTuple):
+    """What of a run is in the log."""
+
+    checkpoint: RunCheckpoint
+    """Where it can continue."""
+    sent: dict[int, int]
+    """By partition: number of its last document that is in the log; those before it are there, too, or were refused."""
+
+    @classmethod
+    def nothing(cls, sources: int, partitions: int, before: SentBefore = NOTHING_BEFORE) -> "RunPosition":
+        """Return the position of a new run, or of a new part: nothing of it is in the log."""
+        checkpoint = RunCheckpoint(before.number, OrderState.start(sources), *before[1:])
+        return cls(checkpoint, dict.fromkeys(range(partitions), before.number - 1))
+
+
+async def partition_ends(settings: Settings, topic: str, partitions: int) -> dict[int, int]:
+    """Return the end of each partition, what is not committed yet included."""
+    names = [TopicPartition(topic, number) for number in range(partitions)]
+    async with consumer(settings, isolation_level="read_uncommitted") as client:
+        found = await offsets(client, names)
+    return {name.partition: end for name, (_, end) in found.items()}
+
+
+async def read_position(settings: Settings, topic: str, run: str, run_start: RunStart, sources: int) -> RunPosition:
+    """Return the position of a run to which no other producer can write (`fenced_producer`).
+
+    Raises:
+        SourceError: the topic no longer holds what the run wrote, or was created again.
+
+    """
+    position = RunPosition.nothing(sources, len(run_start.offsets), run_start.before)
+    marks: dict[int, BatchMark] = {}
+    async with consumer(settings, isolation_level="read_uncommitted") as client:
+        for number, start in run_start.offsets.items():
+            partition = TopicPartition(topic, number)
+            mark = await _last_mark(client, partition, start, run=run, started_ms=run_start.started_ms)
+            if mark is not None:
+                marks[number] = mark
+    if not marks:
+        return position
+    furthest = max((mark.checkpoint for mark in marks.values()), key=lambda checkpoint: checkpoint.number)
+    sent = {number: marks[number].number if number in marks else position.sent[number] for number in run_start.offsets}
+    return RunPosition(furthest, sent)
+
+
+async def is_complete(settings: Settings, topic: str, run: str, run_start: RunStart, run_end: RunEnd) -> bool:
+    """Return whether all of a part that was noted as complete is still there: no partition lost its end.
+
+    What retention has removed counts as there.
+    """
+    async with consumer(settings, isolation_level="read_uncommitted") as client:
+        for number, start in run_start.offsets.items():
+            partition, last, upper = TopicPartition(topic, number), run_end.numbers[number], run_end.ends[number]
+            first, end = (await offsets(client, [partition]))[partition]
+            if end < upper:
+                return False
+            if last < run_start.before.number or first >= upper:
+                continue
+            try:
+                mark = await _last_mark(client, partition, start, run=run, started_ms=run_start.started_ms, upper=upper)
+            except RetentionError:
+                continue
+            if mark is None or mark.number < last:
+                return False
+    return True
+
+
+class RetentionError(SourceError):
+    """A partition no longer holds what a run wrote there, if it wrote anything."""
+
+
+async def _last_mark(
+    client: AIOKafkaConsumer,
+    partition: TopicPartition,
+    start: int,
+    *,
+    run: str,
+    started_ms: int,
+    upper: int | None = None,
+) -> BatchMark | None:
+    """Look for the run's last mark from the end, or ``upper``, back to where the partition ended when the run began."""
+    first, end = (await offsets(client, [partition]))[partition]
+    advice = "start again with --restart, which sends all documents again"
+    if end < start:
+        raise SourceError(f"{partition.topic} was created again since this run began: {advice}")
+    size = FIRST_TAIL
+    upper = end if upper is None else min(end, upper)
+    while upper > max(first, start):
+        lower = max(first, start, upper - size)
+        found = None
+        async for record in read_range(client, partition, lower, upper):
+            for name, value in record.headers:
+                mark = decode_mark(value or b"") if name == MARK_HEADER else None
+                if mark is not None and (mark.run, mark.started_ms) == (run, started_ms):
+                    found = mark
+        if found is not None:
+            return found
+        upper, size = lower, size * GROWTH
+    if first > start:
+        raise RetentionError(
+            f"{partition.topic}[{partition.partition}] no longer holds what this run wrote: its retention removed it, "
+            f"so it cannot be known which documents it had; {advice}"
+        )
+    return None
+
+
+async def has_marks(settings: Settings, topic: str, ends: Mapping[int, int], run: str) -> bool:
+    """Return whether marks of a run, whenever it began, are among the last records of a partition."""
+    async with consumer(settings, isolation_level="read_uncommitted") as client:
+        for number, end in ends.items():
+            partition = TopicPartition(topic, number)
+            first = (await offsets(client, [partition]))[partition][0]
+            async for record in read_range(client, partition, max(first, end - FIRST_TAIL), end):
+                marks = (decode_mark(value or b"") for name, value in record.headers if name == MARK_HEADER)
+                if any(mark is not None and mark.run == run for mark in marks):
+                    return True
+    return False

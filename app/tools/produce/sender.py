@@ -28,7 +28,7 @@ from ...kafka.security import refused_time
 from ...kafka.topics import Existing
 from ...settings import Settings
 from ...sources.items import Where
-from .run_position import MARK_HEADER
+from .run_notes import MARK_HEADER
 
 BATCH_BYTES: Final = 256 * 1024
 """Bytes of a partition's batch: where a broker's speed stops growing, and below a topic's default limit of 1 MiB."""

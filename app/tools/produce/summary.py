@@ -20,6 +20,7 @@ from ...sources.datasets import DatasetInfo, DatasetSource
 from ...sources.items import DocumentSource, Item, Refused, Unmet
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import SourceChange
+from .run_notes import RunIdentity
 from .sender import Acknowledged, raise_for
 
 OnError = Literal["skip", "dead-letter", "fail"]
@@ -44,6 +45,20 @@ SENDS_ALL_AGAIN: Final = (
     "What came before it is sent: send it, corrected, and what follows from a file of their own, or all of it again "
     "with --on-error skip (or dead-letter)"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingPlan:
+    """The options of a run that say what is read, and in which order."""
+
+    limit: int | None = None
+    """Documents of the whole run, with those that an earlier call sent or packed; None: all."""
+    on_error: OnError = "skip"
+    shuffle: int = 0
+    """Documents in the shuffle buffer."""
+    seed: int = 0
+    identity: RunIdentity | None = None
+    """The run, if another call may continue it; None: it carries no marks, and another call begins again."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -32,8 +32,7 @@ from ...kafka.control_topic import Settled
 from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import message_of, offset_before, record_at
 from ...settings import Settings
-from .rebuilding import Donor, Given, link_aside, store_donor
-from .repairing import Repaired, examine, repair_partition
+from .repairing import Donor, Given, Repaired, examine, link_aside, repair_partition, store_donor
 
 log = structlog.get_logger(__name__)
 

@@ -44,11 +44,10 @@ from ...milling.tokenizers import RAW_BYTES, TokenizerFile, reference_of
 from ...processes import collect_seldom, end_with_parent, keep_loaded, side_processes
 from ...settings import Settings
 from .comparison import BlockRun, other_blocks
-from .earlier import VerifiedChain
 from .era_check import EraEnds, OtherHashes
+from .incremental_state import VerifiedChain
 from .reference_sample import ReferenceSample, SampleCheck, Sampler
-from .store_side import StoreSide
-from .topic_side import TokenTopic, TopicSide
+from .two_sides import StoreSide, TokenTopic, TopicSide
 from .verify_marks import ChainMarks, StoreMark
 from .verify_result import Advance, ChainResult
 

@@ -21,8 +21,16 @@ from ...kafka.dead_letters import RecordPlace, decode_dead_letter
 from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...milling.decoding import FORMATS
 from ...settings import Settings, dead_letter_topic
-from .earlier import NOTHING, Chains, EarlierVerification, VerifiedEras, load_verified, save_verified, still_valid
 from .era_check import EraCheck, EraEndsFiles
+from .incremental_state import (
+    NOTHING,
+    Chains,
+    EarlierVerification,
+    VerifiedEras,
+    load_verified,
+    save_verified,
+    still_valid,
+)
 from .partition_check import ChainTask, PartitionTask, check_partitions, stages_key
 from .reference_sample import ReferenceSample
 from .verify_marks import ChainMarks, VerifyMarks, take_marks

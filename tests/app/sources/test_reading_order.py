@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenmill.app.sources import Item, Refused
 from tokenmill.app.sources.items import ItemChunk, Place
 from tokenmill.app.sources.reading_order import LaneState, OrderedChunk, OrderState, ReadingOrder, ShuffleBuffer
-from tokenmill.app.tools.produce.run_position import BatchMark, RunCheckpoint, decode_mark, encode_mark
+from tokenmill.app.tools.produce.run_notes import BatchMark, RunCheckpoint, decode_mark, encode_mark
 
 sizes = st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=9)
 """For each source, the number of documents in each of its chunks."""

@@ -24,8 +24,7 @@ from tokenmill.app.kafka.dead_letters import SourcePlace, decode_dead_letter
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import find_sources
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce, resuming
-from tokenmill.app.tools.produce.run_notes import IN_ROUNDS, IN_TURN
-from tokenmill.app.tools.produce.run_position import MARK_HEADER, BatchMark, decode_mark
+from tokenmill.app.tools.produce.run_notes import IN_ROUNDS, IN_TURN, MARK_HEADER, BatchMark, decode_mark
 from tokenmill.errors import InputError, SourceError
 
 SETTINGS = Settings()

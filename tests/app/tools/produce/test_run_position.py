@@ -10,13 +10,15 @@ from tests.app.tools.produce.scripted_kafka import RAW, ScriptedKafka
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources.items import Place
 from tokenmill.app.sources.reading_order import LaneState, OrderState
-from tokenmill.app.tools.produce.run_notes import RunEnd, RunStart, SentBefore
-from tokenmill.app.tools.produce.run_position import (
+from tokenmill.app.tools.produce.run_notes import (
     FIRST_TAIL,
     MARK_HEADER,
     BatchMark,
     RunCheckpoint,
+    RunEnd,
     RunPosition,
+    RunStart,
+    SentBefore,
     encode_mark,
     has_marks,
     is_complete,

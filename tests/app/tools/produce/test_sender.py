@@ -22,7 +22,7 @@ from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce.run_position import MARK_HEADER
+from tokenmill.app.tools.produce.run_notes import MARK_HEADER
 from tokenmill.app.tools.produce.sender import (
     BATCH_BYTES,
     OPEN_BYTES,

@@ -17,7 +17,7 @@ from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.verify.earlier import VerifiedChain
+from tokenmill.app.tools.verify.incremental_state import VerifiedChain
 from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark

@@ -10,8 +10,8 @@ from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
 from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, VerificationInputs
 from tokenmill.app.kafka.ignoring import IgnoreList
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.verify.earlier import VerifiedChain
 from tokenmill.app.tools.verify.era_check import EraEndsFiles
+from tokenmill.app.tools.verify.incremental_state import VerifiedChain
 from tokenmill.app.tools.verify.partition_check import ChainCheck, ChainTask
 from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult

@@ -14,8 +14,8 @@ from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tests.app.tools.verify import test_store_eras as damages
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import verify_marks
-from tokenmill.app.tools.verify.earlier import VerifiedEras
 from tokenmill.app.tools.verify.era_check import END, EraCheck, EraCopy, EraEndsFiles
+from tokenmill.app.tools.verify.incremental_state import VerifiedEras
 from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras
 from tokenmill.app.tools.verify.verify_result import EraResult
 from tokenmill.eras import ERA_KEY, Era
