@@ -15,13 +15,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
 from tokenmill.errors import DamagedError, DiskError, InputError, LockedError, StoreError
-from tokenmill.untrusted import open_regular, read_regular
+from tokenmill.untrusted import open_regular, read_json_file, read_regular
 
 StorePath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """What people give as a store's directory."""
@@ -334,8 +334,18 @@ PACKED_ERA_ADVICE: Final = (
 
 
 def is_packed(store: Path, stream: str) -> bool:
-    """Return whether `tokenmill pack` filled a stream: its state is in the store, named as the stream without split."""
+    """Return whether `tokenmill pack` filled a stream: its state is in the store, named as the stream without split.
+
+    Where the description of the stream, which says what of its name is the split, is damaged, its name has to do.
+    """
     names = [path.name for path in (store / PACK_DIRECTORY).glob("*")]
+    if not names:
+        return False
+    with suppress(OSError, ValueError, LookupError, TypeError, DamagedError):
+        recipe = read_json_file(store / stream / STREAM_FILE)["genesis"]["recipe"]
+        topic = recipe["raw_topic"]
+        suffix = stream.removeprefix(f"{topic}.{recipe['split']}")
+        return f"{topic}{suffix}" in names
     parts = ((name[:at], name[at:]) for name in names for at in range(1, len(name) + 1))
     return any(stream.startswith(f"{topic}.") and stream.endswith(suffix) for topic, suffix in parts)
 

@@ -162,7 +162,7 @@ class PackFiles:
         try:
             carries = {split: decode_message(b64decode(header), None) for split, header in values["carries"].items()}
             return PartitionState(carries, values["letters"])
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
+        except (TypeError, KeyError, ValueError, AttributeError, DamagedError) as error:
             raise self._damaged(name, error) from error
 
     def write_partition(self, partition: int, state: PartitionState) -> None:

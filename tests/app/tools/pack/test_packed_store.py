@@ -1,6 +1,8 @@
 """What commands say of a packed store: all of it is from the store, and no broker is asked."""
 
 import json
+from base64 import b64decode, b64encode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ from tests.app.tools.pack.packing import pack_into, rows, small_settings
 from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack.packing_run import PackSummary
-from tokenmill.store import open_eras
-from tokenmill.store.layout import SegmentPaths, partition_directory
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import DamagedError
+from tokenmill.store import Store, StreamInfo, open_eras, read_stream
+from tokenmill.store.layout import STREAM_FILE, SegmentPaths, is_packed, partition_directory, repair_advice
+from tokenmill.wire.genesis import Genesis
 
 TRAIN, VALIDATION = "raw-text.train", "raw-text.validation"
 SHORT = [{"id": f"short {number}", "text": f"tiny {number}"} for number in range(6)]
@@ -137,3 +142,31 @@ def test_streams_of_a_store_and_of_brokers_are_asked_for_one_after_the_other(
     settings, _ = packed
     told = said(capsys, settings.store, "ledger", "--stream", TRAIN, "--stream", "other.train", code=12)[1]
     assert "other.train: not packed" in told
+
+
+def test_a_stream_from_kafka_beside_packed_ones_is_none_of_them(packed: tuple[Settings, PackSummary]) -> None:
+    """A stream with a suffix of its own, or of a topic with a longer name: a repair asks the brokers for its blocks."""
+    settings, _ = packed
+    genesis = Genesis.from_dict(read_stream(settings.store, TRAIN).values["genesis"])
+    others = [replace(genesis, stream=f"{TRAIN}-v2")]
+    others += [replace(genesis, stream="raw-text.de.train", recipe=replace(genesis.recipe, raw_topic="raw-text.de"))]
+    for other in others:
+        Store.open(settings.store).add_stream(StreamInfo.from_genesis(other, 4), None)
+    assert is_packed(settings.store, TRAIN)
+    assert is_packed(settings.store, VALIDATION)
+    assert not any(is_packed(settings.store, other.stream) for other in others)
+    assert "from the token topic" in repair_advice(partition_directory(settings.store, others[0].stream, 0))
+
+    (settings.store / TRAIN / STREAM_FILE).write_bytes(b"damaged")
+    assert is_packed(settings.store, TRAIN), "its name says so as well"
+
+
+def test_a_damaged_state_is_named(packed: tuple[Settings, PackSummary], tmp_path: Path) -> None:
+    """With the file in which a chain cannot be continued, and what helps."""
+    settings, _ = packed
+    path = settings.store / "pack" / "raw-text" / "0.json"
+    state = json.loads(path.read_bytes())
+    state["carries"]["train"] = b64encode(b64decode(state["carries"]["train"])[:-1] + b"!").decode()
+    path.write_bytes(canonical_json(state) + b"\n")
+    with pytest.raises(DamagedError, match=r"0\.json is not what was written there.*pack into another store"):
+        pack_into(settings, [tmp_path / "corpus.jsonl"], flush=True, end=True)
