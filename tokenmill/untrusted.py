@@ -9,8 +9,9 @@ import stat
 import zlib
 from collections.abc import Iterator
 from hashlib import sha256
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import orjson
 
@@ -121,7 +122,7 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o644) 
     return descriptor
 
 
-def regular_file(path: Path | str) -> BinaryIO:
+def regular_file(path: Path | str) -> BufferedReader:
     """Return a regular file, open for reading; raises as `open_regular`."""
     return os.fdopen(open_regular(path), "rb")
 

@@ -202,8 +202,7 @@ class ScriptedKafka:
             monkeypatch.setattr(f"{package}.{module}.described", described)
         for module in ("producing", "sender"):
             monkeypatch.setattr(f"{package}.{module}.producer", producer)
-        for module in ("run_position", "run_notes"):
-            monkeypatch.setattr(f"{package}.{module}.consumer", consumer)
+        monkeypatch.setattr(f"{package}.run_notes.consumer", consumer)
         for module in ("producing", "summary"):
             monkeypatch.setattr(f"{package}.{module}.partition_count", count)
         monkeypatch.setattr(f"{package}.producing.ensure_produced", ensured)
