@@ -13,6 +13,8 @@ from pathlib import PurePath
 from typing import Any, Final
 from zipfile import BadZipFile
 
+from tokenmill.errors import InputError
+
 from .items import MEMORY_BYTES, library
 
 _SKIPPED_BYTES: Final = 1 << 20
@@ -53,6 +55,8 @@ class Made(io.RawIOBase):
             raise self._error
         try:
             self._rest = self._rest or memoryview(next(self._pieces, b""))
+        except InputError:  # it ends the run
+            raise
         except Exception as error:
             self._error = error
             raise

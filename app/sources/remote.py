@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader, RawIOBase
+from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tokenmill.errors import InputError
 
-from .compressed import BUFFER_BYTES
+from .compressed import BUFFER_BYTES, Made
 from .file_sources import Opened, Reading, Unreadable, file_chunks
 from .foreign_folders import data_among, why_no_rows
 from .items import File, ItemChunk, Place, library
@@ -153,71 +153,48 @@ class RemoteFile:
         return file_chunks(self, self.reading, start, nullcontext(opened))
 
 
-class _RemoteStream(RawIOBase):
+class _RemoteStream(Made):
     """The bytes of an object: one request for as long as they are read in order, another one after each jump."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
-        self._at = 0
-        self._pieces: Iterator[Any] | None = None
-        self._rest = memoryview(b"")
         self.furthest = 0
         """Bytes up to the furthest that was read."""
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
+        super().__init__(None, lambda _: self._from(0))
 
     def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        """Go to a position; nothing is asked for before something is read there."""
         at = offset + {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._file.size}[whence]
         if at != self._at:
-            self._pieces, self._rest, self._at = None, memoryview(b""), at
+            self._pieces, self._error, self._rest, self._at = self._from(at), None, memoryview(b""), at
         return at
 
     def readinto(self, buffer: Any) -> int:
-        if self._at >= self._file.size:
-            return 0
-        if not self._rest:
-            self._rest = self._next()
-        size = min(len(self._rest), len(buffer))
-        memoryview(buffer)[:size], self._rest = self._rest[:size], self._rest[size:]
-        self._at += size
+        """Read from what the store sent last; none of what comes after that is asked for yet."""
+        size, file = super().readinto(buffer), self._file
+        if not size and self._at < file.size:
+            raise InputError(f"{file.name} ended at byte {self._at:,} of {file.size:,}: the same command goes on there")
         self.furthest = max(self.furthest, self._at)
         return size
 
-    def _next(self) -> memoryview:
-        """Return the next bytes that the store sends; none of what comes after it is asked for yet."""
+    def _from(self, at: int) -> Iterator[Any]:
+        """Yield what the store sends from a byte on; of a server that knows no ranges, it sends all."""
+        file = self._file
         try:
-            if self._pieces is None:
-                self._pieces = self._asked()
-            piece = next(self._pieces, None)
+            version, begin, pieces = file.store.read(file.path, at) if at < file.size else (file.version, at, iter(()))
+            if version != file.version:
+                raise InputError(
+                    f"{file.name} has changed since the command began: what was read before is sent, and the same "
+                    "command says what to do"
+                )
+            for piece in pieces:
+                view = memoryview(piece).cast("B")[max(0, at - begin) :]
+                begin += len(piece)
+                at += len(view)
+                if view:
+                    yield view
         except WEB_ERRORS as error:
             raise InputError(
-                f"{self._file.name} cannot be read on from byte {self._at:,}: {_first_line(error)}. What was read "
-                "before is sent; the same command goes on from there"
+                f"{file.name} cannot be read on from byte {at:,}: {_first_line(error)}. What was read before is sent; "
+                "the same command goes on from there"
             ) from error
-        if piece is None:
-            raise InputError(
-                f"{self._file.name} ended at byte {self._at:,} of {self._file.size:,}: the same command goes on there"
-            )
-        return memoryview(piece).cast("B")
-
-    def _asked(self) -> Iterator[Any]:
-        """Ask for all bytes from here on; of a server that knows no ranges, for all, and leave the first ones out."""
-        version, begin, pieces = self._file.store.read(self._file.path, self._at)
-        if version != self._file.version:
-            raise InputError(
-                f"{self._file.name} has changed since the command began: what was read before is sent, and the same "
-                "command says what to do"
-            )
-        skip = self._at - begin
-        for piece in pieces:
-            view = memoryview(piece).cast("B")
-            if skip < len(view):
-                yield view[skip:]
-            skip = max(0, skip - len(view))

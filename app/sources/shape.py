@@ -24,7 +24,8 @@ from .items import MAX_RECORD, Item, PlaceIds, Refused, Unmet, fit_id, id_bytes
 
 _INT_ID: Final = 4
 """From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
-_BOM: Final = b"\xef\xbb\xbf"
+_BEFORE: Final = b"\xef\xbb\xbf\x1e"
+"""Bytes that may be before a JSON value: a byte order mark, and what begins a text of a sequence (RFC 7464)."""
 _ESCAPED: Final = 6
 """Bytes of a character in JSON, at most."""
 _FRAME: Final = b',"":""}'
@@ -128,8 +129,8 @@ class Shape:
         try:
             row = orjson.loads(data)
         except orjson.JSONDecodeError:
-            if data.startswith(_BOM):
-                return self.of_json(where, data.removeprefix(_BOM))
+            if data[:1] in _BEFORE and (rest := data.lstrip(_BEFORE)) != data:
+                return self.of_json(where, rest)
             made = _without_nan(data)
             if made and self.nan_is_null:
                 return self.of_json(where, made)

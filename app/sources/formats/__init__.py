@@ -1,7 +1,7 @@
 """Ways to read documents: each format is a module with one function behind `Format`, and a line in `FORMATS` here."""
 
 from collections.abc import Iterable
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from ..items import Format, library
 from .columnar import read_arrow, read_parquet
@@ -11,7 +11,6 @@ from .text import read_jsonl, read_text, read_text_lines
 from .warc import read_warc
 
 Choice = Literal["auto", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "warc", "text", "lines"]
-CHOICES: Final[tuple[str, ...]] = get_args(Choice)
 
 BY_CHOICE: Final[dict[str, Format]] = {
     "jsonl": read_jsonl,

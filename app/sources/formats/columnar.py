@@ -7,7 +7,7 @@ are any number of values.
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, nullcontext
-from io import BufferedReader, FileIO
+from io import FileIO
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
@@ -29,8 +29,6 @@ DICTIONARY_BYTES: Final = 64 << 20
 _WEIGHED_ROWS: Final = 1 << 16
 _WEIGHED_PARTS: Final = 16
 """Rows are weighed in so many parts of a batch, or so many at once: that takes some dozen bytes for each."""
-_ROOM_BYTES: Final = 1 << 26
-"""Bytes for which room is made at once."""
 BUFFER_BYTES: Final = 1 << 18
 """Read at once of each column that is needed. By default pyarrow reads all of a row group's, of any size."""
 
@@ -119,7 +117,7 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         with ExitStack() as stack:
             stream = stack.enter_context(nullcontext(file.stream) if file.path is None else FileIO(file.path))
             groups = row_groups_of(stream, needs.unpack_memory)  # before the library makes anything of them
-            source = file.path or arrow.PythonFile(_Sparing(file.stream), "r")
+            source = file.path or arrow.PythonFile(file.stream, "r")
             opened = stack.enter_context(parquet.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES))
             names = opened.schema_arrow.names
             if bad := needs.missing(names):
@@ -141,24 +139,6 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
 def _broken(what: str, error: BaseException) -> Bad:
     why = str(error)
     return Bad(why if isinstance(error, TooMuchMemoryError) else f"no {what}, or damaged: {why}", broken=True)
-
-
-class _Sparing:
-    """A stream that makes room for what it has, whatever number of bytes a damaged file says that it has."""
-
-    def __init__(self, stream: "BufferedReader[Any]") -> None:
-        self._stream = stream
-        self.closed = False
-        self.seek = stream.seek
-        self.tell = stream.tell
-        self.close = stream.close
-
-    def read(self, size: int) -> bytes:
-        pieces = []
-        while size > 0 and (piece := self._stream.read(min(size, _ROOM_BYTES))):
-            pieces.append(piece)
-            size -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def row_groups(path: str) -> list[RowGroup]:

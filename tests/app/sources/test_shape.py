@@ -52,6 +52,8 @@ def test_an_object_goes_as_it_stands_unless_somebody_asks_for_more() -> None:
         (b'{"text":"a"}', {}, b'{"text":"a","id":"a.jsonl:3"}'),
         (b'{"text": "a", "n": [1]} \t', {}, b'{"text": "a", "n": [1],"id":"a.jsonl:3"}'),
         (b'\xef\xbb\xbf{"text":"a"}', {}, b'{"text":"a","id":"a.jsonl:3"}'),
+        (b"\xef\xbb\xbf" * 5000 + b'{"text":"a"}', {}, b'{"text":"a","id":"a.jsonl:3"}'),
+        (b'\x1e{"text":"a"}', {}, b'{"text":"a","id":"a.jsonl:3"}'),
         (b'{"id":null,"text":"a"}', {}, b'{"id":null,"text":"a","id":"a.jsonl:3"}'),
         (b'{"id":"","text":"a"}', {}, b'{"id":"","text":"a","id":"a.jsonl:3"}'),
         (b'{"id":[7],"text":"a"}', {"id_field": "id"}, b'{"id":[7],"text":"a","id":"a.jsonl:3"}'),
