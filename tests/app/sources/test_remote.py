@@ -5,6 +5,8 @@ import io
 import json
 from pathlib import Path
 
+import obstore
+import obstore.store
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -97,6 +99,42 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
             find_sources([f"{web.address}/nothing.jsonl"], reading_of())
         with pytest.raises(InputError, match="an address with a query or a password is not read"):
             find_sources([f"{web.address}/a.jsonl?token=secret"], reading_of())
+
+
+AS_PEOPLE_HAVE_THEM = {
+    "wiki_00": b'{"text": "one"}\n{"text": "two"}\n',
+    "part-00000": b'id,text\n1,one\n2,"two\n3,three\n',
+    "items.jl": gzip.compress(b'{"text": "one"}\n'),
+    "wide.csv": "id,text\n1,\u00e9\n".encode("utf-16"),
+    "latin.txt": "caf\u00e9".encode("latin-1"),
+    "book.txt": b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n",
+    "cut.jsonl.gz": gzip.compress(JSONL)[:-20],
+    "lang=de/log.json": b'[{"text": "eins"},\n{"text": NaN},\n{"text": "drei"}]',
+    "table/_delta_log/00000000000000000000.json": b"{}",
+    "table/a.jsonl": b'{"text": "deleted"}\n',
+    "rows.parquet": parquet(),
+    "_committed_1": b"{}",
+}
+
+
+def test_a_bucket_is_read_like_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files as people have them: the same documents, and the same refusals for the same reasons."""
+    store = obstore.store.MemoryStore()
+    monkeypatch.setattr(obstore.store, "from_url", lambda _: store)
+    for name, data in AS_PEOPLE_HAVE_THEM.items():
+        obstore.put(store, f"data/{name}", data)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+
+    def told(path: str) -> list[tuple[str, ...]]:
+        found = found_in(reading_of(metadata_fields=["lang"]), path)
+        return sorted(
+            (one.text,) if isinstance(one, Item) else (one.where.removeprefix(path).strip("/"), one.why)
+            for one in found
+        )
+
+    assert told("s3://bucket/data/") == told(str(tmp_path))
+    assert len(told(str(tmp_path))) > len(LINES)
 
 
 @pytest.mark.parametrize("address", ["s3://", "s3:///key", "gs://", "https:///a.jsonl", "http://[::1"])
