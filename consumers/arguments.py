@@ -62,7 +62,7 @@ _LAUNCHERS: Final = (
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MPI", "PMI_RANK", "PMI_SIZE"),
 )
-"""Variables of what starts many processes, which may train one model or many: nobody but the user knows."""
+"""Variables that launchers of many processes set; whether these train one model, only the user knows."""
 _BOTH: Final = "give both (rank=0, world_size=1: all samples here), or neither"
 
 log = logging.getLogger(__name__)
@@ -346,9 +346,7 @@ def state_of(value: Any, keys: set[str], taken: str) -> Mapping[str, Any]:
 def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
     """Return labels of metrics, as text, beside those that are ``taken``.
 
-    Raises:
-        InputError: a name is none of Prometheus's, or taken, or a value is neither text nor a whole number.
-
+    Raises InputError where a name is none of Prometheus's, or taken, or a value is neither text nor a whole number.
     """
     found = {}
     for name, value in labels.items():
@@ -393,15 +391,13 @@ class DataRank(NamedTuple):
     rank: Any
     world_size: Any
     is_assumed: bool = False
-    """Whether nobody says so: this process is alone until a process group says otherwise."""
+    """Whether neither arguments nor environment say so: the process is alone until a process group is there."""
 
     @classmethod
     def of(cls, rank: Any, world_size: Any) -> Self:
         """Return what is given; where nothing is, what the process group says, or else the environment.
 
-        Raises:
-            InputError: one of them alone is given, or the environment does not say which process this is.
-
+        Raises InputError where one of them alone is given, or the environment does not say which process this is.
         """
         if rank is not None and world_size is not None:
             return cls(rank, world_size)

@@ -128,9 +128,7 @@ class Leg:
     def state_after(self, step: int) -> dict[str, Any]:
         """Return the state of the run once all steps up to this one were trained on.
 
-        Raises:
-            DamagedError: the eras are damaged, and the run has not read them yet.
-
+        Raises DamagedError where the eras are damaged, and the run has not read them yet.
         """
         return self.content.pin(self.begin.before(step + 1).up_to(self.end())).to_dict() | dict(self.told)
 
@@ -143,7 +141,7 @@ class _Carried(NamedTuple):
     state: dict[str, Any]
     loss_weights: npt.NDArray[np.float32]
     pieces: Pieces | None
-    """Of the rows; None: nobody asked for them there."""
+    """Of the rows; None: not asked for there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -222,11 +220,7 @@ class Batch:
     def rows(self) -> Rows:
         """The tokens as they are stored, on the host: ``[batch_size, sequence_length + 1]``, for numpy and JAX.
 
-        Of the stream's dtype: uint8, uint16 or uint32.
-
-        Raises:
-            InputError: they were widened, or sent to a device.
-
+        Of the stream's dtype: uint8, uint16 or uint32. Raises InputError where they were widened, or sent to a device.
         """
         if self._on_use is not None:
             self._tell_use()
@@ -300,9 +294,7 @@ class Batch:
     def sources(self) -> list[list[Source]]:
         """Return, for each row, the Kafka records that its tokens came from; costs nothing before it is called.
 
-        Raises:
-            InputError, StoreError, DamagedError: as in `documents`.
-
+        Raises InputError, StoreError or DamagedError as in `documents`.
         """
         return self._made_here("sources are known there alone").sources(self._start, self._x().shape[1])
 

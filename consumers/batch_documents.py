@@ -48,10 +48,7 @@ class BatchDocuments:
         """Return the documents of rows whose ids a loader has put together, as those of `EraDataset` with documents.
 
         What the last token of y belongs to is not known here: `loss_mask` has it as one of the last document of x.
-
-        Raises:
-            InputError: they are no tensor ``[batch, sequence_length]`` of whole numbers.
-
+        Raises InputError where they are no tensor ``[batch, sequence_length]`` of whole numbers.
         """
         given: Any = document_ids
         whole = isinstance(given, torch.Tensor) and given.dtype in _WHOLE
@@ -102,9 +99,7 @@ class BatchDocuments:
     def fields(self) -> list[dict[int, Mapping[str, Any]]]:
         """Of each row, by numbers as in `document_ids`: the fields of the documents' records that the stream carries.
 
-        Raises:
-            InputError, StoreError, DamagedError: as in ``Batch.sources``, which has ids and offsets, too.
-
+        Raises InputError, StoreError or DamagedError as in ``Batch.sources``, which has ids and offsets, too.
         """
         if self._sources is None:
             raise InputError("what was made of document_ids knows no fields: ask batch.documents() or batch.sources()")
@@ -129,10 +124,7 @@ class BatchDocuments:
 
         What ``create_block_mask`` makes of the documents, without looking at all pairs of tokens: from where documents
         begin, it is known which pairs of blocks of ``block_size`` tokens see each other not at all, in part or wholly.
-
-        Raises:
-            InputError: ``block_size`` is no whole number of tokens.
-
+        Raises InputError where ``block_size`` is no whole number of tokens.
         """
         size = arguments.whole("block_size", block_size, 1, "tokens", _MOST_BLOCK)
         length = self._shape[1]
@@ -156,10 +148,8 @@ class BatchDocuments:
     def padded_cu_seqlens(self, documents: int) -> torch.Tensor:
         """Return ``cu_seqlens`` with ``documents + 1`` entries, the last repeated, so that shapes stay the same.
 
-        Raises:
-            InputError: there are more documents; or ``documents`` is no whole number, or above a million and the tokens
-                of x.
-
+        Raises InputError where there are more documents; or ``documents`` is no whole number, or above a million and
+        the tokens of x.
         """
         most = max(self._shape[0] * self._shape[1], _MOST_PADDED)
         missing = arguments.whole("documents", documents, 0, "documents", most) + 1 - len(self.cu_seqlens)

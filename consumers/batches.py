@@ -172,11 +172,8 @@ class Batches(StepLoop):
         """Return the number of steps of the whole run, those that were made included, where its end is known.
 
         It is where all eras that were named are in the store, or the stream has ended. Steps that were made with other
-        batches count as they were made.
-
-        Raises:
-            TypeError: the end is not known; as Python and torch expect it of what has no length.
-
+        batches count as they were made. Raises TypeError where the end is not known; as Python and torch expect it of
+        what has no length.
         """
         if (total := self._trainable.content.total()) is None:
             raise TypeError(
@@ -191,13 +188,9 @@ class Batches(StepLoop):
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
 
         A state that is ahead of the store is waited for; whether it is one over the store's content, the iteration then
-        says before its first batch. An old state, which names no content, is taken with a warning.
-
-        Raises:
-            InputError: it is no state, or one of another sequence of samples: another stream, fingerprint, seed,
-                sequence length or choice of eras; or one of a run over other content.
-            DamagedError: the eras are damaged.
-
+        says before its first batch. An old state, which names no content, is taken with a warning. Raises InputError
+        where it is no state, or one of another sequence of samples: another stream, fingerprint, seed, sequence length
+        or choice of eras; or one of a run over other content; DamagedError where the eras are damaged.
         """
         state = arguments.state_of(state_dict, {"format"}, "what state_dict() of Batches returned")
         position = self._trainable.content.accept(Position.from_dict(state, self._position.sequence))

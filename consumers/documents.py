@@ -49,9 +49,7 @@ class Labels:
     def of(cls, field: Any, names: Any) -> Self | None:
         """Return what reads the labels that are asked for; None: none are.
 
-        Raises:
-            InputError: the field is no name, or the names are not several different ones.
-
+        Raises InputError where the field is no name, or the names are not several different ones.
         """
         if field is None:
             if names is not None:
@@ -310,10 +308,8 @@ class Documents(HasTokenizer):
     def label_distribution(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> dict[Any, int]:
         """Return how many documents have each label, by its name; with ``indices``, of these documents.
 
-        Raises:
-            InputError: the documents were opened without a ``label_field``.
-            IndexError: there is no document of such a number.
-
+        Raises InputError where the documents were opened without a ``label_field``, IndexError where there is no
+        document of such a number.
         """
         if self.labels is None:
             raise InputError("these documents have no labels: open Documents with a label_field")
@@ -344,11 +340,8 @@ class Documents(HasTokenizer):
         """Yield the tokens of documents in pieces, where they are in the files: read-only views.
 
         For each piece the index among the documents that were asked for, and that of its first token in the document;
-        those of one document come in order. With ``most``, documents are cut to so many tokens.
-
-        Raises:
-            InputError, StoreError, DamagedError: as in `take`.
-
+        those of one document come in order. With ``most``, documents are cut to so many tokens. Raises InputError,
+        StoreError or DamagedError as in `take`.
         """
         pieces = self._index.pieces_of(documents)
         lengths = pieces.lengths

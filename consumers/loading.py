@@ -134,11 +134,9 @@ class LoopPlace:
         _write(directory, self.turn, self.state).replace(directory / f"place-{os.getpid()}")
 
     def _directory(self, process: int) -> Path:
-        """Return where a process that loops and its workers meet: nobody guesses the name, and nobody else may read.
+        """Return where a process that loops and its workers meet: its name is not guessed, and only this user reads it.
 
-        Raises:
-            StoreError: somebody else has made it, who would say where training goes on.
-
+        Raises StoreError where somebody else has made it, who would say where training goes on.
         """
         directory = Path(tempfile.gettempdir()) / f"tokenmill-{self._key}-{process}"
         with suppress(FileNotFoundError):
@@ -194,9 +192,7 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
     def __init__(self, store: StorePath, stream: str, **options: Any) -> None:
         """Open a stream; the options are those of `Batches`, of which ``device`` and ``stop`` stay with the loop.
 
-        Raises:
-            as in `Batches`.
-
+        Raises as in `Batches`.
         """
         self._begin(_for_workers("StepDataset", {"store": store, "stream": stream} | options))
 
@@ -224,18 +220,14 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
     def __len__(self) -> int:
         """Return the number of steps of the whole run, as ``len(Batches(...))`` does.
 
-        Raises:
-            TypeError: the run's end is not known.
-
+        Raises TypeError where the run's end is not known.
         """
         return len(self._open(self._now()))
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches, in a worker those of its steps, from where the dataset stands when this is called.
 
-        Raises:
-            as in iterating over `Batches`; InputError: the dataset was set to another place meanwhile.
-
+        Raises as iterating over `Batches` does, and InputError where the dataset was set to another place meanwhile.
         """
         info = get_worker_info()
         if info is None:
@@ -258,18 +250,14 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
     def state_after(self, step: int) -> State:
         """Return the state of `Batches` after a step, for `resume` and for ``Batches.load_state_dict``.
 
-        Raises:
-            InputError: it is no number of a step, or one behind the run's end.
-
+        Raises InputError where it is no number of a step, or one behind the run's end.
         """
         return self._open(self._now()).state_after(step)
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Begin the next loop where a state of `Batches` stands, also in workers that live on.
 
-        Raises:
-            InputError: it is no state, or one of another sequence of samples.
-
+        Raises InputError where it is no state, or one of another sequence of samples.
         """
         self._place.move(self._open(state).state_dict())
         self._running = self._given = self._worker = None
@@ -288,9 +276,7 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` said: as `resume`, or as the worker of the same number, of as many.
 
-        Raises:
-            InputError: it is no such state, or one of another sequence of samples.
-
+        Raises InputError where it is no such state, or one of another sequence of samples.
         """
         asked: Any = state_dict
         if not isinstance(asked, Mapping) or "made" not in asked:
@@ -356,9 +342,7 @@ class MixtureDataset(StepDataset):
     ) -> None:
         """Open streams; the arguments are those of ``Mixture.open``, of which some stay as in `StepDataset`.
 
-        Raises:
-            as ``Mixture.open``.
-
+        Raises as ``Mixture.open``.
         """
         with told("streams", streams):
             own = arguments.options_of("streams", streams)
@@ -369,9 +353,7 @@ class MixtureDataset(StepDataset):
     def set_weights(self, weights: Mapping[str, Any], from_step: int | None = None) -> None:
         """Let other weights hold from a step on, as `Mixture.set_weights` does, in the next loop over this.
 
-        Raises:
-            as `Mixture.set_weights`.
-
+        Raises as `Mixture.set_weights`.
         """
         mixture: Any = self._open(self._now())
         mixture.set_weights(weights, from_step)

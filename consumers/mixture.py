@@ -221,10 +221,8 @@ class Mixture(StepLoop):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, as `Batches` do; weights that were set, and streams that left, come with it.
 
-        Raises:
-            InputError: it is no state of a mixture, or one of another: other streams, weights, seeds or lengths; or a
-                stream that was added later is not given; or it is one over other content.
-
+        Raises InputError where it is no state of a mixture, or one of another: other streams, weights, seeds or
+        lengths; or a stream that was added later is not given; or it is one over other content.
         """
         state = arguments.state_of(state_dict, {"format", "mixture"}, "what state_dict() of Mixture returned")
         saved = read_mixture(state, self._begin, self._streams, self._mixing)
@@ -271,9 +269,7 @@ class Mixture(StepLoop):
     def __len__(self) -> int:
         """Return the number of steps of the whole run, where all streams have an end that is in the store.
 
-        Raises:
-            TypeError: one has none.
-
+        Raises TypeError where one has none.
         """
         places = self._reader.places_to_end(self._place)
         if places is None:

@@ -167,9 +167,7 @@ def ends_early(ranks: Ranks) -> InputError:
 def points_of(value: Any, streams: Mapping[str, Batches]) -> tuple[Point, ...]:
     """Return a schedule of weights, given as weights or as places with weights.
 
-    Raises:
-        InputError: a weight is none, or of no stream, or places do not ascend from 0.
-
+    Raises InputError where a weight is none, or of no stream, or places do not ascend from 0.
     """
     if isinstance(value, Mapping):
         return (Point(0, weights_of(value, streams)),)
@@ -299,9 +297,7 @@ class MixtureLeg:
     def state_after(self, step: int) -> dict[str, Any]:
         """Return the state of the run once all steps up to this one were trained on.
 
-        Raises:
-            DamagedError: the eras are damaged, and the run has not read them yet.
-
+        Raises DamagedError where the eras are damaged, and the run has not read them yet.
         """
         place = self._place_at(step + 1)
         taken = place.course.given
@@ -436,10 +432,7 @@ def shares_of(place: MixturePlace, parts: Mapping[str, RowReader], whole_steps: 
 def fill_of(trainable: TrainableSamples, name: str) -> Fraction:
     """Return the part of the tokens of a stream's first era that are no padding, of some of its blocks.
 
-    Raises:
-        InputError: that era is not in the store yet.
-        DamagedError: its document tables are damaged.
-
+    Raises InputError where that era is not in the store yet, DamagedError where its document tables are damaged.
     """
     if not trainable.ready(0, 1):
         raise InputError(

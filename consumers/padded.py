@@ -155,11 +155,8 @@ class PaddedBatches(HasTokenizer):
         """Return a ``DataLoader`` over the batches from here on, read by worker processes; on the CPU, or pinned.
 
         Each loop over it begins where these batches stand then: `load_state_dict` moves that, with the ``state`` of the
-        last batch that was trained on. The options are those of ``DataLoader``, such as ``pin_memory=True``.
-
-        Raises:
-            InputError: there is no such number of workers, or an option is one that is decided here.
-
+        last batch that was trained on. The options are those of ``DataLoader``, such as ``pin_memory=True``. Raises
+        InputError where there is no such number of workers, or an option is one that is decided here.
         """
         taken = {"dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "collate_fn", "drop_last"} & {*options}
         if taken:
@@ -177,9 +174,8 @@ class PaddedBatches(HasTokenizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
 
-        Raises:
-            InputError: it is no state, or one of another sequence of documents (`DocumentSampler.load_state_dict`).
-
+        Raises InputError where it is no state, or one of another sequence of documents
+        (`DocumentSampler.load_state_dict`).
         """
         sample = self._sampler._sample_in(state_dict)
         state = arguments.state_of(state_dict, {"step"}, "what state_dict() of PaddedBatches returned")
@@ -196,9 +192,7 @@ class PaddedBatches(HasTokenizer):
     def label_distribution(self) -> dict[Any, int]:
         """Return how many documents of each label this rank gets from here on, by name.
 
-        Raises:
-            InputError: the documents were opened without a ``label_field``.
-
+        Raises InputError where the documents were opened without a ``label_field``.
         """
         mine = self._numbers(self._sample, len(self) - self._step)
         wanted = self._sampler._between(self._sample, self._sampler.total)[mine - self._sample]

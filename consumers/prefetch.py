@@ -74,7 +74,7 @@ class PartsAhead:
         self._lock = Lock()
 
     def work(self) -> None:
-        """Read the parts that nobody has begun."""
+        """Read the parts that no thread has started."""
         while not self.is_left:
             try:
                 part = self._parts.popleft()

@@ -96,9 +96,7 @@ class BatchesCollector(Collector):
     def __init__(self, batches: StepLoop, **labels: str | int) -> None:
         """Collect for a run, with labels that tell it from others, such as ``rank``.
 
-        Raises:
-            InputError: Prometheus has no such labels.
-
+        Raises InputError where Prometheus has no such labels.
         """
         self._batches: StepLoop = arguments.instance_of("batches", batches, StepLoop, "Batches or Mixture")
         told = arguments.labels_of(labels, taken={"stream", _PART})
@@ -110,12 +108,7 @@ class BatchesCollector(Collector):
         return described(self._names)
 
     def collect(self) -> Iterator[Metric]:
-        """Return them as they are now.
-
-        Raises:
-            DamagedError: the files of the eras are damaged.
-
-        """
+        """Return them as they are now; raises DamagedError where the files of the eras are damaged."""
         batches = self._batches
         metrics, behind = batches.metrics, batches.behind()
         values = {name: getattr(metrics, name) for name in _COUNTED}

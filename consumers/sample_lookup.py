@@ -121,9 +121,7 @@ class Gathering:
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
         """Return those of the rows, ``[stop - start, columns]``, in memory of their own.
 
-        Raises:
-            DamagedError: a file was cut off since it was mapped.
-
+        Raises DamagedError where a file was cut off since it was mapped.
         """
         self.watch.look(self._maps)
         return self._memory[self._items[start:stop]].view(self._dtype).reshape(-1, self._columns)
@@ -191,9 +189,7 @@ class EraTable:
     def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
         """Return where items begin; a view begins with the last token of the one before.
 
-        Raises:
-            DamagedError: a block of theirs is missing, or not what was committed.
-
+        Raises DamagedError where a block of theirs is missing, or not what was committed.
         """
         blocks, views = (items, None) if self._views == 1 else np.divmod(items, self._views)
         starts = self._starts[blocks]
@@ -310,12 +306,8 @@ class Chunk:
     def stretches(self) -> Iterator[Rows]:
         """Yield the batches, one or several at a time: ``[batches, samples, sequence_length + 1]``.
 
-        With `kept`, one at a time, and those samples of it that are there: none, perhaps.
-
-        Raises:
-            DamagedRowError: a block is not what was committed.
-            DamagedError: a file was cut off since it was mapped.
-
+        With `kept`, one at a time, and those samples of it that are there: none, perhaps. Raises DamagedRowError where
+        a block is not what was committed, DamagedError where a file was cut off since it was mapped.
         """
         size = self.batch_size
         if not size:
@@ -350,9 +342,7 @@ class Chunk:
     def refuse(self, at: int) -> NoReturn:
         """Raise the error for the sample at this place, whose block is not what was committed.
 
-        Raises:
-            DamagedError: always.
-
+        Raises DamagedError always.
         """
         samples, trainable = self.samples(), self._parts[int(self._streams[at])].trainable
         partition, block = int(samples.partitions[at]), int(samples.blocks[at])

@@ -109,10 +109,8 @@ class DocumentSampler(ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state of such a sampler, or of `PaddedBatches` over one, was saved.
 
-        Raises:
-            InputError: it is no such state, or one of another sequence: of another order, seed, stream, choice of eras
-                or labels, or over other content.
-
+        Raises InputError where it is no such state, or one of another sequence: of another order, seed, stream, choice
+        of eras or labels, or over other content.
         """
         self._sample = self._sample_in(state_dict)
 

@@ -80,9 +80,7 @@ class StepLoop(HasTokenizer, ABC):
     def __len__(self) -> int:
         """Return the number of steps of the whole run, those that were made included, where its end is known.
 
-        Raises:
-            TypeError: the end is not known; as Python and torch expect it of what has no length.
-
+        Raises TypeError where the end is not known; as Python and torch expect it of what has no length.
         """
 
     def __getitem__(self, index: object) -> NoReturn:  # what DataLoader asks of all that is no IterableDataset

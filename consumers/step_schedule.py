@@ -78,9 +78,7 @@ class Phases:
     def merged(self, saved: Any, step: int) -> list[tuple[int, int]]:
         """Return from which step on which length was, as a state says, and is, from this step on.
 
-        Raises:
-            InputError: a state says something else.
-
+        Raises InputError where a state says something else.
         """
         if saved is None:
             return self.lengths
@@ -165,9 +163,7 @@ class Found(NamedTuple):
     def copies(self) -> "Iterator[Copy]":
         """Yield the copies of all rows; holds none of them while it makes the next.
 
-        Raises:
-            DamagedError: as in `Chunk.refuse`, and in `Chunk.stretches`.
-
+        Raises DamagedError as in `Chunk.refuse`, and in `Chunk.stretches`.
         """
         stretches = self.chunk.stretches()
         if self.phase.split > 1:

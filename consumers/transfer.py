@@ -108,9 +108,7 @@ Sent: TypeAlias = Staged | Rows
 def device_of(value: Any) -> torch.device:
     """Return a device that is there; a GPU is asked for as ``cuda`` or ``cuda:1``.
 
-    Raises:
-        InputError: it is no device, or none that this process can use; says what to give.
-
+    Raises InputError where it is no device, or none that this process can use; says what to give.
     """
     try:
         device = torch.device(value)
@@ -153,7 +151,7 @@ def open_staging(
 
 
 def next_usable(source: Iterator[T], end: E) -> T | E:
-    """Return what comes next, made outside of inference mode, whose tensors nobody could train on."""
+    """Return what comes next, made outside of inference mode: its tensors cannot be trained on."""
     if not torch.is_inference_mode_enabled():
         return next(source, end)
     with torch.inference_mode(mode=False):
@@ -223,7 +221,7 @@ _NOBODY: Final = _holders([np.empty((0, 0), np.int64)], 0)
 
 
 class ReusedMemory:
-    """Memory of tensors, of one shape, that is used again once nobody holds it: new memory costs more than to fill it.
+    """Memory of tensors of one shape, used again once nothing refers to it: new memory costs more than filling it.
 
     A tensor over an array holds the array, and whatever shares the tensor's memory holds that: views, what autograd
     saved for the backward pass, arrays and other libraries' tensors of it. So the array's reference count says whether

@@ -36,10 +36,8 @@ class ReachableStream:
     def require(self) -> None:
         """Return if all streams are still there; costs one look at a name of each.
 
-        Raises:
-            StoreError: one was deleted, moved away, or its disk is not mounted.
-            DiskError: one may not be read, or its disk fails.
-
+        Raises StoreError where one was deleted, moved away, or its disk is not mounted; DiskError where one may not be
+        read, or its disk fails.
         """
         for store, stream in self.streams:
             try:
@@ -60,10 +58,8 @@ class ReachableStream:
     ) -> None:
         """Let errors pass that say what is wrong; say it of others.
 
-        Raises:
-            StoreError: the stream went away, so what seemed damaged is not there.
-            DiskError: the system refused to read a file.
-
+        Raises StoreError where the stream went away, so what seemed damaged is not there, DiskError where the system
+        refused to read a file.
         """
         if isinstance(error, OSError | DamagedError):
             self.require()
@@ -145,10 +141,8 @@ class StoreWait:
     def wait(self, look: Callable[[], Awaited]) -> None:
         """Sleep until the next look, or until the timeout if that is sooner; ``look`` says what is waited for.
 
-        Raises:
-            StoreError: this has been going on for as long as the timeout; with one of 0, there is no sleep at all.
-            DamagedError: it has been going on for a while, and what is missing is damaged.
-
+        Raises StoreError where this has been going on for as long as the timeout; with one of 0, there is no sleep at
+        all; DamagedError where it has been going on for a while, and what is missing is damaged.
         """
         begun = time.monotonic()
         if self._since is None:

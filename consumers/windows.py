@@ -72,10 +72,7 @@ class Windows(HasTokenizer):
     def refresh(self) -> None:
         """See what has been committed since.
 
-        Raises:
-            StoreError: the store is not there any more.
-            DamagedError: the files are damaged.
-
+        Raises StoreError where the store is not there any more, DamagedError where the files are damaged.
         """
         with self._reachable:
             self._reachable.require()
@@ -91,9 +88,7 @@ class Windows(HasTokenizer):
     def indices(self, partition: int) -> range:
         """Return at which tokens of a partition a window can begin, as of the last `refresh`.
 
-        Raises:
-            InputError: there is no such partition.
-
+        Raises InputError where there is no such partition.
         """
         reader = self._reader(partition)
         stop = self._ends[reader.partition] * reader.block_tokens - self.length
@@ -130,10 +125,7 @@ class Windows(HasTokenizer):
     def at(self, partition: int, indices: Sequence[int] | npt.NDArray[np.integer]) -> "XY":
         """Return the windows that begin at these tokens: x and y, ``[len(indices), length]``, int64, in one buffer.
 
-        Raises:
-            ImportError: torch is not installed; `rows` does without.
-            InputError, DamagedError: as in `rows`.
-
+        Raises ImportError where torch is not installed; `rows` does without; InputError or DamagedError as in `rows`.
         """
         rows = self.rows(partition, indices)
         try:
@@ -148,12 +140,8 @@ class Windows(HasTokenizer):
     def __getitem__(self, place: SupportsIndex | tuple[int, int]) -> "XY":
         """Return x and y, ``[length]`` each, at ``windows[partition, token]``; or of window i, ``windows[i]``.
 
-        Windows are numbered by partition and token, as of the last `refresh`.
-
-        Raises:
-            IndexError: there is no window of that number; a loop over all ends with it.
-            ImportError, InputError, DamagedError: as in `at`.
-
+        Windows are numbered by partition and token, as of the last `refresh`. Raises IndexError where there is no
+        window of that number; a loop over all ends with it; ImportError, InputError or DamagedError as in `at`.
         """
         asked = arguments.place_of("the place", place)
         if isinstance(asked, int):

@@ -125,9 +125,7 @@ SEPARATE: Final = frozenset({"rows", "chunks"})
 def canonical_packing(value: Any) -> dict[str, Any]:
     """Return the packing as a table of its ``name`` and the parameters that have not their default, as JSON types.
 
-    Raises:
-        SettingsError: an unknown packing or parameter, or a value that cannot be used.
-
+    Raises SettingsError for an unknown packing or parameter, or a value that cannot be used.
     """
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
@@ -150,9 +148,7 @@ def canonical_packing(value: Any) -> dict[str, Any]:
 def packing_parameters(name: str, parameters: Mapping[str, Any]) -> PackingParameters:
     """Return the parameters of a packing, those with their default as well.
 
-    Raises:
-        SettingsError: this version does not know the packing or a parameter of it.
-
+    Raises SettingsError where this version does not know the packing or a parameter of it.
     """
     if name not in PACKINGS:
         raise SettingsError(f"packing {name!r} is unknown here: use the version that made the stream")

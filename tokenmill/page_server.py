@@ -105,12 +105,7 @@ class PageServer:
         return len(self._bounded.deadlines) if self._bounded is not None else 0
 
     def start(self) -> None:
-        """Answer from now on.
-
-        Raises:
-            OSError: the system cannot start a thread; nothing is held then.
-
-        """
+        """Answer from now on; raises OSError, holding nothing, where the system cannot start a thread."""
         try:
             self._thread.start()
         except RuntimeError as error:

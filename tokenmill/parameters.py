@@ -220,9 +220,7 @@ def _descriptions(step: type) -> dict[str, str]:
 def read_list_file(path: str, where: str) -> bytes:
     """Return what a list file holds.
 
-    Raises:
-        SettingsError: it cannot be read, or is larger than `MAX_LIST_BYTES`; begins with ``where``.
-
+    Raises SettingsError where it cannot be read, or is larger than `MAX_LIST_BYTES`; begins with ``where``.
     """
     try:
         with Path(path).open("rb") as file:
@@ -239,11 +237,7 @@ def read_list_file(path: str, where: str) -> bytes:
 def canonical_lines(content: bytes) -> bytes:
     """Return a list's entries one a line, sorted, each once: white space around them, case order and CRLF do not count.
 
-    Empty lines and those that begin with ``#`` are left out.
-
-    Raises:
-        ValueError: it is no UTF-8.
-
+    Empty lines and those that begin with ``#`` are left out. Raises ValueError where it is no UTF-8.
     """
     stripped = {line.strip() for line in content.decode("utf-8-sig").split("\n")}
     entries = sorted(line for line in stripped if line and not line.startswith("#"))

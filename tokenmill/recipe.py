@@ -93,9 +93,7 @@ class Recipe:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the recipe that `to_dict` made this mapping of.
 
-        Raises:
-            FingerprintError: the mapping is of another format version, or holds other fields.
-
+        Raises FingerprintError where the mapping is of another format version, or holds other fields.
         """
         known = {one.name for one in fields(cls)}
         given = set(values) - {"format"}

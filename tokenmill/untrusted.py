@@ -30,11 +30,8 @@ _CHUNK_BYTES: Final = 1024 * 1024
 def parse_json(data: bytes | memoryview, *, most: int = MAX_JSON_BYTES) -> Any:
     """Return the value that JSON of at most ``most`` bytes spells.
 
-    Integers beyond 64 bits come as floats.
-
-    Raises:
-        ValueError: it is longer, nested deeper than `MAX_JSON_DEPTH`, or no JSON in UTF-8.
-
+    Integers beyond 64 bits come as floats. Raises ValueError where it is longer, nested deeper than `MAX_JSON_DEPTH`,
+    or no JSON in UTF-8.
     """
     if len(data) > most:
         raise ValueError(f"{len(data)} bytes of JSON, where at most {most} are read")
@@ -64,9 +61,7 @@ def _require_depth(value: Any) -> None:
 def inflated(packed: bytes, *, most: int) -> bytes:
     """Return what zlib-compressed bytes hold.
 
-    Raises:
-        ValueError: it is more than ``most`` bytes, of which no more are ever in memory, or no such data.
-
+    Raises ValueError where it is more than ``most`` bytes, of which no more are ever in memory, or no such data.
     """
     try:
         return b"".join(_pieces(packed, most))
@@ -130,10 +125,7 @@ def regular_file(path: Path | str) -> BufferedReader:
 def read_regular(path: Path | str, *, most: int | None = None) -> bytes:
     """Return what a regular file of at most ``most`` bytes holds; None: of any size.
 
-    Raises:
-        DamagedError: it is no regular file, or longer.
-        OSError: it cannot be read.
-
+    Raises DamagedError where it is no regular file, or longer; OSError where it cannot be read.
     """
     with regular_file(path) as file:
         data = file.read() if most is None else file.read(most + 1)

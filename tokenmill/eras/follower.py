@@ -91,9 +91,7 @@ class EraFollower:
     def add(self, record: LogRecord) -> Era | None:
         """Take the next record; return the era if it is one that was not seen before.
 
-        Raises:
-            DifferenceError: the last era that was seen is not on the chain that is in the log now.
-
+        Raises DifferenceError where the last era that was seen is not on the chain that is in the log now.
         """
         if record.key != ERA_KEY:
             return None
@@ -113,9 +111,7 @@ class EraFollower:
     def finish(self) -> None:
         """End a look: the log's end was reached.
 
-        Raises:
-            DifferenceError: the log was read again and ends before the era that was seen last.
-
+        Raises DifferenceError where the log was read again and ends before the era that was seen last.
         """
         if self._known is not None:
             raise self._lost(self._known)

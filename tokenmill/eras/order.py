@@ -97,7 +97,7 @@ class Permutation:
         return np.array(items, np.int64)
 
     def _walk(self, positions: Positions) -> Positions:
-        """Do the same with a table of the whole square: walking then costs look-ups."""
+        """Return the items at positions by a table of the whole square: walking then costs look-ups."""
         table = self._square()
         items = table.take(positions)
         flat = items.reshape(-1)

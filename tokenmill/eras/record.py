@@ -92,9 +92,7 @@ class Era:
     def unpack(cls, value: bytes) -> Self:
         """Return the era that `pack` made these bytes of.
 
-        Raises:
-            ValueError: they are no era of this version. Readers ignore such a record.
-
+        Raises ValueError where they are no era of this version. Readers ignore such a record.
         """
         try:
             found = parse_json(value)

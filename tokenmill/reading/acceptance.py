@@ -123,9 +123,7 @@ class Acceptor:
     def require_hash(self, block: int, chain: bytes) -> None:
         """Check that ``chain`` is the hash before a block that was taken, where that is still known.
 
-        Raises:
-            DifferenceError: it is another.
-
+        Raises DifferenceError where it is another.
         """
         known = self.chain_at(block)
         if known is not None and known != chain:

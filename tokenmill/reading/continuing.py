@@ -96,12 +96,7 @@ class RunFinder:
         self._open = [_new_run(new_acceptor(block=0, chain=None))] if whole else []
 
     def add(self, message: Message) -> None:
-        """Take the next message.
-
-        Raises:
-            DifferenceError, DamagedError, FingerprintError: as `Acceptor.offer`.
-
-        """
+        """Take the next message; raises DifferenceError, DamagedError or FingerprintError as `Acceptor.offer`."""
         place = bisect_right(self._open, message.first, key=lambda run: run.first)
         if not place or message.first > self._open[place - 1].acceptor.next_block:
             run = _new_run(self._new_acceptor(block=message.first, chain=message.before))
@@ -152,9 +147,7 @@ class _OpenRun:
     def join(self, other: "_OpenRun") -> None:
         """Become one with a run whose beginning this one has reached.
 
-        Raises:
-            DifferenceError: the two hold different blocks.
-
+        Raises DifferenceError where the two hold different blocks.
         """
         ahead, behind = self.acceptor, other.acceptor
         if ahead.next_block < behind.next_block:
@@ -206,28 +199,22 @@ class ChainLogs(Protocol):
     def messages(self, start: int, end: int) -> AsyncIterator[Message]:
         """Yield the messages of the token partition at the offsets ``[start, end)``.
 
-        Raises:
-            MovedError: the partition does not hold these offsets any more.
-            DamagedError: a record there is none of TokenMill's.
-
+        Raises MovedError where the partition does not hold these offsets any more, DamagedError where a record there is
+        none of TokenMill's.
         """
         ...
 
     async def record(self, offset: int) -> SourceRecord | None:
         """Return the raw partition's record at an offset; None where there is none.
 
-        Raises:
-            MovedError: the partition does not reach the offset any more.
-
+        Raises MovedError where the partition does not reach the offset any more.
         """
         ...
 
     def records(self, start: int, end: int) -> AsyncIterator[Sequence[SourceRecord]]:
         """Yield the raw partition's records at the offsets ``[start, end)``, several at a time.
 
-        Raises:
-            MovedError: the partition does not hold these offsets any more.
-
+        Raises MovedError where the partition does not hold these offsets any more.
         """
         ...
 
@@ -394,8 +381,9 @@ async def check_source(logs: ChainLogs, cursor: Cursor, held: tuple[int, int]) -
 def before_gap(point: ResumePoint, earliest: int) -> ResumePoint:
     """Return the same point of the chain, before the offsets without records that a carry's cursor has passed.
 
-    They were nobody's when they were passed (transaction markers, aborted records). A log that lost its tail there, and
-    got other text, still holds the remembered record; so the chain goes on right behind it, at ``earliest`` or above.
+    They held no record of a producer when they were passed (transaction markers, aborted records). A log that lost its
+    tail there, and got other text, still holds the remembered record; so the chain goes on right behind it, at
+    ``earliest`` or above.
     """
     cursor = point.cursor
     if cursor.within:

@@ -311,9 +311,7 @@ def documents_beginning_in(
 def packing_in(info: StreamInfo) -> PackingParameters:
     """Return the packing of a stream, with its parameters; ``concat`` where stream.json has no genesis.
 
-    Raises:
-        SettingsError: a later version made the stream, with a packing that is not known here.
-
+    Raises SettingsError where a later version made the stream, with a packing that is not known here.
     """
     recipe = _recipe_in(info)
     return packing_parameters(recipe.get("packing", CONCAT), recipe.get("packing_parameters") or {})

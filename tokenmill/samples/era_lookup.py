@@ -161,9 +161,7 @@ class UsedContent:
     def total(self) -> int | None:
         """Return how many samples the sequence has, as of now; None until its last era is in the store.
 
-        Raises:
-            DamagedError: the files of the eras are damaged.
-
+        Raises DamagedError where the files of the eras are damaged.
         """
         with self._lock:
             found = self._places.total()
@@ -191,9 +189,7 @@ class UsedContent:
     def remember(self, place: EraPlace, samples: int) -> None:
         """Keep the pin of an era of ``samples`` samples that a run begins to read.
 
-        Raises:
-            DamagedError: the era is damaged.
-
+        Raises DamagedError where the era is damaged.
         """
         with self._lock:
             known = self._remembered
@@ -211,11 +207,8 @@ class UsedContent:
         """Return the same position with its pin; reads no file where a run has just read.
 
         Where the store does not reach the position, the last era that is known pins it. The content of a state that
-        does not agree with this store, or was not compared with it yet, is kept.
-
-        Raises:
-            DamagedError: the eras are damaged.
-
+        does not agree with this store, or was not compared with it yet, is kept. Raises DamagedError where the eras are
+        damaged.
         """
         if position.content is not None and position.content != self._agreed:
             return position
@@ -225,9 +218,7 @@ class UsedContent:
     def accept(self, position: Position) -> Position:
         """Return the position from which a run continues; log a warning where the state is old and has no pin.
 
-        Raises:
-            as `compare`.
-
+        Raises as `compare`.
         """
         if position.unpinned:
             log.warning("%s", UNPINNED)
@@ -237,9 +228,7 @@ class UsedContent:
     def doubt(self, position: Position) -> str | None:
         """Return, for people, why it is unknown whether a position belongs to this store's content; None if it does.
 
-        Raises:
-            as `compare`.
-
+        Raises as `compare`.
         """
         if position.unpinned:
             return UNPINNED
@@ -253,12 +242,8 @@ class UsedContent:
     def compare(self, position: Position) -> bool:
         """Return whether a position's content is that of this store; False: that era is not there yet.
 
-        Once the store's eras reach the position, the answer is definite. A position without a pin agrees.
-
-        Raises:
-            InputError: it is other content.
-            DamagedError: the eras are damaged.
-
+        Once the store's eras reach the position, the answer is definite. A position without a pin agrees. Raises
+        InputError where it is other content, DamagedError where the eras are damaged.
         """
         wanted = position.content
         if wanted is None or wanted == self._agreed:

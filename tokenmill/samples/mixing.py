@@ -433,12 +433,7 @@ class Schedule:
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> "Schedule":
-        """Return the schedule that `to_dict` told.
-
-        Raises:
-            LookupError, TypeError, ValueError: it is none.
-
-        """
+        """Return the schedule that `to_dict` told; raises LookupError, TypeError or ValueError where it is none."""
         changes = tuple(
             Change(_place(c["known"]), {n: _place(t) for n, t in c["taken"].items()}, _read(c["points"]), c["left"])
             for c in value["changes"]

@@ -179,12 +179,7 @@ class Position:
         return replace(self, ranges=(*kept, StepRange(self.step, self.sample, global_batch)))
 
     def samples_of(self, step: int) -> range:
-        """Return the numbers of the samples of a step that was made.
-
-        Raises:
-            InputError: the step was not made.
-
-        """
+        """Return the numbers of the samples of a step that was made; raises InputError where the step was not made."""
         if not 0 <= step < self.step:
             raise InputError(f"step {step} was not made as of this state, whose next step is {self.step}")
         found = [part for part in self.ranges if part.first_step <= step][-1]
@@ -216,10 +211,7 @@ class Position:
         """Return the position in a state, if the state belongs to this sequence.
 
         The number of passes may have changed, and with a single pass the last era: the samples keep their numbers.
-
-        Raises:
-            InputError: it is no state, or one of another sequence.
-
+        Raises InputError where it is no state, or one of another sequence.
         """
         saved = cls.read(state)
         found = saved.sequence
@@ -239,9 +231,7 @@ class Position:
     def read(cls, state: Mapping[str, Any]) -> Self:
         """Return the position in a state, in the sequence that the state names: for tools, which do not train.
 
-        Raises:
-            InputError: it is no state.
-
+        Raises InputError where it is no state.
         """
         try:
             if state["format"] != _FORMAT:

@@ -225,9 +225,7 @@ def rotation(steps: Numbers, global_batch: int) -> Numbers:
 def count_views(info: StreamInfo, sequence_length: int) -> int:
     """Return how many samples of ``sequence_length`` a block of a stream has.
 
-    Raises:
-        InputError: the length does not divide the block's.
-
+    Raises InputError where the length does not divide the block's.
     """
     whole = info.block_tokens - 1
     if sequence_length < 1 or whole % sequence_length:

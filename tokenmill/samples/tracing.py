@@ -196,9 +196,7 @@ class Tracer:
     def step(self, number: int) -> Iterator[TracedSample]:
         """Yield the samples of a step in the order of the global batch.
 
-        Raises:
-            InputError: the step was not made as of the state, or the store does not hold its blocks.
-
+        Raises InputError where the step was not made as of the state, or the store does not hold its blocks.
         """
         samples = self.position.samples_of(number)
         for first in range(samples.start, samples.stop, _AT_ONCE):
@@ -207,21 +205,14 @@ class Tracer:
     def sample(self, number: int) -> TracedSample:
         """Return a sample, also one that no step has taken yet.
 
-        Raises:
-            InputError: the sequence has no such sample, or the store does not hold its block.
-
+        Raises InputError where the sequence has no such sample, or the store does not hold its block.
         """
         if number < 0:
             raise InputError(f"sample {number}: give a number from 0 on")
         return next(self._traced(range(number, number + 1)))
 
     def block(self, partition: int, number: int) -> list[TracedView]:
-        """Return the views of a block.
-
-        Raises:
-            InputError: the store does not hold it.
-
-        """
+        """Return the views of a block; raises InputError where the store does not hold it."""
         reader = self._reader(partition)
         if not reader.first_block <= number < reader.blocks:
             raise InputError(
@@ -233,9 +224,7 @@ class Tracer:
     def record(self, partition: int, offset: int) -> TracedRecord:
         """Return where the tokens of a record are, if there are any.
 
-        Raises:
-            InputError: the store does not know the partition.
-
+        Raises InputError where the store does not know the partition.
         """
         reader = self._reader(partition)
         blocks = range(reader.first_block, reader.blocks)
@@ -367,9 +356,7 @@ def is_mixture(state: Any) -> bool:
 def part_of(state: Mapping[str, Any], name: str) -> Position:
     """Return where a stream of a mixture stands, by the mixture's state; its steps are its samples.
 
-    Raises:
-        InputError: the mixture has no such stream, or it is no state.
-
+    Raises InputError where the mixture has no such stream, or it is no state.
     """
     streams = state.get("streams")
     named = {one.get("name"): one for one in streams if isinstance(one, Mapping)} if isinstance(streams, list) else {}
@@ -427,9 +414,7 @@ class MixtureTracer:
     def step(self, number: int) -> Iterator[TracedPart]:
         """Yield the samples of a step in the order of the global batch.
 
-        Raises:
-            InputError: the step was not made as of the state, or the store does not hold its blocks.
-
+        Raises InputError where the step was not made as of the state, or the store does not hold its blocks.
         """
         position = replace(next(iter(self._positions.values())), sample=self._sample, ranges=tuple(self._ranges))
         samples = position.samples_of(number)

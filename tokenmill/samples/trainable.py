@@ -243,9 +243,7 @@ class TrainableSamples:
 def read_state(file: Path) -> Position:
     """Return the position of a state that a trainer wrote into a file as JSON.
 
-    Raises:
-        InputError: the file is missing, or holds no state.
-
+    Raises InputError where the file is missing, or holds no state.
     """
     state = read_any_state(file)
     try:
@@ -257,9 +255,7 @@ def read_state(file: Path) -> Position:
 def read_any_state(file: Path) -> Any:
     """Return what a trainer wrote into a file as JSON: a state, perhaps.
 
-    Raises:
-        InputError: the file is missing, or no JSON.
-
+    Raises InputError where the file is missing, or no JSON.
     """
     advice = "name a file that holds, as JSON, what state_dict() of Batches returned, and nothing else"
     try:

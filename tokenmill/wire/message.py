@@ -116,9 +116,7 @@ def encode_header(message: Message) -> bytes:
 def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
     """Return the message in a header and a value; its tokens are ``value`` itself, not a copy.
 
-    Raises:
-        DamagedError: the header is not one of this format, fails its CRC, or does not fit the value.
-
+    Raises DamagedError where the header is not one of this format, fails its CRC, or does not fit the value.
     """
     if len(header) < HEADER_OVERHEAD or header[:4] not in {MAGIC, MAGIC_WITH_REFERENCES}:
         raise StrayError("it has no header of TokenMill's, version 1: something else wrote it")

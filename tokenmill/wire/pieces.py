@@ -66,9 +66,7 @@ def join_entry(rows: bytes, metas: bytes) -> bytes:
 def entry_size(buffer: bytes | memoryview, at: int) -> int:
     """Return the size in bytes of the entry that begins at ``at``.
 
-    Raises:
-        ValueError: the buffer ends before the entry does.
-
+    Raises ValueError where the buffer ends before the entry does.
     """
     if len(buffer) - at < ENTRY_HEADER.size:
         raise ValueError(f"an entry at byte {at} needs {ENTRY_HEADER.size} bytes, {len(buffer) - at} are left")
@@ -82,9 +80,7 @@ def entry_size(buffer: bytes | memoryview, at: int) -> int:
 def split_entries(buffer: bytes | memoryview, count: int) -> list[bytes]:
     """Cut ``count`` consecutive entries out of ``buffer``, which must hold exactly these.
 
-    Raises:
-        ValueError: the buffer is shorter or longer than its entries.
-
+    Raises ValueError where the buffer is shorter or longer than its entries.
     """
     data, at = bytes(buffer), 0
     entries, unpack = [], ENTRY_HEADER.unpack_from
@@ -104,9 +100,7 @@ def split_entries(buffer: bytes | memoryview, count: int) -> list[bytes]:
 def decode_entry(entry: bytes | memoryview) -> list[Piece]:
     """Return the pieces of one entry, in the order of their starts.
 
-    Raises:
-        ValueError: ``entry`` is not exactly one entry.
-
+    Raises ValueError where ``entry`` is not exactly one entry.
     """
     if entry_size(entry, 0) != len(entry):
         raise ValueError("bytes follow the entry")
@@ -149,12 +143,7 @@ def join_references(counts: Sequence[int], rows: npt.NDArray[np.void]) -> bytes:
 
 
 def split_references(data: bytes | memoryview) -> OpenReferences:
-    """Return what `join_references` made these bytes of.
-
-    Raises:
-        ValueError: they are no such bytes.
-
-    """
+    """Return what `join_references` made these bytes of; raises ValueError where they are no such bytes."""
     if not len(data):
         return OpenReferences([], np.empty(0, REFERENCE))
     if len(data) < _COUNT.size:

@@ -262,9 +262,7 @@ class Totals:
     def unpack(cls, data: bytes | memoryview) -> Self:
         """Return the totals that `pack` made these bytes of.
 
-        Raises:
-            ValueError, TypeError: these bytes are no totals, or hold a name that this version does not know.
-
+        Raises ValueError or TypeError where these bytes are no totals, or hold a name that this version does not know.
         """
         values = parse_json(data)
         if not isinstance(values, dict):
