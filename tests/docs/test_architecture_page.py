@@ -12,6 +12,7 @@ PAGES = [MAP, *sorted((ROOT / "docs/decisions").glob("*.md"))]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_and_pages_that_are_named_exist(page: Path) -> None:
+    """A map of what is gone helps nobody."""
     text = page.read_text()
     code = re.findall(r"`((?:app|consumers|tokenmill|tests|benchmarks)/[\w/]+(?:\.py)?)`", text)
     assert [name for name in code if not (ROOT / name).exists()] == []
@@ -20,6 +21,7 @@ def test_code_and_pages_that_are_named_exist(page: Path) -> None:
 
 
 def test_the_map_names_every_package_and_stays_short() -> None:
+    """Whoever looks for the place of something finds it in one reading."""
     text = MAP.read_text()
     assert len(text.splitlines()) <= 250
     tree = text.split("## Where things are")[1].split("```")[1]
@@ -28,5 +30,6 @@ def test_the_map_names_every_package_and_stays_short() -> None:
 
 
 def test_every_page_of_decisions_is_in_their_index() -> None:
+    """None can be found by its folder alone."""
     index = (ROOT / "docs/decisions/README.md").read_text()
     assert {f"{path.stem}.md" for path in PAGES[1:]} - {"README.md"} == set(re.findall(r"\]\((\w+\.md)\)", index))
