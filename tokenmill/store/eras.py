@@ -133,6 +133,8 @@ def _crc(seed: int, number: int, row: bytes) -> int:
 
 _LONGEST_LINE: Final = 1 << 20
 """Of an era of 10,000 partitions."""
+_KEPT_ROWS: Final = 1024
+"""Of the index, that a reader keeps: whoever goes through a run asks for the same ones again and again."""
 
 
 class EraReader:
@@ -155,7 +157,7 @@ class EraReader:
         self._lines = directory / ERA_LINES_FILE
         self._index = directory / ERA_INDEX_FILE
         self._seed = row_seed(info.fingerprint)
-        self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
+        self._forget()
         self._lines_end = self._index_end = 0
         """Bytes of the lines that are committed; and by the whole index."""
         self.refresh()
@@ -210,7 +212,7 @@ class EraReader:
             why = f"it is era {era.number}"
         except ValueError as error:
             why = str(error)
-        self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
+        self._forget()
         raise eras_damaged(self._lines, f"era {number}, at byte {self.row(number - 1).stop}, cannot be read ({why})")
 
     def hash_of(self, number: int) -> bytes:
@@ -228,8 +230,14 @@ class EraReader:
         try:
             return self._line(number)
         except DamagedError:  # it may have been repaired when it is read again
-            self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
+            self._forget()
             raise
+
+    def _forget(self) -> None:
+        """Keep nothing of what was read."""
+        self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
+        self._rows: dict[int, EraRow] = {}
+        """Some of the index, by era; any thread may ask for a row."""
 
     def _line(self, number: int) -> bytes:
         low, high, end = max(number - 1, 0) * ROW_BYTES, (number + 1) * ROW_BYTES, self.eras * ROW_BYTES
@@ -269,7 +277,13 @@ class EraReader:
         if number == -1:
             return EraRow()
         self._require(number)
-        return self._row_of(number, read_part(self._index, number * ROW_BYTES, (number + 1) * ROW_BYTES))
+        row = self._rows.get(number)
+        if row is None:
+            row = self._row_of(number, read_part(self._index, number * ROW_BYTES, (number + 1) * ROW_BYTES))
+            if len(self._rows) >= _KEPT_ROWS:
+                self._rows.clear()
+            self._rows[number] = row
+        return row
 
     def _row_of(self, number: int, row: bytes) -> EraRow:
         if len(row) != ROW_BYTES:
