@@ -1,4 +1,4 @@
-"""What people give to the classes of this package, held against what it must be; each refusal says what to give."""
+"""Checks of the arguments of this package's classes; each refusal says what to give."""
 
 import logging
 import math
@@ -28,7 +28,7 @@ _MOST_PREFETCHED: Final = 1024
 """Each batch that is prefetched keeps a buffer of pinned memory; two hide the copying of any."""
 _PORTS: Final = range(1 << 16)
 _LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
-"""A name that Prometheus lets people give: those that begin with two underscores are its own."""
+"""A name of a label; Prometheus keeps those that begin with two underscores for itself."""
 _LARGEST_WEIGHT: Final = float(np.finfo(np.float32).max)
 _SHOWN: Final = 200
 """Characters of a value that a message repeats."""
@@ -225,7 +225,7 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def instance_of(name: str, value: Any, kind: type[Any], called: str | None = None) -> Any:
-    """Return what is of a class, which people call otherwise perhaps; raises InputError for anything else."""
+    """Return the value if it is of this class, ``called`` so in messages; raises InputError for anything else."""
     if not isinstance(value, kind):
         raise InputError(f"{name} is {shown(value)}: give a {called or kind.__name__}")
     return value
@@ -344,7 +344,7 @@ def state_of(value: Any, keys: set[str], taken: str) -> Mapping[str, Any]:
 
 
 def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
-    """Return labels of metrics, as text, beside those that are ``taken``.
+    """Return labels of metrics as text; those that are ``taken`` exist already.
 
     Raises InputError where a name is none of Prometheus's, or taken, or a value is neither text nor a whole number.
     """

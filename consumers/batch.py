@@ -123,7 +123,7 @@ class Leg:
     end: Callable[[], int | None] = lambda: None
     """Says how many samples there are, where a last step takes what is left."""
     told: Mapping[str, Any] = field(default_factory=dict)
-    """What a state says beside them."""
+    """Other entries of a state."""
 
     def state_after(self, step: int) -> dict[str, Any]:
         """Return the state of the run once all steps up to this one were trained on.

@@ -148,7 +148,7 @@ class Batches(StepLoop):
         self._reader = RowReader(self._trainable, phases.first, length, ahead, skip=skips, options=rows)
         given = (mask_loss, widen, check, on_damage, sends, named)
         self._options = (str(target), prefetch, *given, str(batch_size), str(phases.lengths))
-        """What batches of several streams must have in common, beside what is the stream's."""
+        """Options that the streams of a mixture must have in common."""
         prefetch = prefetch if target.type == "cuda" else 0
         slots = prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
         stagings = Stagings(phases, info.dtype, target, widen=widen, slots=slots)

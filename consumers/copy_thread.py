@@ -1,9 +1,8 @@
 """Copying the next batches while the loop works.
 
-To copy rows out of a map, and to widen them, takes tens of microseconds for a batch: nothing beside a copy of the same
-bytes, but a part of a training step all the same. To look up where the next hundreds of batches are takes milliseconds.
-A loop whose steps are long gets both done meanwhile, by another thread; a loop that does nothing else is faster without
-one.
+To copy rows out of a map and widen them takes tens of microseconds for a batch, which is a part of a training step. To
+look up where the next hundreds of batches are takes milliseconds. A loop whose steps are long gets both done by another
+thread during its steps; a loop that does nothing else is faster without one.
 """
 
 import os

@@ -182,7 +182,7 @@ class Mixture(StepLoop):
     def add_stream(self, name: str, batches: Batches, weight: Any, from_step: int | None = None) -> None:
         """Mix in another stream from a step on; the others keep their weights to each other.
 
-        To be called alike on all ranks, as `set_weights`. Whoever goes on from a later state gives this stream to
+        To be called alike on all ranks, as `set_weights`. A run that goes on from a later state gives this stream to
         `Mixture` with the others.
 
         Args:

@@ -32,7 +32,7 @@ from .mixed_rows import MixedReader, MixturePlace
 from .sample_lookup import RowReader
 
 MIXED: Final = ("linear", "unit", "at_end", "interleave", "by")
-"""The arguments of `Mixture` that are none of `Batches`, beside streams and weights."""
+"""The arguments of `Mixture` that `Batches` does not have, except streams and weights."""
 _AT_END: Final = ("wait", "repeat", "leave")
 _DIGITS: Final = 40
 """Most digits of a weight's numerator and denominator: exact arithmetic on longer ones takes long."""
@@ -42,7 +42,7 @@ _MEASURED_BLOCKS: Final = 1024
 
 
 class Mixing(NamedTuple):
-    """How streams are mixed: what decides the order beside the streams."""
+    """How streams are mixed: with the streams, it decides the order."""
 
     points: tuple[Point, ...]
     """The weights that were given, by place."""

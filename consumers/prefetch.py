@@ -43,7 +43,7 @@ _RUN_BYTES: Final = 8 << 20
 """Consecutive small eras that are read as one: their blocks follow each other in each partition. The loop waits for the
 first of them ..."""
 _LATER_BYTES: Final = 32 << 20
-"""... and for none of the others at once, so what each costs beside its bytes is shared by more of them."""
+"""... and not for the others, so that more eras share the fixed cost of a run."""
 _GAP_BYTES: Final = 32 << 10
 """Between two samples in a file: to read them is cheaper than another request."""
 _AWAITED_SEGMENTS: Final = 256

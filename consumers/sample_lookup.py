@@ -80,7 +80,7 @@ def rows_of(tokens: Rows) -> Addresses:
 class Gathering:
     """Rows of ``columns`` tokens, each from an address on, that are copied when they are asked for.
 
-    Keeps the arrays that hold them. Each copy costs a microsecond beside its bytes; what it is copied into is new,
+    Keeps the arrays that hold them. Each copy costs a microsecond more than its bytes; what it is copied into is new,
     and so the memory of the copy before, still in the core's cache, if that was let go.
     """
 
@@ -129,7 +129,7 @@ class Gathering:
     def stretches(self, size: int) -> Iterator[Rows]:
         """Yield all rows as batches of ``size``, which divides them, several at a time: ``[batches, size, columns]``.
 
-        Contiguous, in memory that they have together: whoever keeps one batch, keeps 512 KiB.
+        Contiguous, in memory that they have together: one batch that is kept keeps 512 KiB.
         """
         together = self.together(size)
         for start in range(0, len(self._items), together):
@@ -224,7 +224,7 @@ class EraTable:
                 self.maps.append(tokens)
 
     def _check(self, blocks: Numbers, sound: npt.NDArray[np.bool_]) -> None:
-        """Refuse damage to these blocks; note what became known of others beside them."""
+        """Refuse damage to these blocks; note which other blocks were found sound."""
         for (partition, first, stop), begin in self._ranges:
             mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
             for segment, marks in self._trainable.reader(partition).sound(mine + first - begin) if len(mine) else ():
@@ -244,7 +244,7 @@ _PLAIN: Final = RowOptions()
 
 
 class DamagedRowError(Exception):
-    """A row was not what was committed when it was copied: `Chunk.refuse` says which block, and raises for people."""
+    """A copied row is not what was committed; `Chunk.refuse` raises the error that names the block."""
 
     def __init__(self, at: int) -> None:
         self.at = at

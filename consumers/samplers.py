@@ -52,7 +52,7 @@ class DocumentSampler(ABC):
         self._data_rank = None if rank is world_size is None else DataRank.of(rank, world_size)
         self._ranks = arguments.ranks_of(1, *(self._data_rank or DataRank(0, 1))[:2], (0, 1))
         self._own: dict[str, Any] = {}
-        """What decides the sequence beside seed and documents, as states say it."""
+        """What else decides the sequence than seed and documents, as in states."""
         self._sample = 0
         self._pass: tuple[int, Numbers] | None = None
         """The last pass that was asked for."""

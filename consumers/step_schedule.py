@@ -133,7 +133,7 @@ class Walk:
         return Found(chunk, phase, self.step + ranks.worker, ranks.workers)
 
     def made(self, steps: int) -> None:
-        """Go on behind so many steps of this process, and those of the other workers beside them."""
+        """Go on behind so many steps of this process, and the steps of the other workers between them."""
         _, ranks, left = self._now()
         ends = left is not None and left < steps * ranks.workers
         self._go(left if ends and left is not None else steps * ranks.workers, ranks, ends=ends)
@@ -216,7 +216,7 @@ class Stagings:
     def batches(self, looks: Iterator[Found | None], leg: Any, is_long: Callable[[], bool]) -> Iterator[Batch | None]:
         """Yield the batches of what is found, sent on their way; None where nothing is there yet.
 
-        While the loop's steps are long, the next ones are looked for and copied beside it (`Beside.batches`).
+        While the loop's steps are long, the next ones are found and copied in another thread (`Beside.batches`).
         """
         return self.beside.batches(partial(self._send, repeat(leg)), copies_of(looks), is_long=is_long)
 

@@ -33,7 +33,7 @@ Mark: TypeAlias = Any
 
 
 class CudaLane:
-    """A stream of its own on a CUDA device: work that goes on beside the consumer's."""
+    """A stream of its own on a CUDA device, whose work runs at the same time as the consumer's."""
 
     def __init__(self, device: torch.device) -> None:
         self.stalled_seconds = 0.0
@@ -191,7 +191,7 @@ class HostStaging:
     def send(self, stretch: Rows) -> Iterator[Sent]:
         """Widen batches of rows, ``[batches, rows, columns]``; or give them as they are, or as views on the device.
 
-        Whoever gave the rows writes to them no more; what was asked for is not kept here.
+        The caller must not write to the rows afterwards; batches are not kept here.
         """
         if self._is_cpu and not self._widens:
             return iter(stretch)

@@ -75,7 +75,7 @@ class Awaited(NamedTuple):
     """What is not there yet."""
 
     what: str
-    """For people, with what to do."""
+    """For messages, with what to do."""
     damage: DamagedError | None = None
     """What it is unless it comes in a moment; None: it may come at any time."""
 

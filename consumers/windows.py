@@ -25,7 +25,7 @@ class Windows(HasTokenizer):
 
     Tokens are counted from the partition's block 0, so an index means the same tokens in every store of the stream, for
     ever. Documents follow each other as they were packed, padding included. No order and no state: that is `Batches`.
-    By number, ``windows[i]``, all of them are a map-style data set, for samplers of one's own.
+    By number, ``windows[i]``, all of them are a map-style data set, for other samplers.
     """
 
     @naming_unknown

@@ -105,6 +105,24 @@ def test_modules_have_a_size_that_can_be_read() -> None:
     assert {str(file): count for file, count in lines.items() if count > 700} == {}
 
 
+WATCH_THEMSELVES: Final = {"app/mill/app.py", "app/segments/app.py"}
+"""Workers that may run without a supervisor: they apply its rules to themselves, by `SelfWatchdog`."""
+
+
+def test_only_what_starts_workers_imports_the_supervisor() -> None:
+    """It runs workers as processes: their code does not depend on it."""
+    users = {file.relative_to(ROOT).as_posix(): _taken_from(file, "supervisor") for file in CODE["app"]}
+    starting = ("app/supervisor/", "app/cli/", "app/local/")
+    others = {name: taken for name, taken in users.items() if taken and not name.startswith(starting)}
+    assert others == {name: {"SelfWatchdog"} for name in WATCH_THEMSELVES}
+
+
+def _taken_from(file: Path, package: str) -> set[str]:
+    """Return the names that a module of the service imports from one of its packages."""
+    lines = (line for line in ast.walk(ast.parse(file.read_text())) if isinstance(line, ast.ImportFrom))
+    return {name.name for line in lines if package in (line.module or "").split(".") for name in line.names}
+
+
 def test_making_recipes_needs_neither_faust_nor_a_web_server() -> None:
     """Commands that make recipes without a service start sooner."""
     look = "import sys, tokenmill.app.mill.recipes; print(*{name.partition('.')[0] for name in sys.modules})"

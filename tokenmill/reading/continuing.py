@@ -37,7 +37,7 @@ ADVICE: Final = "the topic was deleted, recreated or rewritten; begin a new stre
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Everything that the next block depends on, beside the source."""
+    """Everything that the next block depends on, except the source."""
 
     cursor: Cursor
     chain: bytes
