@@ -159,7 +159,7 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
         show_table(streams_table(summary))
         show_figures(Retention(sum((stream.totals for stream in summary.streams.values()), Totals())))
         show(pack_line(summary, str(settings.store)))
-        show(f"a document ends with {summary.end}")
+        show(summary.marks)
         waiting = sum(stream.open_tokens for stream in summary.streams.values())
         if waiting:
             then = "to fill these with padding: the same command, --flush"

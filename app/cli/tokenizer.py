@@ -72,6 +72,8 @@ def lines(report: TokenizerReport) -> Iterator[str]:
         yield f"added tokens, found in texts: {_tokens(about.added)}"
     yield f"a document ends with: {report.end}"
     yield f"rows are padded with: {report.padding}"
+    yield f"a text may begin with (if begin_of_document says so): {report.begin}"
+    yield f"what is not in the vocabulary is: {report.unknown}"
     yield f"engine: {report.engine}" + (f" ({report.refused})" if report.refused else "")
     for engine, speed in report.speeds.items():
         yield f"speed of {engine}: {size(speed)}/s on one core"

@@ -72,7 +72,7 @@ async def _serve(broker: Broker, state: LocalState, settings: Settings, view: Li
     supervisor = Supervisor(settings, log_directory=state.logs, on_event=lambda event: _show_event(view, event))
     title = f"{', '.join(settings.raw_topics)} at {settings.bootstrap_servers}"
     plan = await asyncio.to_thread(plan_topic, settings, settings.raw_topics[0])
-    view.say(f"a document ends with {plan.end}, unless its streams were settled with another token")
+    view.say(f"{plan.marks}, unless its streams were settled with other tokens")
     _explain(state, settings, view)
     view.say("starting the workers, which takes some seconds")
     with view:

@@ -69,7 +69,7 @@ class Mill(StreamWorker[RawPartition]):
             ENGINE.labels(plan.raw_topic, engine.kind).set(1)
             steps_at_zero(plan.recipes, plan.stages.counted_labels)
             log.info("tokenizer engine", topic=plan.raw_topic, engine=engine.kind, why=plan.stages.engine_refused)
-            log.info("what ends a document", topic=plan.raw_topic, end=plan.end)
+            log.info("tokens around documents", topic=plan.raw_topic, tokens=plan.marks)
             if plan.stages.steps_refused:
                 log.warning("plain steps", topic=plan.raw_topic, why=plan.stages.steps_refused)
         streams = sorted((stream, plan) for plan in plans for stream in plan.recipes)

@@ -27,8 +27,8 @@ from ..milling.outcomes import Stages
 from ..milling.recipe_stages import complete
 from ..milling.steps.pipeline import read_pipeline
 from ..milling.tokenizers import TokenizerFile, load_tokenizer
-from ..milling.tokenizers.vocabulary import Description, end_of
-from ..settings import Settings, Stream
+from ..milling.tokenizers.vocabulary import Description, end_of, padding_of
+from ..settings import Settings, Stream, TopicSettings
 from ..worker.in_flight import Board, Deaths
 
 if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without
@@ -52,8 +52,8 @@ class RawTopicPlan:
     recipes: Mapping[Stream, Recipe]
     lists: Mapping[str, bytes]
     """Those that its steps name, by SHA-256."""
-    end: str
-    """What ends a document, and why, for people."""
+    marks: str
+    """What ends and begins a document, and what padding is, with why, for people."""
 
 
 def plan_topic(settings: Settings, raw_topic: str, settled: Recipe | None = None) -> RawTopicPlan:
@@ -85,15 +85,27 @@ def plan_topic(settings: Settings, raw_topic: str, settled: Recipe | None = None
         template=own.template,
         lists=pipeline.lists,
     )
-    after = {name: one for name, one in Description.of(tokenizer).special.items() if one in first.after}
-    if own.end_of_document is not None or own.template != NONE:
-        why = "as the settings say"
-    else:
-        why = "as its streams were settled" if guesses else end_of(tokenizer, stages.engine).why
     recipes = {stream: replace(first, split=stream.split) for stream in streams}
-    names = ", ".join(f"{name} (id {one})" for name, one in after.items()) or f"id {', '.join(map(str, first.after))}"
-    end = f"{names}, {why}" if first.after else "no token"
-    return RawTopicPlan(raw_topic, tokenizer, stages, recipes, pipeline.lists, end)
+    marks = _marks(own, tokenizer, stages, first, settled=guesses)
+    return RawTopicPlan(raw_topic, tokenizer, stages, recipes, pipeline.lists, marks)
+
+
+def _marks(own: TopicSettings, tokenizer: TokenizerFile, stages: Stages, recipe: Recipe, *, settled: bool) -> str:
+    """Return which tokens stand around a document and fill blocks up, each with why."""
+    special = {one: name for name, one in Description.of(tokenizer).special.items()}
+    said, guessed = "as the settings say", "as its streams were settled" if settled else ""
+
+    def shown(ids: tuple[int, ...], why: str) -> str:
+        names = ", ".join(f"{special[one]} (id {one})" if one in special else f"id {one}" for one in ids)
+        return f"{names}, {why}" if ids else "no token"
+
+    is_said = own.end_of_document is not None or own.template != NONE
+    end = shown(recipe.after, said if is_said else guessed or end_of(tokenizer, stages.engine).why)
+    padding = "the last of these" if recipe.after else "no token"
+    if recipe.padding is not None:
+        found = None if own.padding is not None or guessed else padding_of(tokenizer, stages.engine)
+        padding = shown((recipe.padding,), found.why if found else said if own.padding is not None else guessed)
+    return f"a document begins with {shown(recipe.begin_of_document, said)}, ends with {end}; padding is {padding}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,15 @@ from ..milling.tokenizers import (
 )
 from ..milling.tokenizers.checked import Spelled, TextDifference, find_differences
 from ..milling.tokenizers.hugging_face import HuggingFace
-from ..milling.tokenizers.vocabulary import ChosenToken, Description, dtype_for, end_of, padding_of
+from ..milling.tokenizers.vocabulary import (
+    ChosenToken,
+    Description,
+    begin_of,
+    dtype_for,
+    end_of,
+    padding_of,
+    unknown_of,
+)
 
 SAMPLE_BYTES: Final = 16 * 1024 * 1024
 """Text that is looked at: enough for a speed, and for a fast engine's cache to be as full as it gets."""
@@ -56,6 +64,9 @@ class TokenizerReport:
     end: str
     """What ends a document if no setting says so, and why; or why that has to be set."""
     padding: str
+    begin: str
+    """The tokenizer's own; only a setting puts it there."""
+    unknown: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON types."""
@@ -98,6 +109,8 @@ def report_on(
         differences=differences,
         end=_shown(end_of, tokenizer, choice.engine),
         padding=_shown(padding_of, tokenizer, choice.engine),
+        begin=_shown(begin_of, tokenizer, choice.engine),
+        unknown=_shown(unknown_of, tokenizer, choice.engine),
     )
 
 
@@ -106,7 +119,10 @@ def _shown(find: Callable[[TokenizerFile, Engine], ChosenToken | None], file: To
         found = find(file, engine)
     except SettingsError as error:
         return str(error)
-    return "none" if found is None else f"id {found.id}, {found.why}"
+    if found is None:
+        return "none"
+    names = [name for name, number in Description.of(file).special.items() if number == found.id]
+    return f"{names[0]} (id {found.id}), {found.why}" if names else f"id {found.id}, {found.why}"
 
 
 def _sample(documents: Iterable[str]) -> list[str]:

@@ -80,6 +80,17 @@ USUAL_PADDING: Final = (
     "<｜▁pad▁｜>",  # noqa: RUF001 - DeepSeek
 )
 """Names under which tokenizers have the special token that fills up rows."""
+USUAL_BEGINS: Final = (
+    "<|begin_of_text|>",  # Llama 3
+    "<s>",  # Llama 2, Mistral
+    "<bos>",  # Gemma
+    "<|startoftext|>",
+    "<｜begin▁of▁sentence｜>",  # noqa: RUF001 - DeepSeek
+    "[CLS]",  # BERT
+)
+"""Names under which tokenizers have the special token that begins a text."""
+USUAL_UNKNOWN: Final = ("<unk>", "[UNK]", "<|unk|>")
+"""Names under which tokenizers have the special token for what is not in their vocabulary."""
 
 
 def token_id_of(engine: Engine, name: str, setting: str | int) -> int:
@@ -140,6 +151,26 @@ def padding_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
     return _chosen(tokenizer, engine, "pad", "padding", USUAL_PADDING)
 
 
+def begin_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
+    """Return the token that begins a text, found in the same way; None where there is none.
+
+    Raises:
+        SettingsError: there are several.
+
+    """
+    return _chosen(tokenizer, engine, "bos", "begin_of_document", USUAL_BEGINS)
+
+
+def unknown_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
+    """Return the token for what is not in the vocabulary, found in the same way; None where there is none.
+
+    Raises:
+        SettingsError: there are several.
+
+    """
+    return _chosen(tokenizer, engine, "unk", "unk_token in the tokenizer's files", USUAL_UNKNOWN)
+
+
 def _chosen(
     tokenizer: TokenizerFile, engine: Engine, role: str, setting: str, usual: tuple[str, ...]
 ) -> ChosenToken | None:
@@ -164,8 +195,13 @@ def _named(tokenizer: TokenizerFile, engine: Engine, role: str) -> Iterator[tupl
     file = json.loads(tokenizer.content or b"{}")
     if role == "pad":
         yield "tokenizer.json (padding)", _ids((file.get("padding") or {}).get("pad_id"), engine)
-    elif role == "eos" and (after := _after(file.get("post_processor"), engine)):
-        yield "tokenizer.json (post_processor)", after
+    elif role == "unk":
+        model = file.get("model") or {}
+        name = model.get("unk_token")
+        number = model.get("unk_id") if name is None else engine.token_id(name)
+        yield "tokenizer.json (model)", _ids(number, engine)
+    elif beside := _beside(file.get("post_processor"), engine, after=role == "eos"):
+        yield "tokenizer.json (post_processor)", beside
     for name, values in tokenizer.beside.items():
         if name == "generation_config.json":
             yield name, _ids(values.get(f"{role}_token_id"), engine)
@@ -175,18 +211,19 @@ def _named(tokenizer: TokenizerFile, engine: Engine, role: str) -> Iterator[tupl
             yield name, _ids(engine.token_id(token) if isinstance(token, str) else None, engine)
 
 
-def _after(part: Any, engine: Engine) -> set[int]:
-    """Return the one token that a post-processor puts after a text; none where it does not put just one there."""
+def _beside(part: Any, engine: Engine, *, after: bool) -> set[int]:
+    """Return the one token that a post-processor puts after a text, or before it; none where it puts not just one."""
     if not isinstance(part, dict):
         return set()
     if part.get("type") == "Sequence":
-        return set().union(*(_after(one, engine) for one in part.get("processors") or ()))
+        return set().union(*(_beside(one, engine, after=after) for one in part.get("processors") or ()))
     if part.get("type") in {"BertProcessing", "RobertaProcessing"}:
-        return _ids((part.get("sep") or [None])[-1], engine)
+        return _ids((part.get("sep" if after else "cls") or [None])[-1], engine)
     single = part.get("single") or []
     at = next((number for number, one in enumerate(single) if "Sequence" in one), len(single))
-    behind = [one["SpecialToken"]["id"] for one in single[at + 1 :] if "SpecialToken" in one]
-    ids = [(part.get("special_tokens") or {}).get(name, {}).get("ids") for name in behind]
+    side = single[at + 1 :] if after else single[:at]
+    names = [one["SpecialToken"]["id"] for one in side if "SpecialToken" in one]
+    ids = [(part.get("special_tokens") or {}).get(name, {}).get("ids") for name in names]
     return _ids(ids[0], engine) if len(ids) == 1 else set()
 
 

@@ -81,8 +81,8 @@ class PackSummary(Summary):
 
     streams: dict[str, PackedStream] = field(default_factory=dict)
     """By name; known at the end."""
-    end: str = ""
-    """What ends a document, and why."""
+    marks: str = ""
+    """What ends and begins a document, and what padding is, with why."""
     letters: str = ""
     """Where the mill's dead letters are."""
 
@@ -115,7 +115,7 @@ async def pack(
     topic_plan = await asyncio.to_thread(plan_pack, settings, raw_topic, plan.partitions)
     own = settings.for_topic(raw_topic)
     summary = PackSummary(raw_topic, {number: Acknowledged() for number in range(plan.partitions)})
-    summary.limit, summary.end = plan.limit, topic_plan.end
+    summary.limit, summary.marks = plan.limit, topic_plan.marks
     with ExitStack() as stack:
         store = Store.open_or_create(settings.store)
         stack.callback(StoreLock(store.path, exclusive=True).close)

@@ -17,6 +17,7 @@ from tests.conftest import TopicFactory
 from tests.marked import until as wait_until
 from tests.registry_servers import SmallRegistry, small_registry
 from tests.service import Raw, Service, in_own_loop, raw_records, reference_blocks, send, service_settings
+from tests.vocabularies import gemma_style
 from tokenmill.app.kafka.control_topic import settle, settled_recipe
 from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.local.broker import Broker
@@ -257,3 +258,37 @@ def test_reference_refuses_to_guess(
     registry.stop()
     with pytest.raises(RegistryError):
         reference_blocks(settings)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {},
+            (
+                "begins with no token, ends with <eos> (id 1), the special token with a usual name; "
+                "padding is the last of these"
+            ),
+        ),
+        (
+            {"begin_of_document": "<bos>", "end_of_document": "none"},
+            (
+                "begins with <bos> (id 2), as the settings say, ends with no token; "
+                "padding is <pad> (id 0), the special token with a usual name"
+            ),
+        ),
+        (
+            {"template": "tokenizer", "padding": "<unk>"},
+            (
+                "begins with <bos> (id 2), as the settings say, ends with no token; "
+                "padding is <unk> (id 3), as the settings say"
+            ),
+        ),
+    ],
+)
+def test_what_stands_around_documents_is_said_with_why(tmp_path: Path, values: dict[str, Any], expected: str) -> None:
+    """As `pack` and `up` show it."""
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(gemma_style())
+    settings = Settings(tokenizer=str(file), sequence_length=16, splits={"all": 1}, **values)
+    assert plan_topic(settings, settings.raw_topics[0]).marks == f"a document {expected}"

@@ -10,7 +10,14 @@ import pytest
 
 from tests.app.milling.tokenizers.conftest import words
 from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenizerFile, dtype_for, open_engine
-from tokenmill.app.milling.tokenizers.vocabulary import Description, end_of, padding_of, token_id_of
+from tokenmill.app.milling.tokenizers.vocabulary import (
+    Description,
+    begin_of,
+    end_of,
+    padding_of,
+    token_id_of,
+    unknown_of,
+)
 from tokenmill.errors import SettingsError
 
 
@@ -160,6 +167,45 @@ def test_padding_is_found_in_the_same_way(file: TokenizerFile, expected: int | N
     """What a file names; else a special token of a usual name, if there is one."""
     found = padding_of(file, open_engine(file))
     assert (found.id if found else None) == expected
+
+
+BEFORE = AFTER | {"single": AFTER["single"][::-1]}
+
+
+@pytest.mark.parametrize(
+    ("file", "expected", "why"),
+    [
+        (_file("<bos>", "<eos>"), 3, "usual name"),
+        (_file("<eos>"), None, ""),
+        (_file("<bos>", post_processor=BEFORE), 3, r"tokenizer.json \(post_processor\)"),
+        (_file("<bos>", beside={"tokenizer_config.json": {"bos_token": "<eos>"}}), 2, "tokenizer_config.json"),
+        (TokenizerFile("bytes", None), None, ""),
+    ],
+)
+def test_the_begin_is_found_in_the_same_way(file: TokenizerFile, expected: int | None, why: str) -> None:
+    """A word of a usual name begins nothing."""
+    found = begin_of(file, open_engine(file))
+    assert (found.id if found else None) == expected
+    assert re.search(why, found.why if found else "")
+
+
+def test_several_begins_and_paddings_are_refused_with_the_choice() -> None:
+    """As several ends are."""
+    file = _file("<s>", "<bos>", "<pad>", "[PAD]", vocabulary=("u", "<s>", "<bos>", "<pad>", "[PAD]"))
+    with pytest.raises(SettingsError, match=r"<s> \(1\), <bos> \(2\)\. Set begin_of_document"):
+        begin_of(file, open_engine(file))
+    with pytest.raises(SettingsError, match=r"<pad> \(3\), \[PAD\] \(4\)\. Set padding"):
+        padding_of(file, open_engine(file))
+
+
+def test_what_is_unknown_is_what_the_model_says() -> None:
+    """And raw bytes know all."""
+    file = _file("<eos>")
+    found = unknown_of(file, open_engine(file))
+    assert found is not None
+    assert (found.id, found.why) == (0, "named by tokenizer.json (model)")
+    file = TokenizerFile("bytes", None)
+    assert unknown_of(file, open_engine(file)) is None
 
 
 @pytest.mark.parametrize(
