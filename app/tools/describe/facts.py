@@ -7,6 +7,8 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from tokenmill.errors import BrokerError, SettingsError, StoreError, TopicError
 from tokenmill.store import StreamInfo, open_eras, open_partition, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
@@ -23,6 +25,8 @@ from ..produce.run_notes import RunStart, produced_runs
 
 FORMAT: Final = 1
 """Version of `DataSetFacts.to_dict`."""
+BLOCKS_AT_ONCE: Final = 1 << 14
+"""Blocks whose pieces are in memory together."""
 ANSWER_SECONDS: Final = 10.0
 """How long brokers may take to tell what they know."""
 
@@ -151,19 +155,21 @@ def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
 
 
 def _partition(store: Path, info: StreamInfo, number: int) -> dict[str, Any]:
-    """Return blocks and offsets of one partition; offsets never fall along a chain whose packing keeps the order."""
+    """Return blocks and offsets of one partition; only with the packing `fit` they fall along a chain."""
     reader = open_partition(store, info.name, number)
-    starts = info.values.get("genesis", {}).get("starts", [])
-    ends: dict[str, int | None] = {"first_offset": None, "last_offset": None}
-    if reader.blocks > reader.first_block:
-        pieces = [reader.pieces(block) for block in (reader.first_block, reader.blocks - 1)]
-        offsets = [rows["offset"][rows["position"] != PADDING].tolist() for rows in pieces]
-        ends = {"first_offset": min(offsets[0], default=None), "last_offset": max(offsets[1], default=None)}
+    genesis = info.values.get("genesis", {})
+    starts, first, stop = genesis.get("starts", []), reader.first_block, reader.blocks
+    looked = [np.array([first]), np.array([stop - 1])] if stop > first else []
+    if genesis.get("recipe", {}).get("packing") == "fit":
+        looked = [np.arange(at, min(at + BLOCKS_AT_ONCE, stop)) for at in range(first, stop, BLOCKS_AT_ONCE)]
+    rows = (reader.pieces_of(numbers).rows for numbers in looked)
+    offsets = [found for one in rows if len(found := one["offset"][one["position"] != PADDING])]
     return {
         "topic": info.values["raw_topic"],
         "partition": number,
         "start_offset": starts[number] if number < len(starts) else 0,
-        **ends,
+        "first_offset": min((int(found.min()) for found in offsets), default=None),
+        "last_offset": max((int(found.max()) for found in offsets), default=None),
         "first_block": reader.first_block,
         "blocks": reader.blocks,
         "counted_to_offset": None,

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.app.sources.files import write_jsonl
+from tests.app.tools.pack.packing import pack_into, rows, small_settings
 from tests.milled import Milled
 from tests.milled_store import STREAM, MilledStore, milled_store
 from tests.service import in_own_loop
@@ -56,6 +58,15 @@ def test_a_store_tells_what_it_has_without_a_broker(store: MilledStore, capsys: 
         data = (store.path / STREAM / segment["name"]).read_bytes()
         assert segment["sha256"] == hashlib.sha256(data).hexdigest()
         assert segment["bin_bytes"] == len(data)
+
+
+def test_offsets_are_those_of_all_blocks_where_the_packing_keeps_no_order(tmp_path: Path) -> None:
+    """The last document may be in a block that was full before the last one."""
+    write_jsonl(tmp_path / "corpus.jsonl", rows(300))
+    settings = small_settings(tmp_path / "store", packing="fit")
+    pack_into(settings, [tmp_path / "corpus.jsonl"], flush=True)
+    told = store_facts(settings.store, STREAM, with_sha256=False).partitions
+    assert [(one["first_offset"], one["last_offset"]) for one in told] == [(1, 150), (1, 150)]
 
 
 def pieces(store: MilledStore, one: dict[str, Any], number: int) -> Any:
