@@ -54,6 +54,10 @@ class OpenedSources(NamedTuple):
     sources: list[DocumentSource]
 
 
+UNUSED: Final = ("plain", "shuffle_buffer", "seed", "key", "on_error")
+"""Options of reading that change nothing of what a recipe makes of documents."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceChoice:
     """What a person said of the files of a command, and of the order of their documents."""

@@ -1,6 +1,6 @@
 """``tokenmill tokenizer`` and ``train-tokenizer``: what a tokenizer is, and a new one from the user's own text."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +14,11 @@ from ..local.output_files import require_file
 from ..milling.tokenizers import load_tokenizer
 from ..milling.training_tokenizer import train_tokenizer
 from ..settings import Settings
-from ..sources import Reading, Refused, read_items, shape_for
+from ..sources import Item, Reading, Refused, read_items, shape_for
 from ..tools.tokenizer_report import TokenizerReport, report_on
 from .options import argument, command, option
 from .output import AsJson, count, messages, say, show, show_json, size
-from .reading_options import FormatName, Lines, Paths, found_sources
+from .reading_options import UNUSED, Paths, SourceChoice, found_sources, with_reading
 
 SHOWN_TOKENS = 12  # special tokens in a line; --json has all
 SHOWN_IDS = 16
@@ -50,7 +50,7 @@ def tokenizer_command(
     tokenizer = load_tokenizer(name)
     with _progress(messages()) as status:
         report = report_on(
-            *(tokenizer, _Texts(settings, text, "auto") if text else (), settings.engine, seconds),
+            *(tokenizer, _Texts(_items(settings, text)) if text else (), settings.engine, seconds),
             tick=lambda tried: status.update(f"searching for differences: {count(tried, 'text')} tried"),
         )
     if as_json:
@@ -103,30 +103,37 @@ def _progress(console: Console) -> Status:
     "tokenmill train-tokenizer notes/ --vocabulary-size 4096 --output small.json",
     shown=("text_fields",),
 )
+@with_reading(*UNUSED, "id_field", "metadata_fields")
 def train_command(
     settings: Settings,
     paths: Paths,
     *,
     output: Annotated[Path, option("The file to write.")] = Path("tokenizer.json"),
     vocabulary_size: Annotated[int, option("Number of ids, the 256 bytes included.", min=257)] = DEFAULT_VOCABULARY,
-    format_name: FormatName = "auto",
-    lines: Lines = False,
+    choice: SourceChoice,
 ) -> None:
     """Train a byte-level BPE tokenizer on files, folders or standard input, read as `produce` reads them."""
     require_file("--output", output)  # before minutes of work
-    texts = _Texts(settings, paths, "lines" if lines else format_name)
-    tokenizer = train_tokenizer(iter(texts), vocabulary_size=vocabulary_size)
+    with choice.opened(settings, settings.raw_topics[0], paths) as (_, sources):
+        texts = _Texts(read_items(sources), choice.limit)
+        tokenizer = train_tokenizer(iter(texts), vocabulary_size=vocabulary_size)
     output.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     say(f"{count(tokenizer.get_vocab_size(), 'id')} learnt from {count(texts.documents, 'document')}")
     show(str(output))
 
 
+def _items(settings: Settings, paths: Sequence[str]) -> Iterator[Item | Refused]:
+    """Yield what `produce` would make of files."""
+    reading = Reading(shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes))
+    return read_items(found_sources(paths, reading))
+
+
 class _Texts:
     """The documents' texts; counts them, and names those that cannot be used."""
 
-    def __init__(self, settings: Settings, paths: list[str], choice: FormatName) -> None:
-        reading = Reading(shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes), choice)
-        self._items = read_items(found_sources(paths, reading))
+    def __init__(self, items: Iterable[Item | Refused], limit: int | None = None) -> None:
+        self._items = items
+        self._limit = limit
         self.documents = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -136,3 +143,5 @@ class _Texts:
             else:
                 self.documents += 1
                 yield item.text
+            if self.documents == self._limit:
+                return

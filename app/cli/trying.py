@@ -19,14 +19,12 @@ from .options import command, option
 from .output import All, AsJson, PlainColumn, count, of_all, say, show, show_json, show_table, size
 from .produce_output import require_documents, require_whole, say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
-from .reading_options import Paths, SourceChoice, with_reading
+from .reading_options import UNUSED, Paths, SourceChoice, with_reading
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""
 EXAMPLES: Final = 5
 """Of each reason, where all is shown; else one."""
-UNUSED: Final = ("plain", "shuffle_buffer", "seed", "key", "on_error")
-"""Options of reading that change nothing of what a recipe makes of documents."""
 EXACT_BELOW: Final = 100
 """MB a second; a faster stage is shown without a decimal."""
 

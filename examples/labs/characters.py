@@ -10,10 +10,9 @@ import unicodedata
 from collections import Counter
 
 import numpy as np
-from corpus import arguments, ran_with
+from corpus import arguments, items_of, ran_with
 
-from tokenmill.app.settings import Settings
-from tokenmill.app.sources import Reading, Refused, ShapeOptions, find_sources, read_items, shape_for
+from tokenmill.app.sources import Refused
 
 
 def main() -> None:
@@ -26,12 +25,7 @@ def main() -> None:
     characters: Counter[str] = Counter()
     lengths: list[int] = []
     refused = 0
-    settings = Settings()
-    fields = ShapeOptions(fields=[options.field] if options.field else ())
-    reading = Reading(
-        shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes, fields)
-    )  # as `tokenmill pack` and `produce` read them
-    for item in read_items(find_sources(options.texts, reading, options.split)):
+    for item in items_of(options):
         if isinstance(item, Refused):
             refused += 1
             continue

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from tokenmill.app.funnel.retention import Retention
+from tokenmill.app.settings import Settings
+from tokenmill.app.sources import Item, Reading, Refused, ShapeOptions, find_sources, read_items, shape_for
 from tokenmill.store import read_stream
 from tokenmill.wire.totals import Totals
 
@@ -75,11 +77,7 @@ def pack(
     command.
     """
     print(ran_with())
-    store.mkdir(parents=True, exist_ok=True)
-    if tokenizer is None:
-        tokenizer = str(store / "trained.json")
-        if not Path(tokenizer).exists():
-            _run("train-tokenizer", *texts, *read, "--output", tokenizer, "--vocabulary-size", "2048")
+    tokenizer = tokenizer_for(texts, store, tokenizer, read)
     variables = {f"TOKENMILL_{name.upper()}": _spelled(value) for name, value in settings.items()}
     options = ["--store", str(store), "--tokenizer", tokenizer, "--flush", "--end", "--json"]
     summary = json.loads(_run("pack", *texts, *read, *options, **variables))
@@ -89,6 +87,25 @@ def pack(
         )
         for name, one in summary["streams"].items()
     }
+
+
+def tokenizer_for(texts: list[str], store: Path, tokenizer: str | None, read: Sequence[str]) -> str:
+    """Return the tokenizer that is given, or else one that has learnt from the texts; the store's folder is made."""
+    store.mkdir(parents=True, exist_ok=True)
+    if tokenizer is not None:
+        return tokenizer
+    path = store / "trained.json"
+    if not path.exists():
+        _run("train-tokenizer", *texts, *read, "--output", str(path), "--vocabulary-size", "2048")
+    return str(path)
+
+
+def items_of(options: argparse.Namespace) -> Iterator[Item | Refused]:
+    """Yield what `tokenmill pack` and `produce` make of the texts: documents, and what is none, with the reason."""
+    settings = Settings()
+    fields = ShapeOptions(fields=[options.field] if options.field else ())
+    shape = shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes, fields)
+    yield from read_items(find_sources(options.texts, Reading(shape), options.split))
 
 
 def _spelled(value: Any) -> str:

@@ -20,6 +20,7 @@ from tokenmill.consumers import Batches
 from tokenmill.errors import StoreError
 
 LENGTH = 127
+ENDLESS = 1_000_000  # passes
 
 
 def main() -> None:
@@ -35,11 +36,7 @@ def main() -> None:
         measure(options.store, options.topic, options.steps)
         return
     with service(options) as environment:
-        subprocess.run(
-            [TOKENMILL, "produce", options.topic, *options.texts, *reading(options), "--flush"],
-            env=environment,
-            check=True,
-        )
+        produce(options, environment)
         measure(options.store, options.topic, options.steps)
 
 
@@ -71,6 +68,12 @@ def service(options: argparse.Namespace) -> Iterator[dict[str, str]]:
         subprocess.run([TOKENMILL, "broker", "stop", *broker], check=True)
 
 
+def produce(options: argparse.Namespace, environment: dict[str, str]) -> None:
+    """Send the texts, and let the last tokens be trainable too."""
+    command = [TOKENMILL, "produce", options.topic, *options.texts, *reading(options), "--flush"]
+    subprocess.run(command, env=environment, check=True)
+
+
 def measure(store: Path, topic: str, steps: int) -> None:
     """Read steps of both streams as they come, and print how fast that was."""
     for split in ("train", "validation"):
@@ -88,7 +91,7 @@ def opened(store: Path, stream: str, seconds: float = 120) -> Batches:
     until = time.monotonic() + seconds
     while True:
         try:
-            return Batches(store, stream, batch_size=4, sequence_length=LENGTH, timeout=seconds, passes=100)
+            return Batches(store, stream, batch_size=4, sequence_length=LENGTH, timeout=seconds, passes=ENDLESS)
         except StoreError:
             if time.monotonic() > until:
                 raise

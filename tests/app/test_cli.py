@@ -441,6 +441,10 @@ def test_tokenizers_are_trained_on_what_produce_reads(cli: Cli, tmp_path: Path) 
     assert (code, out) == (0, "made/tokenizer.json\n")
     assert "learnt from 1 document\n" in err
     assert json.loads(Path("made/tokenizer.json").read_text())["model"]["type"] == "BPE"
+    rows = [{"article": "the mill grinds", "n": number} for number in range(9)]
+    Path("a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    read = ("--field", "article", "--where", "n>2", "--limit", "4", "--vocabulary-size", "270")
+    assert "learnt from 4 documents\n" in cli("train-tokenizer", "a.jsonl", *read).err
 
 
 @pytest.mark.slow

@@ -39,6 +39,15 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def articles(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the same texts as rows, as data sets have them: the text is in `article`."""
+    path = tmp_path_factory.mktemp("articles") / "articles.jsonl"
+    rows = [{"number": number, "article": text.read_text()} for number, text in enumerate(sorted(texts.iterdir()))]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where labs with the same settings put their tokens: the second finds what the first has packed."""
     return tmp_path_factory.mktemp("labs") / "store"
@@ -79,9 +88,10 @@ def test_characters(run: Callable[..., str], texts: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.needs("minutes")
-def test_language_model(run: Callable[..., str], texts: Path, store: Path) -> None:
+def test_language_model(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
     """It says what was kept, shows blocks as text, and its loss falls."""
-    found = run("language_model", texts, "--store", store, "--min-chars", "0", "--steps", "40")
+    rows = (articles, "--field", "article", "--store", tmp_path / "store")
+    found = run("language_model", *rows, "--min-chars", "0", "--steps", "40")
     kept, all_ = re.search(r"Data retention: 100.0 % \((\d+) of (\d+) documents\)", found).groups()  # type: ignore[union-attr]
     assert kept == all_
     assert re.search(r"Efficiency: \d+\.\d % of tokens in blocks", found)
@@ -95,23 +105,27 @@ def test_language_model(run: Callable[..., str], texts: Path, store: Path) -> No
 def test_four_workers(run: Callable[..., str], texts: Path, store: Path) -> None:
     """Each says its throughput; here there are two, for a machine with two cores."""
     found = run("four_workers", texts, "--store", store, "--workers", "2", "--seconds", "1")
+    shown = re.findall(r"worker (\d), step (\d): x \[16, 127\], whose rows begin with the tokens ([\d, ]+) …", found)
+    assert [(rank, step) for rank, step, _ in shown] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
     assert re.findall(r"worker (\d): [\d,]+ tokens a second", found) == ["0", "1"]
     assert re.search(r"a parallel efficiency of \d+ %", found)
 
 
 @pytest.mark.needs("minutes")
-def test_stratified(run: Callable[..., str], texts: Path, store: Path) -> None:
+def test_stratified(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
     """An equal share of each stratum, and every stratum longer than the one before."""
-    found = run("stratified", texts, "--store", store, "--samples", "20", "--strata", "4")
+    rows = (articles, "--field", "article", "--store", tmp_path / "store")
+    found = run("stratified", *rows, "--samples", "20", "--strata", "4")
     strata = re.findall(r"stratum \d: ([\d,]+) to ([\d,]+) tokens, (\d+) of (\d+) documents", found)
     assert [drawn for *_, drawn, _ in strata] == ["5"] * 4
     bounds = [int(bound.replace(",", "")) for low, high, *_ in strata for bound in (low, high)]
     assert bounds == sorted(bounds)
 
 
-def test_random_access(run: Callable[..., str], texts: Path, store: Path) -> None:
-    """One by one and at once, the same documents."""
-    found = run("random_access", texts, "--store", store, "--takes", "50")
+def test_random_access(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
+    """One by one and at once, the same documents; their names say where they were."""
+    found = run("random_access", articles, "--field", "article", "--store", tmp_path / "store", "--takes", "50")
+    assert re.search(rf"the first: {articles}:\d+, [\d,]+ tokens", found)
     counts = re.findall(r"microseconds each, ([\d,]+) tokens", found)
     assert len(counts) == 2
     assert counts[0] == counts[1]
@@ -138,10 +152,10 @@ def test_labels_may_be_numbers(run: Callable[..., str], tmp_path: Path) -> None:
     assert re.search(r"a document of label \d: 'a (good|bad) one ", found)
 
 
-def test_segments(run: Callable[..., str], texts: Path, tmp_path: Path) -> None:
+def test_segments(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
     """A step for each segment, validation every n steps."""
     options = ("--chunk", "64", "--segment", "16", "--steps", "40", "--validate", "20", "--batch-size", "2")
-    found = run("segments", texts, "--store", tmp_path / "store", *options)
+    found = run("segments", articles, "--field", "article", "--store", tmp_path / "store", *options)
     assert re.search(r"train: [\d,]+ chunks of 4 segments", found)
     assert re.findall(r"step (\d+): loss \d\.\d+, validation \d\.\d+", found) == ["20", "40"]
 
@@ -169,23 +183,42 @@ def test_rows_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not path.exists()
 
 
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.mark.needs("minutes")
+def test_side_by_side(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
+    """The three ways make as many tokens of rows whose text is in a field of another name, and batches of them."""
+    options = ("--field", "article", "--store", tmp_path / "store", "--port", str(free_port()), "--seconds", "0.2")
+    found = run("side_by_side", articles, *options)
+    ways = re.findall(r"^(\w[\w ]+?) +[\d.]+ s +[\d.]+ s +([\d,]+) +[\d,]+$", found, re.MULTILINE)
+    assert [name for name, _ in ways] == ["plain loop", "pack", "stream"]
+    assert len({tokens for _, tokens in ways}) == 1
+
+
 @pytest.mark.needs("minutes")
 def test_from_stream(run: Callable[..., str], texts: Path, tmp_path: Path) -> None:
     """A Kafka and a service of its own; both loaders get what was sent, and nothing goes on running."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     found = run("from_stream", texts, "--store", tmp_path / "store", "--port", str(port), "--steps", "3")
     assert re.findall(r"(\w+): 3 batches, 1,524 tokens", found) == ["train", "validation"]
     with socket.socket() as client:
         assert client.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_notebook(tmp_path: Path) -> None:
-    """It runs from top to bottom, and draws three pictures."""
+def test_notebook(tmp_path: Path, articles: Path) -> None:
+    """It installs what is missing, runs from top to bottom on anybody's texts, and draws; what it prints is plain."""
     nbformat = pytest.importorskip("nbformat")
     client = pytest.importorskip("nbclient")
     notebook = nbformat.read(LABS / "from_texts_to_training.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert "%pip install" in code[0].source
+    edited = code[1].source.replace("texts = TEXTS", f"texts = [{str(articles)!r}]")
+    code[1].source = edited.replace("read = []", "read = ['--field', 'article']")
     environment = os.environ | {"STEPS": "20", "STORE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
@@ -195,6 +228,7 @@ def test_notebook(tmp_path: Path) -> None:
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     printed = "".join(output.get("text", "") for output in outputs)
     assert len(pictures) == 2
-    assert "Data retention" in printed
+    assert re.search(r"Data retention: .* of \d\d documents", printed)
+    assert "\x1b" not in printed
     assert re.search(r"loss \d\.\d+ at first, \d\.\d+ after 20 steps", printed)
     assert [output for output in outputs if output.output_type == "error"] == []
