@@ -239,13 +239,14 @@ def test_topics_are_created_and_checked(cli: Cli, broker: Broker, topic: TopicFa
 def test_produce_says_what_went_where(cli: Cli, broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """One line, or JSON, on standard output; what was passed over on standard error."""
     raw = topic(2)
-    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": 2}\n{"text": "three"}\n')
+    lines = '{"id": 1, "text": "one"}\n{"id": 2, "text": 2}\n{"id": 3, "text": "three"}\n'
+    (tmp_path / "a.jsonl").write_text(lines)
     command = ("produce", raw, "a.jsonl", "--bootstrap-servers", broker.bootstrap_servers)
 
     code, out, err = cli(*command)
     assert (code, out.count("\n")) == (0, 1)
-    assert out.startswith(f"2 documents, 32 B to {raw} in ")
-    assert out.endswith("by partition 0: 1 (17 B), 1: 1 (15 B)\n")  # the first round begins at 1
+    assert out.startswith(f"2 documents, 50 B to {raw} in ")
+    assert out.endswith("by partition 0: 1 (26 B), 1: 1 (24 B)\n")  # the first round begins at 1
     assert "tokenmill: a.jsonl:2: wrong_type" in err
     again = cli(*command)
     assert again.code == 0
@@ -253,7 +254,7 @@ def test_produce_says_what_went_where(cli: Cli, broker: Broker, topic: TopicFact
     found = json.loads(cli(*command, "--json", "--rate", "100MB/s", "--limit", "1", "--restart").out)
     assert found["partitions"] == [
         {"partition": 0, "documents": 0, "bytes": 0},
-        {"partition": 1, "documents": 1, "bytes": 15},
+        {"partition": 1, "documents": 1, "bytes": 24},
     ]
     assert cli(*command, "--rate", "fast").code == 2
 
@@ -271,8 +272,8 @@ def test_produce_sends_what_it_can_of_files_that_are_broken(
     """The exit code tells, and so does the message; with --flush, records that ask for it stand behind all."""
     raw = topic()
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_text('{"text": "one"}\n')
-    (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "two"}\n' * 9)[:-9])
+    (tmp_path / "in" / "a.jsonl").write_text('{"id": 1, "text": "one"}\n')
+    (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(b'{"id": 2, "text": "two"}\n' * 9)[:-9])
     (tmp_path / "in" / "c.csv").write_text("name,story\n1,2\n")
 
     done = cli("produce", raw, "in", "--flush", "--json", "--bootstrap-servers", broker.bootstrap_servers)
@@ -281,14 +282,14 @@ def test_produce_sends_what_it_can_of_files_that_are_broken(
     assert json.loads(done.out) | {"seconds": 0} == {
         "topic": raw,
         "documents": 10,
-        "bytes": 150,
+        "bytes": 240,
         "seconds": 0,
         "before": 0,
         "refused": 2,
         "broken": 2,
         "unmet": 0,
         "without_field": 0,
-        "partitions": [{"partition": 0, "documents": 10, "bytes": 150}],
+        "partitions": [{"partition": 0, "documents": 10, "bytes": 240}],
     }
     assert "in/b.jsonl.gz: cannot be read to its end" in done.err
     assert "in/c.csv:1: no column 'text' or 'content'; there are: 'name', 'story'" in done.err

@@ -37,7 +37,7 @@ CLASSES: Final = {
     "broker-paused": "the broker stopped for seconds, again and again, under load",
     "network-broken": "connections delayed, reset and left half open between service and broker",
     "send-failed": "a message written although its sender got an error, refused, or refused before a later one",
-    "dead-letters-refused": "the dead-letter topic refuses what is sent to it",
+    "dead-letters-refused": "the dead-letter topic refuses what is sent to it: its partition waits, the others go on",
     "source-retained": "retention deletes what the cursor, the open blocks or a new store need",
     "source-recreated": "a raw or token topic deleted and made again, shorter, longer, or with other text",
     "logs-rewritten": "raw and token topic lose their tails and get other records at the same offsets",

@@ -149,7 +149,7 @@ Progress = Callable[[Summary], None]
 
 @asynccontextmanager
 async def reporting(summary: Summary, progress: Progress) -> AsyncIterator[None]:
-    """Say a few times a second how far the block is, and once more at its end; count its seconds."""
+    """Say a few times a second how far the block is, and once more at its end, whatever ends it; count its seconds."""
     started = time.monotonic()
 
     def report() -> None:
@@ -166,8 +166,7 @@ async def reporting(summary: Summary, progress: Progress) -> AsyncIterator[None]
         yield
     finally:
         ticking.cancel()
-        summary.seconds = time.monotonic() - started
-    report()
+        report()
 
 
 @dataclass(slots=True)

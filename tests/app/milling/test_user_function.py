@@ -107,7 +107,7 @@ def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
     """Whatever formats it loads libraries for; and runs a function from there, which is named."""
     produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
 
-    assert '{"text": "one"}' in run(traps, *produce)
+    assert '{"text": "one","id":"a.jsonl:1"}' in run(traps, *produce)
     assert '"ONE"' in run(traps, *produce, "--map", "own_one:shout", "--map-processes", "1")
 
 
@@ -117,7 +117,7 @@ def test_produce_runs_no_function_that_a_settings_file_names(traps: Path) -> Non
     produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
     lay_traps(traps, {"own_trap"})
     (traps / "tokenmill.toml").write_text('function = "own_trap:f"\nid_field = "name"\n')
-    assert '{"text": "one"}' in run(traps, *produce)
+    assert '{"text": "one","name":"a.jsonl:1"}' in run(traps, *produce)
     (traps / "tokenmill.toml").write_text('decode = "own_trap:f"\n')
     assert "one" in run(traps, *produce)
 
