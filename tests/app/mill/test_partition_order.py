@@ -11,11 +11,17 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    KafkaError,
+    MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from faust.types import TP
 
 from tests.app.milling.decoding.opened import opened
 from tests.faults.deadly_stages import STAGES, deadly
+from tokenmill.app.kafka.clients import InvalidRecordError
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.kafka.fetched_batches import FetchedBatch, PackedBatch
@@ -277,7 +283,14 @@ async def test_a_dead_letter_that_is_refused_stops_what_is_past_it(world: World)
         assert world.told("tokens.raw.train") == []
 
 
-async def test_a_topic_that_takes_no_letters_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [MessageSizeTooLargeError(), InvalidRecordError(), TopicAuthorizationFailedError(), UnknownTopicOrPartitionError()],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_topic_that_takes_no_letters_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: KafkaError
+) -> None:
     """As long as it takes none; its partition says so, and what is past the record is sent after that."""
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
 
@@ -285,12 +298,12 @@ async def test_a_topic_that_takes_no_letters_is_waited_for(world: World, monkeyp
         return {"raw.dead-letters": Existing(1, {"max.message.bytes": "20000"})}
 
     monkeypatch.setattr(module, "described", described)
-    world.errors["raw.dead-letters"] = MessageSizeTooLargeError()
+    world.errors["raw.dead-letters"] = error
     async with resumed(world) as partition:
         feeding = asyncio.create_task(partition.feed(batch(TEXT, b"\xff" * 100_000)))
         while partition.waiting is None:  # noqa: ASYNC110 - a thread mills
             await asyncio.sleep(0.001)
-        assert "topic raw.dead-letters takes no letters (MessageSizeTooLargeError" in str(partition.waiting)
+        assert f"topic raw.dead-letters takes no letters ({error!r})" in str(partition.waiting)
         assert (partition.progress().state, partition.position) == ("waiting", 0)
         assert world.told("tokens.raw.train", "raw.dead-letters") == []
         del world.errors["raw.dead-letters"]
