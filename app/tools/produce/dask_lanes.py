@@ -147,7 +147,7 @@ def produce_on_dask(
         done: list[int] = []
         try:
             for future in distributed.as_completed(submitted):
-                _add(total, _result(future))
+                _add(total, future.result())  # or raises what its task raised, or why there is no answer
                 done.append(submitted[future])
                 progress(total)
         except TokenMillError as error:
@@ -181,12 +181,6 @@ def _note_parts(task: LaneTask, sources: Sequence[DocumentSource]) -> None:
     identity = RunIdentity.of(task.topic, {**task.options, "lane": ["parts", LANES, RULE]}, task.paths)
     plan = RunPlan(identity=identity, restart=task.plan.restart, only_new=task.plan.only_new)
     asyncio.run(produce(task.settings, task.topic, files, plan))
-
-
-def _result(future: Any) -> Summary:
-    """Return what a lane did; asking for it raises what its task raised, or why there is no answer."""
-    found: Summary = future.result()
-    return found
 
 
 def _why(error: BaseException, address: str) -> str:

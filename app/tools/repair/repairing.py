@@ -15,13 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, InputError
+from tokenmill.reading.continuing import Extent
 from tokenmill.store.eras import EraReader
 from tokenmill.store.layout import (
     BROKEN,
@@ -349,21 +350,14 @@ class Repaired:
     """Damaged files, under their new names."""
 
 
-class NamedBlocks(NamedTuple):
-    """The blocks of a partition that the stream's eras name: those below ``stop``, which lead to this chain hash."""
-
-    stop: int
-    after: bytes
-
-
-def named_blocks(directory: Path, info: StreamInfo, partition: int) -> NamedBlocks:
-    """Return which blocks of a partition the eras in the store name; none where there are none, or they are damaged."""
+def named_blocks(directory: Path, info: StreamInfo, partition: int) -> Extent:
+    """Return how far the eras in the store name a partition's blocks; 0 where there are none, or they are damaged."""
     with suppress(DamagedError):
         eras = EraReader(directory.parent, info)
         ranges = eras.era(eras.eras - 1).ranges if eras.eras else ()
         if partition < len(ranges):
-            return NamedBlocks(ranges[partition].stop, ranges[partition].after)
-    return NamedBlocks(0, b"")
+            return Extent(ranges[partition].stop, ranges[partition].after)
+    return Extent(0, b"")
 
 
 def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> list[Repaired]:
@@ -378,7 +372,7 @@ def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> 
     strays = [first for first in firsts if first % info.segment_blocks]
     found = [Repaired(first, f"{SegmentPaths(directory, first).tokens}: no segment begins there") for first in strays]
     places = [first for first in firsts if first not in strays]
-    named, packed = named_blocks(directory, info, partition).stop, is_packed(directory.parents[1], info.name)
+    named, packed = named_blocks(directory, info, partition).blocks, is_packed(directory.parents[1], info.name)
     stop = max(places[-1] + 1 if places else 0, named if packed else 0)
     chain: bytes | None = start.chain
     for first in range(start.block, stop, info.segment_blocks):
@@ -489,9 +483,9 @@ class _Repair:
         after = following[0] if following else None
         last = paths.first >= max((first for first in firsts if not first % size), default=0)
         named = named_blocks(self.directory, self.info, self.partition)
-        count = min(named.stop - paths.first, size) if last else 0
-        if 0 < count == named.stop - paths.first:
-            after = after or named.after
+        count = min(named.blocks - paths.first, size) if last else 0
+        if 0 < count == named.blocks - paths.first:
+            after = after or named.hash
         return salvage(paths, self.info, self.partition, (before, after), last=last, named=count)
 
     def _hashes(self, first: int) -> tuple[bytes | None, bytes] | None:

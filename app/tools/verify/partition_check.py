@@ -23,7 +23,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import TokenMillError
-from tokenmill.reading.continuing import ResumePoint, genesis_point, resume_point
+from tokenmill.reading.continuing import genesis_point, resume_point
 from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo
 from tokenmill.wire.chain import genesis_hash
@@ -109,9 +109,9 @@ class ChainCheck:
         begin = task.since.carry.first if task.since is not None else 0
         self._store_side = StoreSide(store or Path(), info, self.result, held or StoreMark(0, 0), since=begin)
         self.result.reference_blocks = begin
-        self.mill = ChainMill(
-            self.recipe, self._point(), message_bytes=ONE_MESSAGE, ends=self.ends, roll=self._topic.roll
-        )
+        start = genesis_point(task.start, genesis_hash(self.recipe.fingerprint, marks.partition))
+        point = resume_point(task.since.carry) if task.since is not None else start
+        self.mill = ChainMill(self.recipe, point, message_bytes=ONE_MESSAGE, ends=self.ends, roll=self._topic.roll)
 
     async def start(self) -> None:
         """Find where the topic begins, and note what cannot be verified."""
@@ -215,13 +215,6 @@ class ChainCheck:
                 f"{unknown} eras end in partition {result.partition} of {result.stream} before blocks that neither "
                 "topic nor store holds any more: their hashes could not be checked there"
             )
-
-    def _point(self) -> ResumePoint:
-        """Return the point at which this verification begins."""
-        if self.task.since is not None:
-            return resume_point(self.task.since.carry)
-        partition = self.task.marks.partition
-        return genesis_point(self.task.start, genesis_hash(self.recipe.fingerprint, partition))
 
     def _note_retention(self) -> None:
         """Say what the logs no longer hold, and what that leaves."""

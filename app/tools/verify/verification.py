@@ -160,7 +160,9 @@ def verify(
         )
     result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed, eras)
     if since is not None and result.ok:
-        save_verified(since, store, known, _verified(result))
+        verified = {(chain.stream, chain.partition): chain.verified for chain in chains if chain.verified}
+        last = {one.stream: one.verified for one in eras if one.verified}
+        save_verified(since, store, known, EarlierVerification(verified, last))
     return result
 
 
@@ -200,12 +202,6 @@ def _check_eras(
         results.append(asyncio.run(check.run(plain.settings)))
         ends |= {(name, partition): path for partition, path in files.close().items()}
     return results, ends
-
-
-def _verified(result: VerifyResult) -> EarlierVerification:
-    """Return where the next verification may begin."""
-    chains = {(chain.stream, chain.partition): chain.verified for chain in result.chains if chain.verified}
-    return EarlierVerification(chains, {eras.stream: eras.verified for eras in result.eras if eras.verified})
 
 
 def _tasks(
