@@ -104,10 +104,12 @@ profile: $(VENV)/.installed $(VENV)/.test-data ##3 flame graphs of a mill worker
 growth: $(VENV)/.installed $(VENV)/.train ##3 what starting, appending and reading cost as log and store grow a hundredfold
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 
-lint: $(VENV)/.installed $(VENV)/.train ##1 style, format and types
+lint: $(VENV)/.installed $(VENV)/.train ##1 style, format, types, spelling, and who imports whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell $$(git ls-files)
+	$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(VENV)/.installed ##1 rewrites the files as `lint` wants them
 	$(BIN)/ruff check --fix-only .

@@ -1,4 +1,4 @@
-"""Who may import whom: `tokenmill` is pure, and service and trainer know nothing of each other."""
+"""What a package loads, and what holds for all modules; who may import whom is for import-linter (pyproject.toml)."""
 
 import ast
 import re
@@ -52,25 +52,10 @@ def test_every_module_of_the_core_was_imported(pure: set[str]) -> None:
     assert len(names) > len(OTHERS)
 
 
-def test_the_core_needs_no_kafka_no_faust_no_torch_and_neither_side(pure: set[str]) -> None:
-    """It can be simulated, and installed, without any of them."""
-    foreign = {"aiokafka", "confluent_kafka", "kafka", "faust", "mode", "torch", "pydantic", "typer"}
-    assert not {name.partition(".")[0] for name in pure} & foreign
-    assert not [name for name in pure if name.startswith(OTHERS)]
-
-
 def test_every_module_of_the_core_is_there_for_readers(pure: set[str]) -> None:
     """What the service alone needs stands in `app`; `documents` is what functions of the user's own are given."""
     core = {name for name in pure if name.partition(".")[0] == "tokenmill"}
     assert core - _loaded("tokenmill.consumers") == {"tokenmill.documents"}
-
-
-def test_milling_is_pure() -> None:
-    """What becomes of a record hangs on no broker, no worker and no command: it knows the core alone."""
-    loaded = _loaded("tokenmill.app.milling")
-    assert not {name.partition(".")[0] for name in loaded} & {"aiokafka", "faust", "mode", "torch", "typer", "aiohttp"}
-    others = {name for name in loaded if name.startswith("tokenmill.app.")}
-    assert {name for name in others if not name.startswith("tokenmill.app.milling")} == set()
 
 
 @pytest.mark.parametrize(("package", "most"), [("tokenmill.store", 45), ("tokenmill.consumers", 75)])
@@ -103,24 +88,6 @@ def test_modules_have_a_size_that_can_be_read() -> None:
     """None over 700 lines: what is read together may stand together."""
     lines = {file: len(file.read_text().splitlines()) for files in CODE.values() for file in files}
     assert {str(file): count for file, count in lines.items() if count > 700} == {}
-
-
-WATCH_THEMSELVES: Final = {"app/mill/app.py", "app/segments/app.py"}
-"""Workers that may run without a supervisor: they apply its rules to themselves, by `SelfWatchdog`."""
-
-
-def test_only_what_starts_workers_imports_the_supervisor() -> None:
-    """It runs workers as processes: their code does not depend on it."""
-    users = {file.relative_to(ROOT).as_posix(): _taken_from(file, "supervisor") for file in CODE["app"]}
-    starting = ("app/supervisor/", "app/cli/", "app/local/")
-    others = {name: taken for name, taken in users.items() if taken and not name.startswith(starting)}
-    assert others == {name: {"SelfWatchdog"} for name in WATCH_THEMSELVES}
-
-
-def _taken_from(file: Path, package: str) -> set[str]:
-    """Return the names that a module of the service imports from one of its packages."""
-    lines = (line for line in ast.walk(ast.parse(file.read_text())) if isinstance(line, ast.ImportFrom))
-    return {name.name for line in lines if package in (line.module or "").split(".") for name in line.names}
 
 
 def test_making_recipes_needs_neither_faust_nor_a_web_server() -> None:

@@ -126,9 +126,9 @@ def training_line(reports: Sequence[TrainingStatus]) -> str:
 
 def _mean_loss(reports: Sequence[TrainingStatus], begin: float, end: float) -> float:
     """Return the mean loss of the steps from ``begin`` to ``end``, by the share of each report that is among them."""
-    befores = (0, *(report.step for report in reports))
+    starts = (0, *(report.step for report in reports))
     shares = [
-        max(0.0, min(end, report.step) - max(begin, before)) for before, report in zip(befores, reports, strict=False)
+        max(0.0, min(end, report.step) - max(begin, start)) for start, report in zip(starts, reports, strict=False)
     ]
     return sum(share * report.loss for share, report in zip(shares, reports, strict=True)) / sum(shares)
 
