@@ -1,0 +1,60 @@
+"""docs/own_functions.md: its functions and those of the example are good ones, and its commands work."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tokenmill.app.milling.user_function import open_user_function
+from tokenmill.documents import Document, Limits
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "own_functions.md").read_text()
+LIMITS = Limits(1000, 100, 100)
+
+
+def test_the_functions_change_documents_and_give_their_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the page, and both of the example."""
+    (tmp_path / "step_of_the_page.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+
+    notes, tidy, latin_1 = (
+        open_user_function("function", path, takes="", metadata_fields=("label",), limits=LIMITS)
+        for path in ("step_of_the_page:without_notes", "own_steps:tidy", "own_steps:latin_1")
+    )
+
+    assert notes(Document("NOTE\na", 7, {"label": "b"})) == Document("a", 7, {"label": "b"})
+    assert notes(Document("NOTE")) == "only_notes"
+    assert tidy(Document("<p>One  &amp; two,\nhttps://a.example  three four</p>", "x")) == Document(
+        "One & two,\n three four", "x"
+    )
+    assert tidy(Document("<p>One</p>")) == "few_words"
+    assert latin_1(b"gr\xfcn") == Document("grün")
+    assert latin_1(b" ") == "nothing_there"
+
+
+def test_every_command_works_in_the_folder_of_the_module(tmp_path: Path) -> None:
+    """The page without tags and the one that is left out are shown."""
+    shutil.copy(ROOT / "examples" / "own_steps.py", tmp_path)
+    (tmp_path / "pages").mkdir()
+    for number in range(9):
+        page = "<p>short</p>" if number == 4 else f"<p>Page {number} of a book &amp; more</p>"
+        (tmp_path / "pages" / f"{number}.html").write_text(page)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment.pop("PYTHONPATH", None)
+    shown = [
+        subprocess.run(
+            line.split(), cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=120
+        ).stdout
+        for line in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)[0].splitlines()
+    ]
+    tried, packed, rejected = shown
+    assert re.search(r"function +few_words +1 ", tried)
+    assert "of a book & more" in tried
+    assert re.search(r"few_words +1 ", packed)
+    assert re.fullmatch(r"raw-text.train, few_words\n  raw-text/\d/\d+\n +<p>short</p>\n", rejected)
