@@ -3,12 +3,10 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any
-
-from rich.progress import SpinnerColumn
 
 from tokenmill.errors import InputError
 
@@ -22,7 +20,7 @@ from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from .figures import example_lines
 from .options import RawTopic, SomeStreams, argument, command, option
-from .output import All, AsJson, PlainColumn, count, moment_of, say, show, show_json, show_table, size
+from .output import All, AsJson, count, moment_of, say, show, show_json, show_table, size
 from .progress import ProgressLine
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
@@ -153,7 +151,11 @@ def resend_command(
     What produce refused goes to a partition that its place decides, without a key.
     """
     request = _request(what, reasons, value, again=again)
-    with ResendProgressLine() as report:
+    with ProgressLine("reading") as line:
+
+        def report(done: ResendOutcome) -> None:
+            line.show(f"{count(done.sent, 'record')}, {size(done.bytes)}")
+
         done = asyncio.run(resend(settings, request, dry_run=dry_run, progress=report))
     if as_json:
         numbers = {"sent": done.sent, "bytes": done.bytes, "sent_before": done.before}
@@ -184,7 +186,13 @@ def rejects_command(
     `tokenmill ledger` counts: of a rare reason, all of it may have to be read. --all shows more of each text, --json
     the whole.
     """
-    with RejectsProgressLine() as report:
+    read: Counter[str] = Counter()
+    with ProgressLine("reading") as progress:
+
+        def report(records: int, value_bytes: int) -> None:
+            read.update(records=records, bytes=value_bytes)
+            progress.show(f"read {count(read['records'], 'record')}, {size(read['bytes'])}")
+
         found = asyncio.run(_rejected(settings, streams or (), reasons or (), limit, report))
     if as_json:
         show_json([rejected_values(one) for one in found])
@@ -201,7 +209,7 @@ def rejects_command(
 
 
 async def _rejected(
-    settings: Settings, streams: Sequence[str], reasons: Sequence[str], limit: int, report: "RejectsProgressLine"
+    settings: Settings, streams: Sequence[str], reasons: Sequence[str], limit: int, report: Callable[[int, int], None]
 ) -> list[RejectedDocument]:
     if packed := packed_streams(settings, streams):
         return list(packed_rejects(settings, packed, reasons=reasons, limit=limit))
@@ -285,30 +293,3 @@ def values(letter: DeadLetter) -> dict[str, Any]:
     told = letter.as_json()
     del told["value"]
     return {**told, "key": None if letter.key is None else letter.key.decode(errors="replace")}
-
-
-class ResendProgressLine(ProgressLine):
-    """Called with what was sent, says how much."""
-
-    def __init__(self) -> None:
-        super().__init__(SpinnerColumn(), PlainColumn("{task.description}"), description="reading")
-
-    def __call__(self, done: ResendOutcome) -> None:
-        """Show how far it is."""
-        line = f"{count(done.sent, 'record')}, {size(done.bytes)}"
-        self.show(line, 0, 0, lambda: line)
-
-
-class RejectsProgressLine(ProgressLine):
-    """Called with records and bytes that were read, shows how many these are in all."""
-
-    def __init__(self) -> None:
-        super().__init__(SpinnerColumn(), PlainColumn("{task.description}"), description="reading")
-        self._records = self._bytes = 0
-
-    def __call__(self, records: int, value_bytes: int) -> None:
-        """Count what was read, and show it."""
-        self._records += records
-        self._bytes += value_bytes
-        line = f"read {count(self._records, 'record')}, {size(self._bytes)}"
-        self.show(line, 0, 0, lambda: line)

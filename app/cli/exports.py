@@ -5,13 +5,11 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
-
 from ..settings import Settings
 from ..tools.describe import add_broker_facts, card, croissant, store_facts
 from ..tools.export import FORMATS, FormatChoice, What, export
 from .options import OneStream, command, option
-from .output import AsJson, PlainColumn, count, say, show, show_json, show_page
+from .output import AsJson, count, say, show, show_json, show_page
 from .progress import ProgressLine
 
 Description = Literal["card", "croissant", "json"]
@@ -37,11 +35,10 @@ def export_command(
     They are the sealed ones, and of a stream that has ended all. Given again, the same command adds what was sealed
     since; interrupted, it goes on. docs/export.md says how each format is read.
     """
-    columns = (PlainColumn("export"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
-    with ProgressLine(*columns, TimeRemainingColumn()) as line:
+    with ProgressLine("export") as line:
 
         def report(done: int, total: int, name: str) -> None:
-            line.show(name, done, total, lambda: f"{done} of {count(total, 'segment')} written")
+            line.show(f"{name}, {done} of {count(total, 'segment')} written", done, total)
 
         result = export(settings.store, stream, out, to=to, what=what, report=report)
     if as_json:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from rich.progress import BarColumn, TimeRemainingColumn
-
 from tokenmill.errors import InputError
 from tokenmill.packings import SEPARATE
 
@@ -14,7 +12,7 @@ from ..settings import Settings
 from ..sources import FolderWalk
 from ..sources.datasets import DatasetInfo
 from ..tools.produce import DryRunResult, PassedOver, Summary
-from .output import PlainColumn, count, say, show, show_json, size
+from .output import count, say, show, show_json, size
 from .progress import ProgressLine
 
 SHOWN_PARTITIONS = 8  # in the last line; more are summed up, --json has all
@@ -32,23 +30,30 @@ def say_open_tokens(settings: Settings, summary: Summary) -> None:
         say(f"the last {most:,} tokens or less wait in open blocks; {then}")
 
 
+def _say_first(texts: Sequence[str], number: int, rest: str, told: int = 0) -> None:
+    """Say the first texts, but for those that are ``told``, and how many there are in all."""
+    for text in texts[told:SHOWN_REFUSALS]:
+        say(text)
+    if number > SHOWN_REFUSALS:
+        say(f"… {rest.format(f'{number:,}')} in all")
+
+
 def say_refusals(found: PassedOver, told: int = 0) -> None:
     """Name the first documents that were passed over, of which some are ``told``, and how many there were."""
-    shown = found.examples[:SHOWN_REFUSALS]
-    for refused in shown[told:]:
-        say(f"{refused.where}: {refused.why}")
-    if found.refused > len(shown):
-        say(f"… passed over {found.refused:,} in all")
+    _say_first([f"{one.where}: {one.why}" for one in found.examples], found.refused, "passed over {}", told)
     if found.over:
         say(f"{', '.join(f'{number:,} over {name}' for name, number in found.over.items())}: a higher limit takes them")
 
 
 def say_not_read(walk: FolderWalk) -> None:
     """Name what is in folders and not read: pipes, devices, links that lead elsewhere."""
-    for words in walk.left_out[:SHOWN_REFUSALS]:
-        say(words)
-    if len(walk.left_out) > SHOWN_REFUSALS:
-        say(f"… left out {len(walk.left_out):,} in all")
+    _say_first(walk.left_out, len(walk.left_out), "left out {}")
+
+
+def say_changed_sources(summary: Summary) -> None:
+    """Name the sources that have changed since they were sent."""
+    texts = [f"{change.text}: nothing of it is sent again" for change in summary.left_out]
+    _say_first(texts, len(texts), "{} such sources")
 
 
 def say_unmet(found: PassedOver) -> None:
@@ -61,14 +66,6 @@ def say_unmet(found: PassedOver) -> None:
             f"{count(found.unnamed, 'document')} without an id: the field is not there, or neither a text nor a whole "
             "number; rows are called after file and row, and --id-field names another field"
         )
-
-
-def say_changed_sources(summary: Summary) -> None:
-    """Name the sources that have changed since they were sent."""
-    for change in summary.left_out[:SHOWN_REFUSALS]:
-        say(f"{change.text}: nothing of it is sent again")
-    if len(summary.left_out) > SHOWN_REFUSALS:
-        say(f"… {len(summary.left_out):,} such sources in all")
 
 
 def interrupted_line(summary: Summary | None, topic: str, *, goes_on: bool) -> str:
@@ -195,8 +192,7 @@ class ProduceProgress(ProgressLine):
     """
 
     def __init__(self) -> None:
-        columns = (PlainColumn("  {task.description}"), BarColumn(20), TimeRemainingColumn())
-        super().__init__(*columns, description="starting")
+        super().__init__("starting")
         self._began = time.monotonic()
         self._done_before: int | None = None
         self.latest: Summary | None = None

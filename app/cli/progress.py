@@ -9,11 +9,11 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rich.progress import Progress, ProgressColumn
+from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
 from ..broker_contact import CONTACT, Contact, no_answer
 from ..terminal import escaped, in_notebook
-from .output import messages, say, write_over
+from .output import PlainColumn, messages, say, write_over
 
 PLAIN_SECONDS: Final = 5.0
 """Between two lines where there is no terminal."""
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 BAR: Final = 20
-"""Signs of a bar in a notebook, which is no terminal: a line is written over, and nothing else moves."""
+"""Cells of a bar. In a notebook, which is no terminal, a line is written over, and nothing else moves."""
 
 
 class ProgressLine:
@@ -37,9 +37,9 @@ class ProgressLine:
     On a terminal, the line is cleared then.
     """
 
-    def __init__(self, *columns: ProgressColumn, description: str = "") -> None:
-        """Show these columns on a terminal; ``description`` is theirs until `show` gives another."""
-        console = messages()
+    def __init__(self, description: str = "") -> None:
+        """Show a description, until `show` gives another, beside a bar and the time that is left."""
+        console, columns = messages(), (PlainColumn("  {task.description}"), BarColumn(BAR), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
         self._task = None if self._bar is None else self._bar.add_task(description, total=None)
         self._said = time.monotonic()
@@ -58,18 +58,18 @@ class ProgressLine:
         if self._written_over:
             write_over("\n")
 
-    def show(self, description: str, done: int, total: int, plain: Callable[[], str]) -> None:
-        """Show how much of ``total`` (0: unknown) is done; ``plain`` gives the line for a log."""
+    def show(self, description: str, done: int = 0, total: int = 0, plain: Callable[[], str] | None = None) -> None:
+        """Show how much of ``total`` (0: unknown) is done; ``plain`` gives the line for a log where it is another."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=escaped(description), total=total or None, completed=done)
         elif self._written_over is not None:
             bar = f"[{'#' * min(BAR, BAR * done // total):{BAR}}] " if total else ""
-            line = bar + escaped(plain())
+            line = bar + escaped(plain() if plain else description)
             write_over(f"\r{line:{len(self._written_over)}}")
             self._written_over = line
         elif time.monotonic() - self._said >= PLAIN_SECONDS:
             self._said = time.monotonic()
-            say(plain())
+            say(plain() if plain else description)
 
     def say(self, message: str) -> None:
         """Write a message that stays, above the line of a terminal."""

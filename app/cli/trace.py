@@ -6,8 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
-
 from tokenmill.errors import InputError
 from tokenmill.samples import (
     MixtureTracer,
@@ -27,7 +25,7 @@ from ..funnel.tried_documents import beginning_of
 from ..settings import Settings
 from ..tools.inspect.tracing import Place, RecordOutcome, RecordText, outcome_of, record_texts
 from .options import command, option
-from .output import LINE_CHARACTERS, All, AsJson, PlainColumn, count, say, show, show_json
+from .output import LINE_CHARACTERS, All, AsJson, count, say, show, show_json
 from .progress import ProgressLine
 
 SHOWN_USES = 10  # samples of a record; more are shown where all is asked for
@@ -141,13 +139,12 @@ def _named(*values: object) -> Iterator[tuple[str, object]]:
 
 def _scan(tracer: Tracer, wanted: str) -> list[Place]:
     """Return the records with an id, showing how far the search is."""
-    columns = (PlainColumn("search"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
     found: list[Place] = []
-    with ProgressLine(*columns, TimeRemainingColumn()) as line:
+    with ProgressLine("searching") as line:
         for done, total, places in tracer.documents(wanted):
             found += places
-            told = f"{count(done, 'block')} of {total:,}, {count(len(found), 'record')} found"
-            line.show(told, done, total, lambda told=told: f"searched {told}")  # type: ignore[misc]
+            told = f"searched {count(done, 'block')} of {total:,}, {count(len(found), 'record')} found"
+            line.show(told, done, total)
     return found
 
 

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
-from rich.progress import BarColumn, TimeRemainingColumn
-
 from ..funnel.pictures import length_bars, terminal_bars
 from ..funnel.trial import TrialResult
 from ..funnel.tried_documents import TriedDocument
@@ -16,7 +14,7 @@ from ..tables import ShownTable
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from .figures import example_lines, show_figures
 from .options import command, option
-from .output import All, AsJson, PlainColumn, count, of_all, say, show, show_json, show_table, size
+from .output import All, AsJson, count, of_all, say, show, show_json, show_table, size
 from .produce_output import require_documents, require_whole, say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
 from .reading_options import UNUSED, Paths, SourceChoice, with_reading
@@ -153,8 +151,7 @@ class TrialProgressLine(ProgressLine):
     """Shows how far a trial is: called with its progress."""
 
     def __init__(self) -> None:
-        columns = (PlainColumn("  {task.description}"), BarColumn(20), TimeRemainingColumn())
-        super().__init__(*columns, description="opening the steps")
+        super().__init__("opening the steps")
 
     def __call__(self, progress: TrialProgress) -> None:
         """Show it."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.store.layout import comparing
@@ -17,7 +16,7 @@ from ..tables import ShownTable
 from ..tools.inspect.packed import StoredPack, check_packed, packed_streams
 from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import SomeStreams, command, option
-from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
+from .output import AsJson, count, say, show, show_json, show_table, size
 from .progress import ProgressLine
 
 
@@ -59,7 +58,13 @@ def verify_command(
         return
     if since is not None:
         require_file("--since", since)
-    with VerifyProgressLine() as report:
+    with ProgressLine("verify") as shown:
+
+        def report(done: VerifyProgress) -> None:
+            share = done.offsets / max(done.of_offsets, 1)
+            told = f"verified {count(done.blocks, 'block')}, {size(done.value_bytes)}, {share:.0%} of the source"
+            shown.show(told, done.offsets, done.of_offsets)
+
         result = verify(
             settings,
             streams or (),
@@ -182,18 +187,3 @@ def verdict(result: VerifyResult) -> str:
     parts += [f"{count(result.dropped, 'block')} written twice and dropped"] if result.dropped else []
     parts += [f"{count(result.behind, 'block')} to be milled"] if result.behind else []
     return f"equal: {', '.join(parts)} ({result.seconds:.1f} s)"
-
-
-class VerifyProgressLine(ProgressLine):
-    """Called with the progress, shows it."""
-
-    def __init__(self) -> None:
-        columns = (PlainColumn("verify"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
-        super().__init__(*columns, TimeRemainingColumn())
-
-    def __call__(self, progress: VerifyProgress) -> None:
-        """Show how far the verification is."""
-        line = f"{count(progress.blocks, 'block')}, {size(progress.value_bytes)}"
-        share = progress.offsets / max(progress.of_offsets, 1)
-        plain = f"verified {line}, {share:.0%} of the source"
-        self.show(line, progress.offsets, progress.of_offsets, lambda: plain)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import structlog
 import typer
-from rich.progress import SpinnerColumn
 
 from tokenmill.errors import TokenMillError
 from tokenmill.store import Store, StoreLock
@@ -25,7 +24,7 @@ from ..settings import Settings
 from ..supervisor import Supervisor, WatchLimits, run_until_signalled
 from ..telemetry.reporting import last_words
 from .options import KeepFrom, argument, command, option
-from .output import PlainColumn, count, messages, say, size
+from .output import count, messages, say, size
 from .progress import PLAIN_SECONDS, ProgressLine
 
 if TYPE_CHECKING:  # loads Faust, which takes longer than most other commands take to run
@@ -175,7 +174,7 @@ class MirrorProgressLine(ProgressLine):
     """Called with how far behind each stream is, shows it."""
 
     def __init__(self) -> None:
-        super().__init__(SpinnerColumn(), PlainColumn("{task.description}"), description="starting")
+        super().__init__("starting")
         self._terminal = messages().is_terminal
         self._logged: dict[str, MirroredStream] = {}
         self._at = -math.inf
@@ -183,8 +182,7 @@ class MirrorProgressLine(ProgressLine):
     def __call__(self, behind: Sequence[MirroredStream]) -> None:
         """Show it; a log gets what changed, now and then."""
         if self._terminal:
-            line = "; ".join(map(described, behind)) or "no stream is settled yet"
-            self.show(line, 0, 0, lambda: line)
+            self.show("; ".join(map(described, behind)) or "no stream is settled yet")
         elif time.monotonic() - self._at >= PLAIN_SECONDS:
             self._at = time.monotonic()
             for found in behind:

@@ -111,7 +111,7 @@ def told(text: str) -> None:
     """Say it as a message, a refusal, a line above a progress bar, and in a view."""
     output.say(text)
     produce_output.say_refusals(PassedOver(refused=1, examples=[Refused(text, text)]))
-    ProgressLine(PlainColumn("{task.description}")).say(text)
+    ProgressLine().say(text)
     view = LiveView(output.data())
     view.say(text, "red")
     view.show(text)
