@@ -105,7 +105,7 @@ def skip_command(
     for name in skipped.streams:
         show(name)
     if skipped.passed:
-        say(f"left as they are, for they have passed it: {', '.join(skipped.passed)}")
+        say(f"not skipped in {', '.join(skipped.passed)}, which have passed the record already")
     say(f"the mill of {topic}[{partition}] is asked to skip offset {offset}: it starts again within seconds to do so")
 
 

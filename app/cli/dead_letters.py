@@ -205,7 +205,7 @@ def rejects_command(
         for line in example_lines(f"{stream}, {reason}", documents, whole=everything):
             show(line)
     if not found:
-        say("nothing is filtered out, or it is kept nowhere any more")
+        say("no document was filtered out, or the topics no longer hold those that were")
 
 
 async def _rejected(

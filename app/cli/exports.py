@@ -50,8 +50,8 @@ def export_command(
         )
     if result.waiting:
         say(
-            f"not yet: {', '.join(result.waiting)} (partition/first block): what belongs there goes on behind what the "
-            "store holds; the same command writes them later"
+            f"not written yet: {', '.join(result.waiting)} (partition/first block), for their last documents end in "
+            "blocks that the store does not hold yet; the same command writes them later"
         )
 
 

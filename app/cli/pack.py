@@ -162,8 +162,8 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
         show(summary.marks)
         waiting = sum(stream.open_tokens for stream in summary.streams.values())
         if waiting:
-            then = "to fill these with padding: the same command, --flush"
-            show(f"{count(waiting, 'token')} wait in open blocks; {then}")
+            told = "wait until their blocks are full; the same command with --flush fills these with padding"
+            show(f"{count(waiting, 'token')} {told}")
         if any(stream.totals.dead_lettered.total() for stream in summary.streams.values()):
             show(f"dead letters, each with its reason, are in {summary.letters}")
     require_whole(summary.broken)

@@ -26,8 +26,8 @@ def say_open_tokens(settings: Settings, summary: Summary) -> None:
     own = settings.for_topic(summary.topic) if streams else None
     if own is not None and summary.partitions and own.packing_name not in SEPARATE:
         allowed, most = own.allow_flush, len(streams) * len(summary.partitions) * own.sequence_length
-        then = f"to fill these: tokenmill flush {summary.topic}" if allowed else "more text fills these"
-        say(f"the last {most:,} tokens or less wait in open blocks; {then}")
+        then = f"`tokenmill flush {summary.topic}` fills it with padding" if allowed else "more text fills it"
+        say(f"the last tokens, at most {most:,}, wait until their block is full; {then}")
 
 
 def _say_first(texts: Sequence[str], number: int, rest: str, told: int = 0) -> None:

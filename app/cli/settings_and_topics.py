@@ -79,7 +79,7 @@ def check(settings: Settings, *, as_json: AsJson = False) -> None:
             show(f"{problem.severity}: topic {problem.topic} {problem.text}")
     if any(problem.severity == "error" for problem in problems):
         raise typer.Exit(TopicError.exit_code)
-    say("all topics keep the promises" if not problems else count(len(problems), "warning"))
+    say("all topics are as the settings need them" if not problems else count(len(problems), "warning"))
 
 
 @command("steps list", "tokenmill steps list")

@@ -96,9 +96,10 @@ def require_own(settings: Settings, document: Mapping[str, Any]) -> None:
     for name, theirs in document["service"].items():
         if name in settings.model_fields_set and wanted.get(name) != theirs:
             raise InputError(
-                f"what answers at {own_url(settings)} is another service: its {name} is {_plain(theirs)}, and not "
-                f"{_plain(wanted.get(name))}, which these settings say. The one of these settings is not up, or serves "
-                f"elsewhere (metrics_port), or could not have that address, as its log says; to see this one: --url"
+                f"the service at {own_url(settings)} is another one: its {name} is {_plain(theirs)}, and these "
+                f"settings say {_plain(wanted.get(name))}. Yours is not up, or serves at another address "
+                "(metrics_port), or could not get this one, as its log says. To see the one that answers, name it with "
+                "--url"
             )
 
 
@@ -259,5 +260,5 @@ def raw_partition_line(found: RawPartitionAccount) -> str:
     """Return what is to be known of a raw partition whose streams do not have all of its records, or more."""
     unowned, name = found.unowned or 0, f"{found.raw_topic}[{found.partition}]"
     if unowned < 0:
-        return f"{name} has {found.records:,} records, and its streams account for {-unowned:,} more"
-    return f"{name}: no stream takes {unowned:,} of its {found.records:,} records, by the setting splits"
+        return f"{name} has {found.records:,} records, and its streams count {-unowned:,} more than that"
+    return f"{name}: {unowned:,} of its {found.records:,} records are in no stream, as the setting splits says"

@@ -73,9 +73,9 @@ def _say_choices(plan: RawTopicPlan, report: "TrialProgressLine") -> None:
     if plan.tokenizer.content is None:
         report.say("tokens are bytes; for those of a tokenizer: --tokenizer")
     if plan.stages.engine_refused:
-        report.say(f"{plan.stages.engine.kind} makes the tokens: {plan.stages.engine_refused}")
+        report.say(f"the tokenizer's engine is {plan.stages.engine.kind}: {plan.stages.engine_refused}")
     if plan.stages.steps_refused:
-        report.say(f"plain steps: {plan.stages.steps_refused}")
+        report.say(f"steps run without their compiled kernels, and slowly: {plan.stages.steps_refused}")
 
 
 def _finish(

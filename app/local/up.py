@@ -72,7 +72,7 @@ async def _serve(broker: Broker, state: LocalState, settings: Settings, view: Li
     supervisor = Supervisor(settings, log_directory=state.logs, on_event=lambda event: _show_event(view, event))
     title = f"{', '.join(settings.raw_topics)} at {settings.bootstrap_servers}"
     plan = await asyncio.to_thread(plan_topic, settings, settings.raw_topics[0])
-    view.say(f"{plan.marks}, unless its streams were settled with other tokens")
+    view.say(f"{plan.marks}; streams that were begun with other tokens keep theirs")
     _explain(state, settings, view)
     view.say("starting the workers, which takes some seconds")
     with view:
@@ -92,7 +92,7 @@ def _explain(state: LocalState, settings: Settings, view: LiveView) -> None:
     """Say where everything is, and how to send text."""
     topic = settings.raw_topics[0]
     if settings.tokenizer == "bytes":
-        view.say("tokens are raw bytes; --tokenizer with a new --state chooses others")
+        view.say("no tokenizer is set, so tokens are raw bytes; to use one, give --tokenizer and a new --state")
     view.show(f"Kafka serves at {settings.bootstrap_servers}; logs are in {state.logs}")
     view.show(f"Push text into the topic {topic} with any Kafka client, or in another terminal:", "bold")
     config = shlex.quote(str(state.settings_file))

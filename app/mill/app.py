@@ -71,7 +71,7 @@ class Mill(StreamWorker[RawPartition]):
             log.info("tokenizer engine", topic=plan.raw_topic, engine=engine.kind, why=plan.stages.engine_refused)
             log.info("tokens around documents", topic=plan.raw_topic, tokens=plan.marks)
             if plan.stages.steps_refused:
-                log.warning("plain steps", topic=plan.raw_topic, why=plan.stages.steps_refused)
+                log.warning("steps run without compiled kernels", topic=plan.raw_topic, why=plan.stages.steps_refused)
         streams = sorted((stream, plan) for plan in plans for stream in plan.recipes)
         settled: dict[str, list[Settled]] = {plan.raw_topic: [] for plan in plans}
         for stream, plan in streams:
@@ -137,7 +137,7 @@ class Mill(StreamWorker[RawPartition]):
                 partition.halt(refused[tp.topic])
         self._refused, before = set(refused), self._refused
         if passed := before - self._refused:
-            end_process(f"{', '.join(sorted(passed))} can be milled again: the next start does")
+            end_process(f"{', '.join(sorted(passed))} can be milled again, which begins with the next start")
 
     def _owned(self) -> list[TopicPartition]:
         return [TopicPartition(tp.topic, tp.partition) for tp in self.partitions.owned]
@@ -166,7 +166,7 @@ class Mill(StreamWorker[RawPartition]):
         try:
             await self._app.send_record(topic, 0, value, key, ())
         except NotReady as error:  # Faust stops its producer before us; whoever has the partition next goes on
-            raise BrokerError("this worker ends, and its producer has ended") from error
+            raise BrokerError("the producer of this worker has ended, so the worker ends") from error
 
 
 def _topics(settings: Settings) -> dict[str, list[str]]:

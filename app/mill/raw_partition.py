@@ -293,7 +293,9 @@ class RawPartition:
                     found = (await described(context.settings, [topic])).get(topic)
                     context.letter_bytes[topic] = letter_bytes(context.settings, found)
             except OutOfOrderSequenceNumber:  # aiokafka counted what was refused before
-                end_process(f"topic {topic} takes other letters than before: the next start sends them from the first")
+                end_process(
+                    f"topic {topic} takes letters again after it had refused some: the next start sends all of them"
+                )
             else:
                 break
         self._wait_for(None)
@@ -353,7 +355,7 @@ class RawPartition:
             return  # it resumes, and asks by itself
         for offset in self._context.skip_list.wanted(self.tp.partition, self._durable_cursors()):
             end_process(
-                f"offset {offset} of {self.tp.topic}[{self.tp.partition}] is to be skipped: the next start does"
+                f"offset {offset} of {self.tp.topic}[{self.tp.partition}] is on the skip list: the next start skips it"
             )
 
     def halt(self, reason: str) -> None:

@@ -182,7 +182,9 @@ class Supervisor:
         try:
             self._deaths.add(child.board.records_in_flight())  # none of a worker that ended over something else
         except OSError as error:
-            text = f"what {slot.name} died over is not counted ({error!r}): look after the disk of temporary files"
+            text = (
+                f"the records that {slot.name} died over cannot be noted ({error!r}): check the disk of temporary files"
+            )
             log.error("death not noted", reason=text)  # noqa: TRY400 - it says all
         child.board.close()
         self._ledger.ended(slot.name)

@@ -77,8 +77,8 @@ def serving(
             host=settings.metrics_host, port=settings.metrics_port, error=str(error),
         )  # fmt: skip
         yield (
-            f"nobody can ask this service for its status and metrics, because {settings.metrics_host}:"
-            f"{settings.metrics_port} cannot be had ({error.strerror}); another --metrics-port can"
+            f"this service serves no status and no metrics, for {settings.metrics_host}:{settings.metrics_port} cannot "
+            f"be used ({error.strerror}): give it another --metrics-port"
         )
         return
     log.info("metrics are served", url=f"http://{settings.metrics_host}:{settings.metrics_port}/metrics")

@@ -334,6 +334,6 @@ class Containment:
         found = self._deadly
         if found is not None and found.first <= first and last <= found.last:
             raise DeadlyRecordError(
-                f"{MOST_DEATHS} workers have died while they worked on {found}: it is not tried again before it is "
-                "skipped or the service is started again, with more memory, for example"
+                f"{MOST_DEATHS} workers have died while they worked on {found}: skip it, or start the service again, "
+                "with more memory for example; it is not tried before"
             )

@@ -141,7 +141,7 @@ def _end_in_time(code: int) -> None:
     while (waited := time.monotonic() - began) < STOP_SECONDS:
         time.sleep(LOOK_SECONDS)
         if CONTACT.is_deaf(waited):
-            end_process("it was to end, and no broker answers to whom it could say so", code=code)
+            end_process("it was told to end while no broker answers, so it leaves its group without a word", code=code)
     end_process(f"it did not stop in order in {STOP_SECONDS:.0f} s", code=code)
 
 

@@ -78,8 +78,8 @@ def packed_streams(settings: Settings, names: Sequence[str] = ()) -> list[Stored
     if found and len(found) < len(names):
         others = set(names) - {one.settled.stream.name for one in found}
         raise InputError(
-            f"{', '.join(sorted(others))}: not packed, as {found[0].settled.stream.name} in {settings.store} is: ask "
-            "for packed streams and for those on brokers one after the other"
+            f"{found[0].settled.stream.name} in {settings.store} was packed, and {', '.join(sorted(others))} was not: "
+            "ask for packed streams and for streams on brokers in two calls"
         )
     return found if names else own or found
 

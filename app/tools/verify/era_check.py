@@ -181,7 +181,7 @@ class EraCopy:
         self._line_file.seek(first)
         found = self._line_file.read(max(min(row.stop - first, self._lines.stat().st_size), 0))
         if scan(stored, self._seed, era.number).count and crc32(found) == row.line:
-            text = "is another than on the control topic, which was rewritten, or the store is another stream's"
+            text = "differs from the one on the control topic: that was rewritten, or the store is of another stream"
             return self._differs(era, "different", f"{self._lines}: era {era.number} {text}")
         text = f"{self._lines}: era {era.number}, at byte {first}, is not what was committed"
         return self._differs(era, "damaged", text)

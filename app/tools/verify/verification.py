@@ -60,7 +60,7 @@ async def check_dead_letters(
     if missing and cut:
         count = sum(map(len, missing.values()))
         starts = ", ".join(f"{topic}[{number}] starts at offset {first}" for number, first in cut)
-        return [], [f"{starts}: {count} dead letters are not there; they may have been before"]
+        return [], [f"{count} dead letters could not be found, for they may have been removed: {starts}"]
     return [_missing(topic, partition, offsets, chains) for partition, offsets in missing.items()], []
 
 

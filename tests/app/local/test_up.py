@@ -79,9 +79,7 @@ def test_up_says_that_it_has_no_page_where_another_service_has_its_address(tmp_p
     with socket.create_server(("127.0.0.1", 0)) as other:
         process = run_up(tmp_path, mark, "--metrics-port", str(other.getsockname()[1]))
         try:
-            assert until(lambda: "nobody can ask this service for its status" in log.read_text(), SECONDS), (
-                log.read_text()
-            )
+            assert until(lambda: "this service serves no status" in log.read_text(), SECONDS), log.read_text()
         finally:
             os.killpg(process.pid, signal.SIGINT)
             assert process.wait(SECONDS) == 130, log.read_text()

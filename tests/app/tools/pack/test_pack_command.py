@@ -35,8 +35,8 @@ def test_documents_are_packed_told_and_verified(tmp_path: Path) -> None:
     verified = run(tmp_path, "a.jsonl", "--verify")
     again = run(tmp_path, "a.jsonl")
 
-    assert b"wait in open blocks" not in packed.stderr  # but for progress, on a slow machine
-    assert b" wait in open blocks; " in again.stdout
+    assert b"wait until their blocks are full" not in packed.stderr  # but for progress, on a slow machine
+    assert b" wait until their blocks are full; the same command with --flush" in again.stdout
     assert packed.returncode == 0, packed.stderr
     said: dict[str, Any] = json.loads(packed.stdout)
     assert (said["documents"], said["before"], said["refused"]) == (100, 0, 0)
@@ -44,7 +44,7 @@ def test_documents_are_packed_told_and_verified(tmp_path: Path) -> None:
     assert [one["records"] for one in totals] == [100, 100]
     assert sum(one["kept"] for one in totals) == 100
     assert sum(one["documents"] for one in said["partitions"]) == 100
-    assert b"wait in open blocks" not in packed.stdout
+    assert b"wait until their blocks are full" not in packed.stdout
     blocks = sum(stream["blocks"] for stream in said["streams"].values())
     assert verified.stdout.startswith(f"equal: {blocks} blocks as packed again, ".encode()), verified
 

@@ -66,4 +66,4 @@ def test_produce_refuses_to_flush_before_it_sends_anything(
     with pytest.raises(SystemExit) as sent:
         main(command)
     assert not sent.value.code
-    assert "more text fills these" in capsys.readouterr().err
+    assert "wait until their block is full; more text fills it" in capsys.readouterr().err

@@ -152,7 +152,7 @@ async def test_what_is_no_era_is_counted(scene: Scene) -> None:
         (damages.change_row, "damaged", None, "row of era 1 is damaged"),
         (damages.change_last_row, "damaged", ERAS - 1, "1 rows of .* are not whole"),
         (damages.remove_line, "damaged", 1, "era 1, at byte .* is not what was committed"),
-        (damages.other_eras, "different", 1, "era 1 is another than on the control topic"),
+        (damages.other_eras, "different", 1, "era 1 differs from the one on the control topic"),
         (damages.other_offset, "damaged", 0, r"row of era 0 is wrong \(offset\)"),
     ],
 )

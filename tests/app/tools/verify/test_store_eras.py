@@ -110,7 +110,11 @@ def other_offset(store: Path, milled: Milled) -> None:
         (change_last_row, ("damaged", -1), "1 rows of .* are not whole. A segment worker that is started"),
         (remove_one, ("damaged", 1), "rows of .* from era 1 on are not whole"),
         (remove_line, ("damaged", 1), "era 1, at byte .* is not what was committed"),
-        (other_eras, ("different", 1), "era 1 is another than on the control topic.*move eras.jsonl and eras.index"),
+        (
+            other_eras,
+            ("different", 1),
+            "era 1 differs from the one on the control topic.*move eras.jsonl and eras.index",
+        ),
         (other_offset, ("damaged", 0), r"row of era 0 is wrong \(offset\)"),
     ],
 )
