@@ -10,11 +10,11 @@ hash.
 
 import re
 import zlib
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from tokenmill.records import SourceRecord
 
@@ -150,6 +150,18 @@ class DeadLetter:
             "whole_value": self.whole_value and self.whole_value._asdict(),
             "whole_key": self.whole_key and self.whole_key._asdict(),
         }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """Return the letter that `as_json` told; raises KeyError, TypeError or ValueError where it is none."""
+        place = parse_place(told["place"])
+        if place is None:
+            raise ValueError("it has no place")
+        key, value = (None if told[name] is None else b64decode(told[name]) for name in ("key", "value"))
+        whole_value, whole_key = (told[name] and Whole(**told[name]) for name in ("whole_value", "whole_key"))
+        headers = [(name, text.encode()) for name, text in told["headers"]]
+        words = (told["reason"], told["exception"], told["detail"])
+        return cls(place, told["timestamp"], *words, key, value, headers, whole_value, whole_key)
 
 
 def parse_place(name: str) -> Place | None:

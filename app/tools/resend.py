@@ -27,6 +27,7 @@ from ..kafka.dead_letters import (
     parse_place,
 )
 from ..settings import Settings, dead_letter_topic
+from .inspect.packed import packed_letters
 from .kafka_reading import topic_ranges
 from .produce.sender import raise_for
 
@@ -52,11 +53,17 @@ async def read_dead_letters(settings: Settings, raw_topic: str) -> AsyncGenerato
     """Yield what the dead-letter topic of ``raw_topic`` holds now: letters, and the places of records sent back.
 
     Letters come in the order of the topic, partition by partition, some more than once. What is neither is passed over.
+    Of a raw topic whose streams in the store were packed, they are those that the pack wrote to files, and no broker is
+    asked.
 
     Raises:
         TopicError: there is no such topic.
 
     """
+    if (packed := packed_letters(settings, raw_topic)) is not None:
+        for one in packed:
+            yield one
+        return
     topic = dead_letter_topic(raw_topic)
     async with consumer(settings) as client:
         for partition, span in (await topic_ranges(client, topic)).items():
@@ -101,8 +108,7 @@ async def find_dead_letter(settings: Settings, place: Place) -> DeadLetter:
 
 def _none_of(place: Place) -> InputError:
     return InputError(
-        f"{dead_letter_topic(place.topic)} holds no dead letter of {place}: "
-        f"`tokenmill dead-letters list {place.topic}` shows which there are"
+        f"{dead_letter_topic(place.topic)} holds no dead letter of {place}: `tokenmill dead-letters list {place.topic}` shows which there are"
     )
 
 
@@ -146,10 +152,15 @@ async def resend(
     """Send records back to their raw topic, each once; on return all are acknowledged, or with ``dry_run`` counted.
 
     Raises:
-        InputError: a place that was asked for has no dead letter, or nothing that could be sent.
+        InputError: a place that was asked for has no dead letter, or nothing that could be sent; or it was packed.
         TopicError: there is no dead-letter topic, or the raw topic does not take a record.
 
     """
+    if packed_letters(settings, request.raw_topic) is not None:
+        raise InputError(
+            f"{request.raw_topic} in {settings.store} was packed from files: correct what these hold, and pack them "
+            "into another store"
+        )
     sent_before = {
         found async for found in read_dead_letters(settings, request.raw_topic) if not isinstance(found, DeadLetter)
     }

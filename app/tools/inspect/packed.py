@@ -1,11 +1,11 @@
 """Packed streams: what their store knows of them, in the types that are made of Kafka's topics elsewhere."""
 
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tokenmill.errors import DamagedError, InputError, RecordError
 from tokenmill.store import open_eras, open_partition, read_stream, streams_in
@@ -16,11 +16,11 @@ from tokenmill.wire.message import Message
 
 from ...kafka.control_log import ControlLog
 from ...kafka.control_topic import Settled
-from ...kafka.dead_letters import RecordPlace
+from ...kafka.dead_letters import DeadLetter, RecordPlace
 from ...milling.splits import SplitRule
 from ...settings import Settings, Stream
 from ..kafka_reading import recipe_decoder
-from ..pack.pack_state import REJECTED, PackFiles, PackRun, pack_directory
+from ..pack.pack_state import DEAD, REJECTED, SOURCE_LETTERS, PackFiles, PackRun, pack_directory
 from ..repair.store_repair import examine_store
 from .record_ledger import ChainLedger, RecordLedger, account, raw_partition_accounts, read_ledger
 from .rejected import RejectedDocument, require_counted
@@ -106,7 +106,7 @@ def packed_rejects(
     require_counted(reasons, sum(counts, Counter[str]()))
     for one, counted in zip(packed, counts, strict=True):
         wanted = Counter({reason: min(limit, counted[reason]) for reason in reasons or counted})
-        for found in _letters(settings, one):
+        for found in _rejected(settings, one):
             if wanted[found.reason] > 0:
                 wanted[found.reason] -= 1
                 yield found
@@ -118,29 +118,53 @@ def packed_rejects(
             )
 
 
-def _letters(settings: Settings, one: StoredPack) -> Iterator[RejectedDocument]:
+def packed_letters(settings: Settings, raw_topic: str) -> Iterator[DeadLetter] | None:
+    """Return the dead letters of what was packed as a raw topic; None where nothing was.
+
+    Raises:
+        DamagedError: a file of them was changed.
+
+    """
+    packed = {one.files.directory: one for one in packed_streams(settings) if one.settled.stream.raw_topic == raw_topic}
+    return chain.from_iterable(map(_dead_letters, packed.values())) if packed else None
+
+
+def _dead_letters(one: StoredPack) -> Iterator[DeadLetter]:
+    position = one.files.read_position()
+    yield from _stored(one.files.letters(DEAD, SOURCE_LETTERS), position.letters if position is not None else 0)
+    for partition in range(one.run.partitions):
+        yield from _stored(one.files.letters(DEAD, partition), one.files.read_partition(partition).letters.get(DEAD, 0))
+
+
+def _stored(path: Path, size: int) -> Iterator[DeadLetter]:
+    """Yield the letters in the first ``size`` bytes of a file: what was committed."""
+    if not size:
+        return
+    with regular_file(path) as file:
+        while size > 0:
+            line = file.readline(size)
+            size -= len(line) or size
+            try:
+                yield DeadLetter.from_json(parse_json(line))
+            except (ValueError, TypeError, KeyError) as error:
+                raise DamagedError(f"{path} is not what was written there ({error!r})", _AGAIN) from error
+
+
+def _rejected(settings: Settings, one: StoredPack) -> Iterator[RejectedDocument]:
     """Yield the documents of a stream in the files of what was filtered out."""
     stream, recipe = one.settled.stream, one.settled.genesis.recipe
     decoder = recipe_decoder(settings, recipe)
     splits = SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by)
     for partition in range(one.run.partitions):
         path = one.files.letters(REJECTED, partition)
-        left = one.files.read_partition(partition).letters.get(REJECTED, 0)
-        if not left:
-            continue
-        with regular_file(path) as file:
-            while left > 0:
-                line = file.readline(left)
-                left -= len(line) or left
-                try:
-                    letter: dict[str, Any] = parse_json(line)
-                    document = decoder(b64decode(letter["value"]))
-                    place = RecordPlace(letter["topic"], letter["partition"], letter["offset"])
-                    told = letter["timestamp"], letter["reason"], letter["detail"]
-                except (ValueError, TypeError, KeyError, RecordError) as error:
-                    raise DamagedError(f"{path} is not what was written there ({error!r})", _AGAIN) from error
-                if splits.split_of_document(document) == stream.split:
-                    yield RejectedDocument(stream.name, place, *told, document)
+        for letter in _stored(path, one.files.read_partition(partition).letters.get(REJECTED, 0)):
+            try:
+                document = decoder(letter.value or b"")
+            except RecordError as error:
+                raise DamagedError(f"{path} is not what was written there ({error!r})", _AGAIN) from error
+            if splits.split_of_document(document) == stream.split and isinstance(letter.place, RecordPlace):
+                told = letter.place, letter.timestamp, letter.reason, letter.detail
+                yield RejectedDocument(stream.name, *told, document)
 
 
 @dataclass(frozen=True, slots=True)

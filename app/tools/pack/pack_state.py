@@ -31,6 +31,8 @@ from ..produce.run_notes import ORDER, ORDERS, utf8
 
 RUN_FILE: Final = "run.json"
 POSITION_FILE: Final = "position.json"
+SOURCE_LETTERS: Final = "sources"
+"""Stands for the partition in the name of the file of what cannot be a document before it has one."""
 DEAD: Final = "dead-letters"
 REJECTED: Final = "rejected"
 """Names of a partition's files of letters; its number and a suffix follow."""

@@ -38,7 +38,7 @@ from ..produce.run_notes import sent_items
 from ..produce.sender import Acknowledged
 from ..produce.summary import Progress, ReadingPlan, Summary, reporting
 from .mill_processes import Ends, Millers, MillTask, batch_of, joined
-from .pack_state import DEAD, PackFiles, PackPosition, PackRun, pack_directory
+from .pack_state import DEAD, SOURCE_LETTERS, PackFiles, PackPosition, PackRun, pack_directory
 from .parted_sources import parted
 from .partition_packer import LetterFile, PackedEras, PartitionPacker, source_letter
 
@@ -46,8 +46,6 @@ COUNTED: Final = ("refused", "broken", "unmet", "without_field")
 """What a summary and a position count alike."""
 COMMIT_SECONDS: Final = 5.0
 """Between two commits: what is done again after a kill."""
-SOURCE_LETTERS: Final = "sources"
-"""Stands for the partition in the name of the file of what cannot be a document before it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,24 @@ def test_what_was_filtered_out_is_shown_where_it_was_kept(
     assert "--rejects topic" in told
 
 
+def test_dead_letters_are_those_of_the_pack(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What sources refused and what the mill could not use, each with its place; they are corrected in the files."""
+    lines = [json.dumps(row) for row in rows(30)] + ["no object", json.dumps({"id": "number", "text": 7})]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    settings = small_settings(tmp_path / "store", splits={"train": 80, "validation": 20})
+    pack_into(settings, [tmp_path / "corpus.jsonl"], on_error="dead-letter")
+    found = json.loads(said(capsys, settings.store, "dead-letters", "list", "raw-text", "--json")[0])
+    assert len(found) == len({one["place"] for one in found}) == 2
+    assert all(one["reason"] and one["detail"] for one in found)
+    assert said(capsys, settings.store, "dead-letters", "list", "raw-text")[0].count(found[0]["place"]) == 1
+    counted = json.loads(said(capsys, settings.store, "dead-letters", "count", "raw-text", "--json")[0])
+    assert (counted["records"], counted["resent"]) == (2, 0)
+    shown = json.loads(said(capsys, settings.store, "dead-letters", "show", found[1]["place"], "--json")[0])
+    assert {**shown, "value": None} == {**found[1], "key": shown["key"], "value": None}
+    told = said(capsys, settings.store, "dead-letters", "resend", found[0]["place"], code=12)[1]
+    assert "was packed from files" in told
+
+
 def test_a_stream_is_inspected_and_described(
     packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -141,7 +159,7 @@ def test_streams_of_a_store_and_of_brokers_are_asked_for_one_after_the_other(
     """Neither is left out in silence."""
     settings, _ = packed
     told = said(capsys, settings.store, "ledger", "--stream", TRAIN, "--stream", "other.train", code=12)[1]
-    assert "other.train: not packed" in told
+    assert "was packed, and other.train was not" in told
 
 
 def test_a_stream_from_kafka_beside_packed_ones_is_none_of_them(packed: tuple[Settings, PackSummary]) -> None:
