@@ -108,7 +108,8 @@ async def find_dead_letter(settings: Settings, place: Place) -> DeadLetter:
 
 def _none_of(place: Place) -> InputError:
     return InputError(
-        f"{dead_letter_topic(place.topic)} holds no dead letter of {place}: `tokenmill dead-letters list {place.topic}` shows which there are"
+        f"{dead_letter_topic(place.topic)} holds no dead letter of {place}: "
+        f"`tokenmill dead-letters list {place.topic}` shows which there are"
     )
 
 
