@@ -5,9 +5,8 @@ restarts.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +27,6 @@ from .packing.fit_packing import FitPacking
 from .packing.packed_blocks import PackedBlocks, Packing, TokenizedDocuments
 from .packing.separate_packing import SeparatePacking
 
-Roll: TypeAlias = Callable[[bytes, bytes, Sequence[bytes]], Sequence[bytes]]
-"""What gives the hashes after consecutive blocks, from the one before them: `tokenmill.wire.chain.roll`, or its
-answers."""
-
 
 class ChainMill:
     """The state of one chain between two fetches: its open block, cursor, totals and hash."""
@@ -43,18 +38,15 @@ class ChainMill:
         *,
         message_bytes: int,
         ends: Collection[int] = frozenset(),
-        roll: Roll = roll,
     ) -> None:
         """Continue at ``point``; cut messages at about ``message_bytes``, one block at least.
 
         A message that reaches a block of ``ends``, which is looked at again in every feed, ends before it: so who
-        verifies a topic gets messages that can be compared with those on it; and may know their hashes, by their own
-        ``roll``.
+        verifies a topic gets messages that can be compared with those on it.
         """
         self.recipe = recipe
         self._message_bytes = message_bytes
         self._ends = ends
-        self._roll = roll
         self._fingerprint = recipe.fingerprint
         self._packing = open_packing(
             recipe, open_tokens=point.open_tokens, open_entry=point.open_entry, references=point.references
@@ -179,7 +171,7 @@ class ChainMill:
     def _message(self, packed: PackedBlocks, low: int, high: int) -> Message:
         size = self.recipe.block_tokens
         tokens, entries = packed.tokens.between(low * size, high * size).tobytes(), packed.entries[low:high]
-        before, chains = self._chain, self._roll(self._chain, tokens, entries)
+        before, chains = self._chain, roll(self._chain, tokens, entries)
         self._chain = chains[-1]
         return Message(
             fingerprint=self._fingerprint,

@@ -8,7 +8,6 @@ connection of this one is copied. None outlives this process.
 
 import asyncio
 import os
-import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,7 +15,6 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from operator import add
 from pathlib import Path
 from typing import Final
 
@@ -111,7 +109,7 @@ class ChainCheck:
         self.result.reference_blocks = begin
         start = genesis_point(task.start, genesis_hash(self.recipe.fingerprint, marks.partition))
         point = resume_point(task.since.carry) if task.since is not None else start
-        self.mill = ChainMill(self.recipe, point, message_bytes=ONE_MESSAGE, ends=self.ends, roll=self._topic.roll)
+        self.mill = ChainMill(self.recipe, point, message_bytes=ONE_MESSAGE, ends=self.ends)
 
     async def start(self) -> None:
         """Find where the topic begins, and note what cannot be verified."""
@@ -380,10 +378,6 @@ class _PartitionCheck:
             sample.compare(records, milled.messages)
 
 
-REPORT_SECONDS: Final = 0.2
-"""How often a process says how far it is."""
-
-
 def check_partitions(
     tasks: Sequence[PartitionTask], processes: int
 ) -> Iterator[tuple[int, Advance | list[ChainResult]]]:
@@ -468,25 +462,10 @@ def _work(connection: Connection) -> None:
         while True:
             task: PartitionTask = connection.recv()
             try:
-                report = _Reports(connection)
-                answer: list[ChainResult] | TokenMillError = asyncio.run(check_partition(task, stages, report))
+                answer: list[ChainResult] | TokenMillError
+                answer = asyncio.run(check_partition(task, stages, connection.send))
             except TokenMillError as error:
                 answer = error
             connection.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the process that started this one is gone
-
-
-class _Reports:
-    """Sends advances through the pipe, added up: a message for each fetch would wake up two processes."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._sum = Advance(0, 0, 0)
-        self._sent = time.monotonic()
-
-    def __call__(self, advance: Advance) -> None:
-        self._sum = Advance(*map(add, self._sum, advance))
-        if time.monotonic() - self._sent >= REPORT_SECONDS:
-            self._connection.send(self._sum)
-            self._sum, self._sent = Advance(0, 0, 0), time.monotonic()

@@ -1,7 +1,7 @@
 """What topic and store hold of a chain, each compared with what must be, up to its first difference."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,7 +18,6 @@ from tokenmill.store.layout import SegmentPaths, damaged, partition_directory
 from tokenmill.store.maps import read_part
 from tokenmill.store.sealing import DataCrcs, chain_after, check_sealed, check_sizes, entry_span, make_rows
 from tokenmill.store.segment import Segment
-from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message, encode_header
 
 from ...kafka.clients import read_range
@@ -212,8 +211,6 @@ class TokenTopic:
         self._messages = self._accepted()
         self._ahead: deque[AcceptedMessage] = deque()
         self._ahead_bytes = 0
-        self._hashed: dict[bytes, BlockRun] = {}
-        """The blocks of the messages that were read ahead, by the hash before them."""
         self._passed: int | None = None
         """The source offset at which the last block that was read ahead ends."""
         self._ended = False
@@ -248,16 +245,6 @@ class TokenTopic:
         """Where the messages begin whose blocks were not all taken."""
         return self._ahead[0].offset if self._ahead else self._span[1]
 
-    def roll(self, before: bytes, tokens: bytes, entries: Sequence[bytes]) -> Sequence[bytes]:
-        """Return what `tokenmill.wire.chain.roll` does; for the blocks of a message that was read ahead, its hashes.
-
-        These are the object that `take` gives with them, so that the caller need not compare the blocks again.
-        """
-        read = self._hashed.get(before)
-        if read is not None and bytes(read.tokens) == tokens and read.entries == entries:
-            return read.chains
-        return roll(before, tokens, entries)
-
     def take(self, first: int, end: int) -> BlockRun | None:
         """Return the next run of blocks within ``[first, end)``; None where the topic holds none of them at the mark.
 
@@ -281,7 +268,6 @@ class TokenTopic:
         if high == blocks.end:
             self._ahead.popleft()
             self._ahead_bytes -= len(blocks.tokens)
-            self._hashed.pop(accepted.message.before, None)
             self.last = accepted.message
         return blocks.part(low, high)
 
@@ -299,8 +285,6 @@ class TokenTopic:
             self.carries.append(accepted.message)
         else:
             self._ahead.append(accepted)
-            if accepted.blocks.first == accepted.message.first:
-                self._hashed[accepted.message.before] = accepted.blocks
             self._ahead_bytes += len(accepted.blocks.tokens)
             self._passed = accepted.message.cursor.next_offset
 
@@ -420,8 +404,7 @@ class TopicSide:
         return run
 
     def _compare_run(self, run: BlockRun, blocks: BlockRun, expected: Message) -> None:
-        # Who has the run's own hashes was found equal when it got them (`TokenTopic.roll`).
-        if run.chains is not blocks.chains and not run.is_equal(blocks.part(run.first, run.end)):
+        if not run.is_equal(blocks.part(run.first, run.end)):
             found = first_difference(blocks, run, self._recipe.token_dtype)
             if found is not None:
                 self._result.topic_equal += found[0] - run.first

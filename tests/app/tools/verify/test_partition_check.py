@@ -170,11 +170,8 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> Crew:
 
 @pytest.mark.slow  # one process begins a report between any two results: seconds, on a machine that does other things
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_every_partition_is_answered_once_with_all_its_advances(
-    crew: Crew, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_every_partition_is_answered_once_with_all_its_advances(crew: Crew, count: int) -> None:
     """However many processes there are, and never more than partitions; a raw topic's stages are opened once each."""
-    monkeypatch.setattr(partition_check, "REPORT_SECONDS", 0.0)
     numbers = [4, 7, 1, 2, 3]
     crew.script = {number: [Advance(number, 1, 10)] * 3 for number in numbers}
     answers = list(check_partitions([task(n, b"odd" if n % 2 else b"even") for n in numbers], count))
@@ -213,18 +210,6 @@ def test_a_process_that_ends_while_it_starts_is_named(monkeypatch: pytest.Monkey
     die_while_starting(monkeypatch)
     with pytest.raises(TokenMillError, match=r"verified raw partition 5 ended with code 0 .*fewer processes"):
         list(check_partitions([task(5, b"x" * (1 << 20))], 1))
-
-
-def test_advances_are_added_up_between_two_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each record is told once."""
-    now = [0.0]
-    monkeypatch.setattr(partition_check, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    sent: list[Advance] = []
-    reports = partition_check._Reports(cast("Any", SimpleNamespace(send=sent.append)))
-    for at in (0.0, 0.1, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75):
-        now[0] = at
-        reports(Advance(1, 2, 3))
-    assert sent == [Advance(3, 6, 9)] * 3
 
 
 def test_processes_that_are_started_never_see_ctrl_c() -> None:

@@ -12,7 +12,6 @@ from tokenmill.app.tools.verify import two_sides
 from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.incremental_state import VerifiedChain
 from tokenmill.app.tools.verify.two_sides import RogueMessageError, TokenTopic
-from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message
 
 ALL = 1 << 40
@@ -163,27 +162,6 @@ async def test_blocks_come_in_the_pieces_that_are_asked_for(stream: MemoryVerifi
         found.append(None if run is None else (run.first, run.end, run.message))
     assert found == [(0, 1, None), None, (1, 3, sent[0]), (3, 5, None), (5, 6, sent[1]), (7, 9, sent[2]), None]
     assert side.last == sent[2]
-
-
-async def test_hashes_are_taken_from_what_was_read_only_where_the_blocks_are_the_same(
-    stream: MemoryVerification,
-) -> None:
-    """Whoever has the very object need not compare the blocks again; so one other byte must give another one."""
-    stream.publish(messages(stream))
-    side = topic(stream)
-    await side.start()
-    first = messages(stream)[0]
-    tokens, entries = bytes(first.tokens), first.entries
-    other = bytes([tokens[0] ^ 1]) + tokens[1:]
-    for given in ((other, entries), (tokens, [*entries[:-1], entries[-1] + b"\x00"])):
-        assert side.roll(first.before, *given) == roll(first.before, *given)
-    read = side.roll(first.before, tokens, entries)
-    run = side.take(0, ALL)
-    assert run is not None
-    assert run.chains is read
-    again = side.roll(first.before, tokens, entries)  # it was given away
-    assert again == read
-    assert again is not read
 
 
 async def test_no_more_is_read_ahead_than_the_source_needs(
