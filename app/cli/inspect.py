@@ -1,6 +1,7 @@
 """``tokenmill inspect``: what a stream, a segment, a message or a block holds."""
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,7 +55,7 @@ def segment(
     """
     reports = inspect_segments(path)
     if as_json:
-        show_json([report.to_dict() for report in reports])
+        show_json(list(map(asdict, reports)))
         return
     for report in reports:
         show_table(pairs(segment_facts(report)))
@@ -97,7 +98,7 @@ def block(
     """Follow one block, from the store or else from the token topic, back to the Kafka records that it came from."""
     trace = asyncio.run(trace_block(settings, name, partition, number, store=settings.store))
     if as_json:
-        show_json(trace.to_dict())
+        show_json(asdict(trace))
         return
     for line in trace_lines(trace):
         show(line)

@@ -1,6 +1,7 @@
 """``tokenmill tokenizer`` and ``train-tokenizer``: what a tokenizer is, and a new one from the user's own text."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -54,7 +55,7 @@ def tokenizer_command(
             tick=lambda tried: status.update(f"searching for differences: {count(tried, 'text')} tried"),
         )
     if as_json:
-        show_json(report.to_dict())
+        show_json(asdict(report))
     else:
         for line in lines(report):
             show(line)

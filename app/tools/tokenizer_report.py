@@ -3,9 +3,9 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from tokenmill.errors import SettingsError
 
@@ -67,10 +67,6 @@ class TokenizerReport:
     begin: str
     """The tokenizer's own; only a setting puts it there."""
     unknown: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON types."""
-        return asdict(self)
 
 
 def report_on(

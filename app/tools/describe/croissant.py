@@ -1,7 +1,9 @@
 """A stream as Croissant 1.1 (ML Commons): JSON-LD that says what the files are and where they came from."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import tokenmill
@@ -11,43 +13,7 @@ from .facts import DataSetFacts, SegmentFacts
 CONFORMS_TO: Final = "http://mlcommons.org/croissant/1.1"
 VERSION: Final = "1.0.0"
 """Of the data set: appending does not change it, and whatever would is another stream."""
-CONTEXT: Final[dict[str, Any]] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileProperty": "cr:fileProperty",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "prov": "http://www.w3.org/ns/prov#",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
+CONTEXT: Final = Path(__file__).with_name("croissant_context.json")
 """The specification's own, and the vocabulary of provenance."""
 
 
@@ -58,7 +24,7 @@ def croissant(facts: DataSetFacts) -> dict[str, Any]:
     descriptions say how they are read. What is not known is left out, and named in the description.
     """
     told: dict[str, Any] = {
-        "@context": CONTEXT,
+        "@context": json.loads(CONTEXT.read_bytes()),
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS_TO,
         "name": facts.info.name,

@@ -26,8 +26,9 @@ from ...kafka.token_topic import furthest, last_messages, message_of
 from ...milling.tokenizers import Engine
 from ...settings import Settings
 from ..kafka_reading import TOKENS_PREFIX, require_record
+from ..verify.comparison import meta_of
 from .packed import StoredPack
-from .tracing import decode, engine_in, engine_of, meta_of
+from .tracing import decode, engine_in, engine_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +212,6 @@ class SegmentReport:
     chain_after: str | None
     sample: str
     """The beginning of its first block as text."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types."""
-        return asdict(self)
 
 
 def inspect_segments(path: Path) -> list[SegmentReport]:

@@ -1,9 +1,8 @@
 """Blocks and the Kafka records that they came from, and what becomes of single records by the recipe of a stream."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +39,7 @@ from ...milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
 from ...milling.tokenizers import REFERENCE, Engine, TokenizerFile, open_engine
 from ...settings import Settings
 from ..kafka_reading import recipe_decoder, record_at, stream_stages, topic_ranges
+from ..verify.comparison import meta_of
 
 LOOK_SECONDS: Final = 0.5
 """Between two looks at what came, while a topic is followed."""
@@ -60,15 +60,6 @@ def engine_of(settled: Settled) -> Engine:
 def engine_in(store: Path, info: StreamInfo) -> Engine:
     """Return the engine of a stream in a store, which holds its tokenizer."""
     return open_engine(TokenizerFile(info.name, read_tokenizer(store, info)), REFERENCE)
-
-
-def meta_of(piece: Piece) -> dict[str, Any]:
-    """Return the id and carried fields of a piece's document; nothing of a piece whose meta cannot be read."""
-    try:
-        meta = json.loads(piece.meta) if piece.meta else {}
-    except ValueError:
-        return {}
-    return meta if isinstance(meta, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +176,6 @@ class BlockTrace:
     pieces: Sequence[TracedPiece]
     note: str | None = None
     """Why records are missing."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types."""
-        return asdict(self)
 
 
 async def trace_block(

@@ -13,10 +13,10 @@ two is made again, and a chain passes over what it has.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, StoreError
@@ -29,6 +29,7 @@ from ...sources.reading_order import LaneState, OrderState
 from ...sources.source_changes import KnownSource
 from ..produce.run_notes import ORDER, ORDERS, utf8
 
+T = TypeVar("T")
 RUN_FILE: Final = "run.json"
 POSITION_FILE: Final = "position.json"
 SOURCE_LETTERS: Final = "sources"
@@ -120,15 +121,8 @@ class PackFiles:
             DamagedError: it was changed.
 
         """
-        values = self._read(RUN_FILE)
-        if values is None:
-            return None
-        try:
-            values["sources"] = tuple(KnownSource(*seen) for seen in values["sources"])
-            run = PackRun(**values)
-        except (TypeError, KeyError) as error:
-            raise self._damaged(RUN_FILE, error) from error
-        if run.order not in ORDERS:
+        run = self._read(RUN_FILE, _run_of)
+        if run is not None and run.order not in ORDERS:
             raise StoreError(f"{self.directory}: this version reads files in another order than the one that began it")
         return run
 
@@ -139,15 +133,7 @@ class PackFiles:
 
     def read_position(self) -> PackPosition | None:
         """Return the position; None where there is none yet. Raises as `read_run`."""
-        values = self._read(POSITION_FILE)
-        if values is None:
-            return None
-        try:
-            turn, lanes = values.pop("state")
-            state = OrderState(turn, tuple(LaneState(file, Place(entry, byte)) for file, entry, byte in lanes))
-            return PackPosition(state=state, offsets=tuple(values.pop("offsets")), **values)
-        except (TypeError, KeyError, ValueError) as error:
-            raise self._damaged(POSITION_FILE, error) from error
+        return self._read(POSITION_FILE, _position_of)
 
     def write_position(self, position: PackPosition) -> None:
         """Write the position."""
@@ -157,37 +143,38 @@ class PackFiles:
 
     def read_partition(self, partition: int) -> PartitionState:
         """Return a partition's state. Raises as `read_run`."""
-        name = f"{partition}.json"
-        values = self._read(name)
-        if values is None:
-            return PartitionState()
-        try:
-            carries = {split: decode_message(b64decode(header), None) for split, header in values["carries"].items()}
-            return PartitionState(carries, values["letters"])
-        except (TypeError, KeyError, ValueError, AttributeError, DamagedError) as error:
-            raise self._damaged(name, error) from error
+        return self._read(f"{partition}.json", _partition_of) or PartitionState()
 
     def write_partition(self, partition: int, state: PartitionState) -> None:
         """Write a partition's state."""
         carries = {split: b64encode(encode_header(carry)).decode() for split, carry in state.carries.items()}
         self._write(f"{partition}.json", {"carries": carries, "letters": dict(state.letters)})
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str, decode: Callable[[dict[str, Any]], T]) -> T | None:
         path = self.directory / name
         with blaming(self.directory):
             try:
-                values = read_json_file(path, most=MOST_BYTES)
+                return decode(read_json_file(path, most=MOST_BYTES))
             except FileNotFoundError:
                 return None
-            except ValueError as error:
-                raise self._damaged(name, error) from error
-        if not isinstance(values, dict):
-            raise self._damaged(name, TypeError(values))
-        return values
+            except (TypeError, KeyError, ValueError, AttributeError, DamagedError) as error:
+                raise DamagedError(f"{path} is not what was written there ({error!r})", _ADVICE) from error
 
     def _write(self, name: str, values: Mapping[str, Any]) -> None:
         with blaming(self.directory):
             put_file(self.directory / name, canonical_json(values) + b"\n")
 
-    def _damaged(self, name: str, error: Exception) -> DamagedError:
-        return DamagedError(f"{self.directory / name} is not what was written there ({error!r})", _ADVICE)
+
+def _run_of(values: dict[str, Any]) -> PackRun:
+    return PackRun(**values | {"sources": tuple(KnownSource(*seen) for seen in values["sources"])})
+
+
+def _position_of(values: dict[str, Any]) -> PackPosition:
+    turn, lanes = values.pop("state")
+    state = OrderState(turn, tuple(LaneState(file, Place(entry, byte)) for file, entry, byte in lanes))
+    return PackPosition(state=state, offsets=tuple(values.pop("offsets")), **values)
+
+
+def _partition_of(values: dict[str, Any]) -> PartitionState:
+    carries = {split: decode_message(b64decode(header), None) for split, header in values["carries"].items()}
+    return PartitionState(carries, values["letters"])

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -110,18 +110,18 @@ def compare_blocks(expected: BlockBytes, found: BlockBytes, dtype: np.dtype[np.u
     return BlockFinding("different", f"the documents from token {place} on are described otherwise", *_document(mine))
 
 
-def document_id(piece: Piece) -> str | int | None:
-    """Return the id in a piece's meta; None where there is none, or where the meta is no JSON object."""
+def meta_of(piece: Piece) -> dict[str, Any]:
+    """Return the id and carried fields of a piece's document; nothing of a piece whose meta cannot be read."""
     try:
         meta = json.loads(piece.meta) if piece.meta else {}
     except ValueError:
-        return None
-    found = meta.get("id") if isinstance(meta, dict) else None
-    return found if isinstance(found, str | int) else None
+        return {}
+    return meta if isinstance(meta, dict) else {}
 
 
 def _document(piece: Piece | None) -> tuple[int | None, str | int | None]:
-    return (None, None) if piece is None else (piece.offset, document_id(piece))
+    found = meta_of(piece).get("id") if piece is not None else None
+    return None if piece is None else piece.offset, found if isinstance(found, str | int) else None
 
 
 def _first_token(one: bytes | memoryview, two: bytes | memoryview, dtype: np.dtype[np.unsignedinteger]) -> int | None:
