@@ -23,9 +23,7 @@ TOKENS_PREFIX = "tokens."
 async def topic_ranges(client: AIOKafkaConsumer, topic: str) -> dict[TopicPartition, tuple[int, int]]:
     """Return, for each partition of a topic, the offset of its first record and the one after its last.
 
-    Raises:
-        TopicError: there is no such topic.
-
+    Raises TopicError where there is no such topic.
     """
     return await offsets(client, [TopicPartition(topic, n) for n in range(await require_topic(client, topic))])
 
@@ -42,10 +40,7 @@ async def record_at(client: AIOKafkaConsumer, partition: TopicPartition, offset:
 async def require_offset(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> None:
     """Check that an offset is within what a partition holds.
 
-    Raises:
-        InputError: it is not, or there is no such partition.
-        TopicError: there is no such topic.
-
+    Raises InputError where it is not, or there is no such partition; and TopicError where there is no such topic.
     """
     topic, number = partition
     spans = await topic_ranges(client, topic)
@@ -73,9 +68,7 @@ def recipe_decoder(settings: Settings, recipe: Recipe) -> Decoder:
 def stream_stages(settings: Settings, settled: Settled, engine: EngineName) -> Stages:
     """Return what makes outcomes of a raw topic's records.
 
-    Raises:
-        FingerprintError: the libraries installed here do not give the stream's answers.
-
+    Raises FingerprintError where the libraries installed here do not give the stream's answers.
     """
     recipe = settled.genesis.recipe
     schemas = schemas_for_command(settings, recipe.decode)

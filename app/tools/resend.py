@@ -54,11 +54,7 @@ async def read_dead_letters(settings: Settings, raw_topic: str) -> AsyncGenerato
 
     Letters come in the order of the topic, partition by partition, some more than once. What is neither is passed over.
     Of a raw topic whose streams in the store were packed, they are those that the pack wrote to files, and no broker is
-    asked.
-
-    Raises:
-        TopicError: there is no such topic.
-
+    asked. Raises TopicError where there is no such topic.
     """
     if (packed := packed_letters(settings, raw_topic)) is not None:
         for one in packed:
@@ -95,10 +91,7 @@ async def count_dead_letters(settings: Settings, raw_topic: str) -> DeadLetterCo
 async def find_dead_letter(settings: Settings, place: Place) -> DeadLetter:
     """Return the dead letter of one place.
 
-    Raises:
-        InputError: there is none.
-        TopicError: there is no dead-letter topic.
-
+    Raises InputError where there is none, and TopicError where there is no dead-letter topic.
     """
     async for found in read_dead_letters(settings, place.topic):
         if isinstance(found, DeadLetter) and found.place == place:
@@ -152,10 +145,8 @@ async def resend(
 ) -> ResendOutcome:
     """Send records back to their raw topic, each once; on return all are acknowledged, or with ``dry_run`` counted.
 
-    Raises:
-        InputError: a place that was asked for has no dead letter, or nothing that could be sent; or it was packed.
-        TopicError: there is no dead-letter topic, or the raw topic does not take a record.
-
+    Raises InputError where a place that was asked for has no dead letter, or nothing that could be sent; or it was
+    packed; and TopicError where there is no dead-letter topic, or the raw topic does not take a record.
     """
     if packed_letters(settings, request.raw_topic) is not None:
         raise InputError(

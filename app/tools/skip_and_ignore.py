@@ -42,14 +42,10 @@ async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) 
     """Ask the mills of a raw topic to skip a record; the request is durable when this returns.
 
     The worker that owns the partition sees it within seconds, ends, and puts the record on the skip list when it
-    resumes (`app.mill.skip_list`), unless it has published past the record by then. The streams that one mill
-    makes are changed together: none of them is changed where one has published past the record, for its blocks
-    would be different when computed again.
-
-    Raises:
-        InputError: the raw topic holds no such record, or every mill's streams have passed it.
-        TopicError: the raw topic is missing, or none of its streams is settled yet.
-
+    resumes (`app.mill.skip_list`), unless it has published past the record by then. The streams that one mill makes are
+    changed together: none of them is changed where one has published past the record, for its blocks would be different
+    when computed again. Raises InputError where the raw topic holds no such record, or every mill's streams have passed
+    it; and TopicError where the raw topic is missing, or none of its streams is settled yet.
     """
     found = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     async with consumer(settings) as client:
@@ -74,11 +70,8 @@ async def skip_schema(settings: Settings, raw_topic: str, number: int, partition
     """Ask the mills to skip the records that name this schema, of one partition or all, as far as none has passed them.
 
     Those are meant that are there when this is called. Returns how many there are, by partition. Durable as `skip`.
-
-    Raises:
-        InputError: there is none.
-        TopicError: the raw topic is missing, or none of its streams is settled yet.
-
+    Raises InputError where there is none; and TopicError where the raw topic is missing, or none of its streams is
+    settled yet.
     """
     found = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     asked: dict[int, int] = {}
@@ -142,12 +135,8 @@ async def ignore(settings: Settings, topic: str, partition: int, offset: int) ->
     """Put a message of a token topic on its stream's ignore list; it is there durably when this returns.
 
     Readers that halted over it go on within seconds, and no other reader halts there. A message that they would take is
-    refused; it would be taken all the same (`app.kafka.ignoring`).
-
-    Raises:
-        InputError: there is no such message, or readers take it, or may yet take it.
-        TopicError: the topic is no token topic of a stream that was settled.
-
+    refused; it would be taken all the same (`app.kafka.ignoring`). Raises InputError where there is no such message, or
+    readers take it, or may yet take it; and TopicError where the topic is no token topic of a stream that was settled.
     """
     if not topic.startswith(TOKENS_PREFIX):
         raise InputError(f"{topic!r} is no token topic: their names begin with {TOKENS_PREFIX!r}")
@@ -165,9 +154,7 @@ async def ignore(settings: Settings, topic: str, partition: int, offset: int) ->
 async def _why_refused(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPartition, record: SourceRecord) -> str:
     """Return why no reader takes a message.
 
-    Raises:
-        InputError: they do, or may once the blocks before it are there.
-
+    Raises InputError where they do, or may once the blocks before it are there.
     """
     try:
         message = message_of(record, tokens)
@@ -200,9 +187,7 @@ async def _offered_in_place(
 ) -> tuple[bool, list[int]]:
     """Read up to a message as a reader does; return whether it is behind a gap, and at which offsets others refused.
 
-    Raises:
-        DifferenceError: the chain does not take it.
-
+    Raises DifferenceError where the chain does not take it.
     """
     span = (await offsets(client, [tokens]))[tokens]
     low = await offset_before(client, tokens, message.fingerprint, message.first, span)

@@ -74,11 +74,8 @@ def report_on(
 ) -> TokenizerReport:
     """Describe ``tokenizer``, time engines on ``documents``, and search ``seconds`` for a text on which they differ.
 
-    `tick` is called with the number of texts tried. Engines use one thread each in this process from now on.
-
-    Raises:
-        SettingsError: the tokenizer cannot be used, or ``wanted`` cannot do it.
-
+    `tick` is called with the number of texts tried. Engines use one thread each in this process from now on. Raises
+    SettingsError where the tokenizer cannot be used, or ``wanted`` cannot do it.
     """
     os.environ["RAYON_NUM_THREADS"] = "1"
     choice = choose_engine(tokenizer, wanted)

@@ -58,11 +58,8 @@ class TrialProgress(PassedOver):
 def trial_settings(settings: Settings, topic: str, profile: str | None = None) -> Settings:
     """Return the settings of one raw topic as a trial takes them: with the steps of a profile, if one is given.
 
-    Where no tokenizer is set, tokens are bytes.
-
-    Raises:
-        SettingsError: there is no such raw topic, profile or step, or its records are not what files hold.
-
+    Where no tokenizer is set, tokens are bytes. Raises SettingsError where there is no such raw topic, profile or step,
+    or its records are not what files hold.
     """
     if topic not in settings.raw_topics:
         raise SettingsError(f"{topic} is not in raw_topics ({', '.join(settings.raw_topics)}): name one of these")
@@ -90,9 +87,7 @@ def trial_settings(settings: Settings, topic: str, profile: str | None = None) -
 def plan_trial(settings: Settings, examples: int) -> tuple[RawTopicPlan, Trial]:
     """Return how the only raw topic of the settings is milled, and a trial of that.
 
-    Raises:
-        SettingsError: a setting cannot be used.
-
+    Raises SettingsError where a setting cannot be used.
     """
     plan = plan_topic(settings, settings.raw_topics[0])
     return plan, Trial(plan.stages, plan.recipes.values(), examples)
@@ -137,12 +132,8 @@ class TrialRun:
     async def run(self) -> None:
         """On return all sources are tried, or as many documents as the limit allows.
 
-        Cancelled, it ends between two parts; `rest` then tries what was read.
-
-        Raises:
-            EngineError: a fast engine or kernel differs from its reference.
-            InputError: a library is missing that reading needs.
-
+        Cancelled, it ends between two parts; `rest` then tries what was read. Raises EngineError where a fast engine or
+        kernel differs from its reference, and InputError where a library is missing that reading needs.
         """
         began, fed = time.monotonic(), time.monotonic()
         with ReadAhead(_chunks(self.sources)) as reading:

@@ -124,10 +124,8 @@ class DataSetFacts:
 def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
     """Return what a store says of a stream; ``with_sha256`` reads all tokens of sealed segments.
 
-    Raises:
-        StoreError: it holds no such stream.
-        DamagedError: a manifest, a document table or an index was changed.
-
+    Raises StoreError where it holds no such stream; and DamagedError where a manifest, a document table or an index was
+    changed.
     """
     info = read_stream(store, stream)
     numbers = partitions_in(store, stream)

@@ -101,9 +101,7 @@ class ExportFolder:
     def segments(self) -> dict[tuple[int, int], ExportedSegment]:
         """Return the segments whose files are all there, by partition and first block, in this order.
 
-        Raises:
-            InputError: a list of files was changed, or a file that it names is missing or has another length.
-
+        Raises InputError where a list of files was changed, or a file that it names is missing or has another length.
         """
         found = map(self._read, self._state.glob("*-*.json"))
         return dict(sorted(((segment.partition, segment.first), segment) for segment in found))

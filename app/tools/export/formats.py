@@ -88,9 +88,7 @@ _values: Final = attrgetter(*_PIECE)
 def block_rows(reader: PartitionReader, first: int, stop: int) -> Iterator[ExportRows]:
     """Yield the blocks ``[first, stop)``; each is held against its checksums.
 
-    Raises:
-        DamagedError: a block is not what was committed.
-
+    Raises DamagedError where a block is not what was committed.
     """
     step = max(1, ROWS_BYTES // reader.info.block_bytes)
     for begin in range(first, stop, step):
@@ -111,9 +109,7 @@ def block_rows(reader: PartitionReader, first: int, stop: int) -> Iterator[Expor
 def document_rows(reader: PartitionReader, index: DocumentIndex, count: int) -> Iterator[ExportRows]:
     """Yield the first ``count`` documents of an index, in chunks that depend on their lengths alone.
 
-    Raises:
-        DamagedError: a block is not what was committed.
-
+    Raises DamagedError where a block is not what was committed.
     """
     limit = ROWS_BYTES // reader.dtype.itemsize
     begin = size = 0

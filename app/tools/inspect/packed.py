@@ -41,9 +41,7 @@ class StoredPack:
     def find(cls, store: Path, name: str) -> "StoredPack | None":
         """Return a stream of a store; None where that does not hold it, or it came from Kafka.
 
-        Raises:
-            DamagedError, StoreError: what the store says of it is damaged, or of another version.
-
+        Raises DamagedError or StoreError: what the store says of it is damaged, or of another version.
         """
         if name not in streams_in(store) or not is_packed(store, name):
             return None
@@ -98,9 +96,7 @@ def packed_rejects(
 ) -> Iterator[RejectedDocument]:
     """Yield what packed streams filtered out, at most ``limit`` documents of a reason and stream.
 
-    Raises:
-        InputError: no stream counts anything under one of the ``reasons``, or the documents were not kept.
-
+    Raises InputError where no stream counts anything under one of the ``reasons``, or the documents were not kept.
     """
     counts = [sum((chain.totals.filtered for chain in one.chains()), Counter[str]()) for one in packed]
     require_counted(reasons, sum(counts, Counter[str]()))
@@ -121,9 +117,7 @@ def packed_rejects(
 def packed_letters(settings: Settings, raw_topic: str) -> Iterator[DeadLetter] | None:
     """Return the dead letters of what was packed as a raw topic; None where nothing was.
 
-    Raises:
-        DamagedError: a file of them was changed.
-
+    Raises DamagedError where a file of them was changed.
     """
     packed = {one.files.directory: one for one in packed_streams(settings) if one.settled.stream.raw_topic == raw_topic}
     return chain.from_iterable(map(_dead_letters, packed.values())) if packed else None

@@ -159,11 +159,8 @@ async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> Record
     """Return the ledger of ``streams``, or without names of all streams of the settings' raw topics.
 
     Reads the first and the last messages of each token partition and nothing else, so it costs the same however much
-    was milled. The streams are read one after the other: while the service runs they show different moments.
-
-    Raises:
-        TopicError: a stream is missing.
-
+    was milled. The streams are read one after the other: while the service runs they show different moments. Raises
+    TopicError where a stream is missing.
     """
     settled = await settled_streams(settings, streams)
     chains: list[ChainLedger] = []

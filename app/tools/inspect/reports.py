@@ -91,10 +91,8 @@ class StreamReport:
 async def inspect_stream(settings: Settings, name: str, store: Path | None = None) -> StreamReport:
     """Return what a stream is and how far it is; what ``store`` holds of it only where that knows the stream.
 
-    Raises:
-        TopicError: there is no such stream, or one of its topics is missing.
-        DamagedError: its last messages, or the store's commit logs, are damaged.
-
+    Raises TopicError where there is no such stream, or one of its topics is missing; and DamagedError where its last
+    messages, or the store's commit logs, are damaged.
     """
     packed = StoredPack.find(store, name) if store is not None else None
     if packed is not None:

@@ -77,10 +77,8 @@ class FoundBlock:
 async def find_block(settings: Settings, stream: str, partition: int, block: int, store: Path | None) -> FoundBlock:
     """Return a block from ``store`` where that holds it, else from the token topic.
 
-    Raises:
-        InputError: neither holds it.
-        TopicError, BrokerError: it is not in the store, and the topic cannot be asked.
-
+    Raises InputError where neither holds it; and TopicError or BrokerError where it is not in the store, and the topic
+    cannot be asked.
     """
     found = _in_store(store, stream, partition, block) if store is not None else None
     return found or await _in_topic(settings, stream, partition, block)
@@ -190,12 +188,8 @@ async def trace_block(
     """Return a block from ``store`` or else from the token topic, with the Kafka records of its documents.
 
     A block is returned without records, and with a note, where the raw topic cannot be asked: one in the store without
-    a broker, and any to a login that may not read raw text.
-
-    Raises:
-        InputError: the block is nowhere.
-        TopicError, BrokerError: it is not in the store, and the topic cannot be asked.
-
+    a broker, and any to a login that may not read raw text. Raises InputError where the block is nowhere; and
+    TopicError or BrokerError where it is not in the store, and the topic cannot be asked.
     """
     found = await find_block(settings, stream, partition, block, store)
     texts: dict[int, RecordText] = {}
@@ -283,9 +277,7 @@ class RecordOutcome:
 async def record_texts(settings: Settings, stream: str, places: Iterable[Place]) -> dict[Place, RecordText]:
     """Return the records of the stream's raw topic at some places; those that the topic no longer holds are left out.
 
-    Raises:
-        TopicError, BrokerError: the brokers do not know the stream, or do not answer.
-
+    Raises TopicError or BrokerError where the brokers do not know the stream, or do not answer.
     """
     return await _texts(settings, (await settled_stream(settings, stream)).genesis.recipe, places)
 
@@ -293,10 +285,8 @@ async def record_texts(settings: Settings, stream: str, places: Iterable[Place])
 async def outcome_of(settings: Settings, stream: str, place: Place) -> RecordOutcome:
     """Return what became of a record, by the recipe and the skip list of the stream.
 
-    Raises:
-        TopicError, BrokerError: the brokers do not know the stream, or do not answer.
-        FingerprintError: the libraries installed here do not give the stream's answers.
-
+    Raises TopicError or BrokerError where the brokers do not know the stream, or do not answer; and FingerprintError
+    where the libraries installed here do not give the stream's answers.
     """
     settled = await settled_stream(settings, stream)
     recipe = settled.genesis.recipe
@@ -340,12 +330,8 @@ async def passing_records(
     """Yield what becomes of the ``last`` records of each partition of a raw topic, and with ``follow`` of later ones.
 
     By the recipe and skip list that the topic's streams have when this begins, as a mill has it or will; nothing is
-    written anywhere.
-
-    Raises:
-        TopicError, BrokerError: the topic has no settled stream, or no broker answers.
-        FingerprintError: the libraries installed here do not give the stream's answers.
-
+    written anywhere. Raises TopicError or BrokerError where the topic has no settled stream, or no broker answers; and
+    FingerprintError where the libraries installed here do not give the stream's answers.
     """
     (settled, *_) = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     stages, skips = stream_stages(settings, settled, REFERENCE), settled.control.skips

@@ -124,12 +124,7 @@ def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> Docume
 
 
 def records_of(batch: DocumentBatch, reader: SliceReader) -> list[Record]:
-    """Return the batch's records.
-
-    Raises:
-        SourceError: a file is shorter than it was.
-
-    """
+    """Return the batch's records. Raises SourceError where a file is shorter than it was."""
     found: list[bytes] = []
     values = iter(batch.values)
     begins, lengths = batch.slices[:, 1].tolist(), batch.slices[:, 2].tolist()
@@ -299,9 +294,7 @@ class Millers:
     async def opened(self) -> dict[int, int]:
         """Return, when all partitions are open, the offset that each wants next.
 
-        Raises:
-            TokenMillError: one cannot be opened.
-
+        Raises TokenMillError where one cannot be opened.
         """
         return await joined([one.opened for one in self._processes])
 
@@ -320,9 +313,7 @@ class Millers:
     async def mill(self, batch: DocumentBatch, size: int) -> None:
         """Give a partition's process its next documents, of ``size`` bytes; waits while it has enough.
 
-        Raises:
-            TokenMillError: what the process met.
-
+        Raises TokenMillError: what the process met.
         """
         one = self._of(batch.partition)
         while one.waiting_bytes and one.waiting_bytes + size > WAITING_BYTES:

@@ -116,10 +116,7 @@ class PackFiles:
     def read_run(self) -> PackRun | None:
         """Return the run; None where there is none.
 
-        Raises:
-            StoreError: another version wrote it.
-            DamagedError: it was changed.
-
+        Raises StoreError where another version wrote it, and DamagedError where it was changed.
         """
         run = self._read(RUN_FILE, _run_of)
         if run is not None and run.order not in ORDERS:

@@ -152,9 +152,7 @@ async def _mill_again(
 def _held(settings: Settings, genesis: Genesis, tokenizer: TokenizerFile, found: PackVerification) -> Genesis:
     """Return the genesis as the store has it; compare what describes the stream.
 
-    Raises:
-        StoreError, DamagedError: the store does not hold the stream, or its description was changed.
-
+    Raises StoreError or DamagedError where the store does not hold the stream, or its description was changed.
     """
     directory = stream_directory(settings.store, genesis.stream)
     if not (directory / STREAM_FILE).exists():

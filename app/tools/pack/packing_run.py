@@ -141,9 +141,7 @@ async def pack(
 def plan_pack(settings: Settings, raw_topic: str, partitions: int) -> RawTopicPlan:
     """Return how a raw topic's documents are milled.
 
-    Raises:
-        SettingsError: a setting cannot be used, or has no meaning without Kafka.
-
+    Raises SettingsError where a setting cannot be used, or has no meaning without Kafka.
     """
     own = settings.for_topic(raw_topic)
     if raw_topic not in settings.raw_topics:
@@ -448,9 +446,7 @@ def geneses_of(plan: RawTopicPlan, partitions: int, segment_blocks: int) -> list
 def bring_streams(store: Store, plan: RawTopicPlan, partitions: int, segment_blocks: int) -> list[Genesis]:
     """Let the store hold the streams; return their geneses as it has them.
 
-    Raises:
-        FingerprintError: it holds one of that name that was made with other settings.
-
+    Raises FingerprintError where it holds one of that name that was made with other settings.
     """
     found = []
     for genesis in geneses_of(plan, partitions, segment_blocks):
@@ -480,10 +476,8 @@ def begin_run(
 ) -> PackRun:
     """Return the run that this call continues, or one that it begins, which is noted on return.
 
-    Raises:
-        InputError: the store holds another run's documents, or the sources have changed.
-        StoreError: a stream of that name was filled from Kafka.
-
+    Raises InputError where the store holds another run's documents, or the sources have changed; and StoreError where a
+    stream of that name was filled from Kafka.
     """
     known = files.read_run()
     if known is None:
@@ -553,9 +547,7 @@ def _require_streams(store: Store, plan: RawTopicPlan) -> None:
 def require_unchanged(run: PackRun, sources: Sequence[DocumentSource], *, read: bool = False) -> None:
     """Check that the sources are what they were when a run began; those of another time are read, with ``read`` all.
 
-    Raises:
-        InputError: one has changed; names it.
-
+    Raises InputError where one has changed; names it.
     """
     known = run.sources
     if read:

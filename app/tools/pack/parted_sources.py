@@ -259,9 +259,7 @@ class SliceReader:
     def read(self, path: str, begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         """Return the slices' bytes, which are in the file in this order.
 
-        Raises:
-            SourceError: the file is shorter than it was, or cannot be read any more.
-
+        Raises SourceError where the file is shorter than it was, or cannot be read any more.
         """
         try:
             return self._read(path, begins, lengths)

@@ -114,9 +114,7 @@ class ChainEnd:
 def append_new(writer: PartitionWriter, message: Message) -> None:
     """Append the blocks that the store does not have yet.
 
-    Raises:
-        DifferenceError: the blocks are not those that the store goes on from.
-
+    Raises DifferenceError where the blocks are not those that the store goes on from.
     """
     known = min(writer.next_block - message.first, message.count)
     block = message.first + known
@@ -138,10 +136,8 @@ class PartitionPacker:
     def __init__(self, task: "MillTask", stages: Stages, partition: int) -> None:
         """Lock the partition of all streams, recover it, and go on where it was.
 
-        Raises:
-            LockedError, DamagedError, DiskError, StoreError: as `PartitionWriter.open`, and where the state is damaged,
-                or the store has lost blocks.
-
+        Raises LockedError, DamagedError, DiskError or StoreError as `PartitionWriter.open`, and where the state is
+        damaged, or the store has lost blocks.
         """
         self._files, self._partition = task.files, partition
         self._topic = task.geneses[0].recipe.raw_topic
@@ -164,10 +160,8 @@ class PartitionPacker:
     def take(self, records: Sequence[SourceRecord]) -> None:
         """Mill consecutive records; those that all chains have passed are left out.
 
-        Raises:
-            EngineError, PanicError, SourceError: as `PartitionMill.feed`.
-            DifferenceError, DiskError: as `append_new`.
-
+        Raises EngineError, PanicError or SourceError as `PartitionMill.feed`; and DifferenceError or DiskError as
+        `append_new`.
         """
         milled = self.mill.feed(records)
         for name, outcomes in ((DEAD, milled.dead_letters), (REJECTED, milled.rejected)):
@@ -196,9 +190,7 @@ class PartitionPacker:
 def _require_packed(store: Store, stream: str, partition: int, blocks: int) -> None:
     """Check that what was packed is there; before a writer opens, which cuts off what no commit record covers.
 
-    Raises:
-        DamagedError: it is not.
-
+    Raises DamagedError where it is not.
     """
     held = open_partition(store.path, stream, partition).blocks
     if held < blocks:
@@ -271,11 +263,8 @@ class PackedEras:
     def close_all(self, blocks: Mapping[int, int], *, end: bool) -> None:
         """Write eras with all blocks that each partition has committed; durable on return.
 
-        ``end``: no more come ever, and the end marker is written.
-
-        Raises:
-            InputError: there are more blocks, and the end marker was written before.
-
+        ``end``: no more come ever, and the end marker is written. Raises InputError where there are more blocks, and
+        the end marker was written before.
         """
         log = EraLog(self.genesis.recipe.fingerprint, self.writer.last)
         stops = {number: log.end(number)[0] for number in blocks}

@@ -90,9 +90,7 @@ class LaneTask:
 def with_secrets(settings: Settings, names: Sequence[str]) -> Settings:
     """Return the settings with these passwords, which this process's own environment has.
 
-    Raises:
-        SettingsError: it has none of that name.
-
+    Raises SettingsError where it has none of that name.
     """
     found = {name: os.environ.get(f"TOKENMILL_{name.upper()}", "") for name in names}
     for name in (name for name, value in found.items() if not value):
@@ -171,10 +169,8 @@ def _divided_by(client: Any, sources: Sequence[DocumentSource], address: str) ->
 def _note_parts(task: LaneTask, sources: Sequence[DocumentSource]) -> None:
     """Note on Kafka how files are divided, as a run without documents; lanes know nothing of one another.
 
-    Raises:
-        InputError: they are divided otherwise since the first call: parts that no lane knows would be sent, with
-            documents that were sent before.
-
+    Raises InputError where they are divided otherwise since the first call: parts that no lane knows would be sent,
+    with documents that were sent before.
     """
     names = {source.path: source.name for source in sources if isinstance(source, FileSource)}
     files = [DividedFile(names[path], parts) for path, parts in task.parts.items()]
@@ -214,9 +210,7 @@ def _add(total: Summary, lane: Summary) -> None:
 def require_lanes(paths: Sequence[str], plan: RunPlan) -> None:
     """Check that a run can be sent in lanes.
 
-    Raises:
-        InputError: it reads standard input or a pipe, or has options that only one process can keep.
-
+    Raises InputError where it reads standard input or a pipe, or has options that only one process can keep.
     """
     if any(map(is_piped, paths)) or plan.identity is None:
         raise InputError("--dask sends what each worker can read, and goes on in it: no pipes, and not --no-resume")

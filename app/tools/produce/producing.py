@@ -337,9 +337,7 @@ async def flush(settings: Settings, topic: str) -> int:
 def require_flush_allowed(settings: Settings, topic: str) -> None:
     """Check by the settings that a flush of the raw topic has an effect.
 
-    Raises:
-        SettingsError: it would be a tombstone.
-
+    Raises SettingsError where it would be a tombstone.
     """
     if not settings.for_topic(topic).allow_flush:
         raise SettingsError(f"allow_flush = false for {topic}: {_WITHOUT_FLUSH}")

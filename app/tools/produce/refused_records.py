@@ -37,10 +37,8 @@ class RefusedRecords:
     async def take(self, record: SentDocument, error: KafkaError, size: int) -> None:
         """Name the record; on return its dead letter is acknowledged, if that is wanted.
 
-        Raises:
-            InputError: the policy is that it ends the run.
-            ClockError: the brokers do not take this machine's time, which no record can help.
-
+        Raises InputError where the policy is that it ends the run; and ClockError where the brokers do not take this
+        machine's time, which no record can help.
         """
         if time.monotonic() - self._asked >= SETTINGS_SECONDS:
             self._found, self._asked = await topic_settings(self._settings, self._topic), time.monotonic()

@@ -88,10 +88,8 @@ class Resuming:
     async def next_part(self, partitions: int, *, restart: bool = False) -> NextPart:
         """Return the part that is to be sent; on return a new one is noted on Kafka.
 
-        Raises:
-            InputError: a source has changed, so that the run cannot continue.
-            SourceError: the topic no longer holds what says where the run continues.
-
+        Raises InputError where a source has changed, so that the run cannot continue; and SourceError where the topic
+        no longer holds what says where the run continues.
         """
         run_start = None if restart else await self._notes.read()
         if run_start is None:
@@ -177,9 +175,7 @@ def _advice(found: SourceComparison) -> str:
 def _require_unsent(known: Sequence[KnownSource], state: OrderState, found: SourceComparison) -> None:
     """Check that the sources of which the part has still something to send are unchanged.
 
-    Raises:
-        InputError: one of them has changed, or is gone.
-
+    Raises InputError where one of them has changed, or is gone.
     """
     lost = {change.name: change for change in found.of("changed", "gone")}
     sent_now = [seen.name for seen in known if seen.sent_now]

@@ -161,10 +161,7 @@ class RunNotes:
     async def read(self) -> RunStart | None:
         """Return the last note, None if there is none.
 
-        Raises:
-            SourceError: parts of the note are missing.
-            BrokerError: no broker answers.
-
+        Raises SourceError where parts of the note are missing, and BrokerError where no broker answers.
         """
         name = self._run.encode()
         found = await _noted(self._settings, self._topic, name)
@@ -180,9 +177,7 @@ class RunNotes:
     async def write(self, client: AIOKafkaProducer, run_start: RunStart, earlier: RunStart | None = None) -> None:
         """Note that a part has begun; on return Kafka has the note, and will forget the sources of the earlier part.
 
-        Raises:
-            ProducerFenced: another call has taken the run over.
-
+        Raises ProducerFenced where another call has taken the run over.
         """
         head, parts = encode_start(self._run, run_start)
         for key, value in parts.items():
@@ -203,9 +198,7 @@ class RunNotes:
 async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
     """Return the last note of each run into a raw topic, by run; none where nobody produced into it.
 
-    Raises:
-        BrokerError: no broker answers.
-
+    Raises BrokerError where no broker answers.
     """
     found = await _noted(settings, produced_topic(topic))
     runs = {key: decode_start(head, _parts_of(key, found)) for key, head in found.items() if b"/" not in key}
@@ -388,9 +381,7 @@ async def partition_ends(settings: Settings, topic: str, partitions: int) -> dic
 async def read_position(settings: Settings, topic: str, run: str, run_start: RunStart, sources: int) -> RunPosition:
     """Return the position of a run to which no other producer can write (`fenced_producer`).
 
-    Raises:
-        SourceError: the topic no longer holds what the run wrote, or was created again.
-
+    Raises SourceError where the topic no longer holds what the run wrote, or was created again.
     """
     position = RunPosition.nothing(sources, len(run_start.offsets), run_start.before)
     marks: dict[int, BatchMark] = {}

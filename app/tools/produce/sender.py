@@ -173,9 +173,7 @@ class Sender:
     async def _wait(self) -> None:
         """Wait until something that is under way has its answer.
 
-        Raises:
-            KafkaTimeoutError: the brokers answered nothing for `SILENCE_SECONDS`.
-
+        Raises KafkaTimeoutError where the brokers answered nothing for `SILENCE_SECONDS`.
         """
         began, deliveries = time.monotonic(), [delivery for _, delivery in self._under_way.values()]
         while not (await asyncio.wait(deliveries, timeout=SILENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]:
@@ -284,12 +282,8 @@ async def fenced_producer(
 
     aiokafka offers no transaction without records, and no way back from transactions. So two of its private parts are
     used here and in `_end_earlier`, and a third where a `Sender` sends what was refused again; its version is pinned,
-    and tests show that it works.
-
-    Raises:
-        BrokerError: no broker answers.
-        InputError: the brokers do not allow the name; or, in the block, a later one took over.
-
+    and tests show that it works. Raises BrokerError where no broker answers; and InputError where the brokers do not
+    allow the name; or, in the block, a later one took over.
     """
     with _fenced(name):
         await _end_earlier(settings, name, partitions)

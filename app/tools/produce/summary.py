@@ -91,9 +91,8 @@ class PassedOver:
     def refuse(self, refused: Refused, *, ends: bool = False) -> None:
         """Count something that is no document.
 
-        Raises:
-            InputError: it is a row, and with ``ends`` the last one of so many that the run has had nothing else.
-
+        Raises InputError where it is a row, and with ``ends`` the last one of so many that the run has had nothing
+        else.
         """
         self.refused += 1
         self.rows_refused += refused.row
@@ -192,9 +191,7 @@ class DryRunResult(PassedOver):
     def documents_among(self, items: Iterable[Item | Refused], shuffle: ShuffleBuffer[Item] | None) -> Iterator[Item]:
         """Yield documents in the order in which they are sent; what is refused is counted.
 
-        Raises:
-            InputError: it would end the run.
-
+        Raises InputError where it would end the run.
         """
         for item in items:
             if isinstance(item, Refused):
@@ -224,9 +221,7 @@ async def dry_run(
 ) -> DryRunResult:
     """Read the sources as a run does, up to a number of documents, and return what it would send, the first ones.
 
-    Raises:
-        InputError: something refused ends such a run.
-
+    Raises InputError where something refused ends such a run.
     """
     known = [source.known() for source in sources if isinstance(source, DatasetSource)]
     found = DryRunResult(topic, limit, on_error, known=known)
@@ -261,9 +256,7 @@ class Refusals:
     async def take(self, refused: Refused, *, first: bool = False) -> None:
         """Count the refusal, and send its dead letter if that is wanted; ``first``: there was no document yet.
 
-        Raises:
-            InputError: the policy is that it ends the run, or there are too many such without a document.
-
+        Raises InputError where the policy is that it ends the run, or there are too many such without a document.
         """
         if self.on_error == "fail":
             raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self.goes_on else SENDS_ALL_AGAIN}")
@@ -302,12 +295,7 @@ class Refusals:
 
 
 async def require_dead_letters(settings: Settings, topic: str) -> LetterTopic:
-    """Return the topic for dead letters.
-
-    Raises:
-        TopicError: there is none; says how to make it.
-
-    """
+    """Return the topic for dead letters. Raises TopicError where there is none; says how to make it."""
     name = dead_letter_topic(topic)
     try:
         count = await partition_count(settings, name)

@@ -86,10 +86,8 @@ it gives is believed only as far as hashes prove it."""
 def store_donor(store: Path, info: StreamInfo, partition: int) -> Donor:
     """Return another store of the stream, or a copy of one; it may be damaged, and its segments have another length.
 
-    Raises:
-        StoreError: it holds no such stream.
-        FingerprintError: it holds a stream of that name with other settings.
-
+    Raises StoreError where it holds no such stream, and FingerprintError where it holds a stream of that name with
+    other settings.
     """
     theirs = read_stream(store, info.name)
     if theirs.fingerprint != info.fingerprint:
@@ -508,9 +506,7 @@ def _hashes(directory: Path, info: StreamInfo, partition: int, first: int) -> tu
 def _gather(first: int, found: Salvage, donor: Donor) -> tuple[list[Given], list[range]]:
     """Return all blocks of a segment, proven; or which of them nothing gives back.
 
-    Raises:
-        DifferenceError: what the donor gives does not fit what is known.
-
+    Raises DifferenceError: what the donor gives does not fit what is known.
     """
     wanted = range(first, first + found.blocks)
     missing = [number for number in wanted if number not in found.own]
@@ -565,9 +561,7 @@ def _runs(numbers: Sequence[int]) -> list[range]:
 def _settle_start(directory: Path, info: StreamInfo, partition: int) -> Start:
     """Return where the partition begins; where that file is damaged, write it again from the oldest segment.
 
-    Raises:
-        DamagedError: the oldest segment is damaged as well.
-
+    Raises DamagedError where the oldest segment is damaged as well.
     """
     try:
         return read_start(directory, info, partition)

@@ -48,10 +48,8 @@ class TopicDonor:
     def __call__(self, first: int, end: int) -> list[Given]:
         """Return what the topic retains of the blocks ``[first, end)``; messages that no reader takes are passed over.
 
-        Raises:
-            BrokerError: no broker answers.
-            SourceError: retention removed messages while they were read.
-
+        Raises BrokerError where no broker answers, and SourceError where retention removed messages while they were
+        read.
         """
         return asyncio.run(self._read(first, end))
 
@@ -110,10 +108,7 @@ def described(settled: Settled) -> tuple[StreamInfo, bytes | None]:
 def described_in(store: Path, stream: str) -> tuple[StreamInfo, bytes | None]:
     """Return description and tokenizer as another store has them.
 
-    Raises:
-        StoreError: it holds no such stream.
-        DamagedError: one of the two is damaged there as well.
-
+    Raises StoreError where it holds no such stream, and DamagedError where one of the two is damaged there as well.
     """
     info = read_stream(store, stream)
     path = stream_directory(store, stream) / TOKENIZER_FILE
@@ -128,12 +123,8 @@ def rewrite_description(
 ) -> tuple[StreamInfo, list[str]]:
     """Return the description of a stream, and what was written again of it; damaged files are kept beside.
 
-    ``right`` gives what both files must be.
-
-    Raises:
-        FingerprintError: the store's stream of that name is another.
-        StoreError: the store has no directory of that stream.
-
+    ``right`` gives what both files must be. Raises FingerprintError where the store's stream of that name is another,
+    and StoreError where the store has no directory of that stream.
     """
     directory = stream_directory(store, stream)
     if not directory.is_dir():
@@ -249,10 +240,8 @@ def repair_store(
 def examine_store(store: Path, stream: str, partitions: Sequence[int] = ()) -> list[PartitionRepair]:
     """Return what is damaged, and change nothing; needs no broker, and reads every byte.
 
-    Raises:
-        StoreError: the store holds no such stream.
-        DamagedError: the stream's description, or where a partition begins, is damaged.
-
+    Raises StoreError where the store holds no such stream; and DamagedError where the stream's description, or where a
+    partition begins, is damaged.
     """
     info = read_stream(store, stream)
     return [

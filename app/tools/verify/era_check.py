@@ -214,9 +214,7 @@ class EraCheck:
     async def run(self, settings: Settings) -> EraResult:
         """Compare topic and store up to the marks; the ends of the new eras are written to files.
 
-        Raises:
-            SourceError: the control topic is not what it was a moment ago.
-
+        Raises SourceError where the control topic is not what it was a moment ago.
         """
         name, recipe = self.settled.stream.name, self.settled.genesis.recipe
         since, held = self.since, self.marks.store

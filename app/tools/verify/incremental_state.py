@@ -77,9 +77,7 @@ NOTHING: Final = EarlierVerification({}, {})
 def load_verified(path: Path, store: Path | None) -> EarlierVerification:
     """Return what an earlier verification of the same ``store`` (None: of the topics alone) left; nothing if none did.
 
-    Raises:
-        InputError: the file is none of these, or is about another store.
-
+    Raises InputError where the file is none of these, or is about another store.
     """
     try:
         values = read_json_file(path, most=MOST_BYTES)
@@ -103,9 +101,7 @@ def load_verified(path: Path, store: Path | None) -> EarlierVerification:
 def save_verified(path: Path, store: Path | None, earlier: EarlierVerification, found: EarlierVerification) -> None:
     """Write what the next verification may begin with, durably; of what was not looked at, what was known ``earlier``.
 
-    Raises:
-        InputError: the file cannot be written.
-
+    Raises InputError where the file cannot be written.
     """
     chains, eras = {**earlier.chains, **found.chains}, {**earlier.eras, **found.eras}
     values = {
@@ -172,10 +168,7 @@ async def still_valid(
     """Return what of ``earlier`` the next verification may begin with, and notes on what it may not.
 
     A chain whose token partition was cut is left out, and so are the eras of its stream: they may name what was lost.
-
-    Raises:
-        InputError: the earlier verification was of other streams.
-
+    Raises InputError where the earlier verification was of other streams.
     """
     chains, eras, notes = dict(earlier.chains), dict(earlier.eras), list[str]()
     by_name = {settled.stream.name: settled for settled in streams}

@@ -383,9 +383,7 @@ def check_partitions(
 ) -> Iterator[tuple[int, Advance | list[ChainResult]]]:
     """Verify the partitions, ``processes`` at a time; yield, with each one's index, its advances and then its results.
 
-    Raises:
-        TokenMillError: what a partition's check raised, or a process that ended without a result.
-
+    Raises TokenMillError: what a partition's check raised, or a process that ended without a result.
     """
     waiting = deque(enumerate(tasks))
     with _workers(min(processes, len(tasks))) as workers:

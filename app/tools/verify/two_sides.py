@@ -68,11 +68,9 @@ class StoreSide:
     def _takes(self, run: BlockRun) -> bool:
         """Return whether the store has these blocks of one segment, all of them right, and go on behind them if so.
 
-        Raises:
-            DamagedError: a file is missing or too short, the commit log or index is not what was written, or what is
-                beside the blocks of a full segment does not fit them.
-            StoreError: the segment belongs to another stream.
-
+        Raises DamagedError where a file is missing or too short, the commit log or index is not what was written, or
+        what is beside the blocks of a full segment does not fit them; and StoreError where the segment belongs to
+        another stream.
         """
         segment = self._locate(run.first)
         low, high = run.first - segment.paths.first, run.end - segment.paths.first
@@ -248,12 +246,8 @@ class TokenTopic:
     def take(self, first: int, end: int) -> BlockRun | None:
         """Return the next run of blocks within ``[first, end)``; None where the topic holds none of them at the mark.
 
-        The numbers asked for rise, and what holds them was read ahead.
-
-        Raises:
-            RogueMessageError: what comes next in the topic is refused by its readers, or it holds later blocks
-                without those before them.
-
+        The numbers asked for rise, and what holds them was read ahead. Raises RogueMessageError: what comes next in the
+        topic is refused by its readers, or it holds later blocks without those before them.
         """
         if not self._ahead:
             if self._refused is not None:

@@ -101,11 +101,7 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
     """Fix the marks in the order eras (store, topic), store, token topics, dead letters, raw topics.
 
     The data flows the other way, so each mark covers all that those before it were made of: what a later mark's data
-    cannot explain is a fault and no race.
-
-    Raises:
-        TopicError: a topic is missing.
-
+    cannot explain is a fault and no race. Raises TopicError where a topic is missing.
     """
     async with consumer(settings) as client:
         counts = {s.stream.raw_topic: await require_topic(client, s.stream.raw_topic) for s in streams}
