@@ -189,7 +189,7 @@ def _source_choice(
     unpack_memory: Annotated[str, _read("Of a compressed file: 256MiB.", "SIZE", show_default=False)] = "256MiB",
     follow_links: Annotated[bool, _read("Also links that lead out of a folder.", None, "--follow-links")] = False,
     split: Annotated[str | None, _read("Split of a Hugging Face data set.", "NAME")] = None,
-    extract: Annotated[bool, _read("The main text of HTML pages in WARC files.", None, "--extract")] = False,
+    extract: Annotated[bool, _read("The main text of HTML pages.", None, "--extract")] = False,
     sql: Annotated[str | None, _read("A SELECT with ORDER BY; PATH is the URL.", "QUERY")] = None,
     field: Annotated[
         list[str] | None,

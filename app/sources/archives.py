@@ -25,7 +25,7 @@ all that some kilobytes become: gigabytes, in an archive that is meant to do har
 
 
 def zip_sources(path: str, reading: Reading, root: str = "") -> Iterator[DocumentSource]:
-    """Yield the members that are files, by name, without what is about the data (`is_about_data`).
+    """Yield the members that are no folders, by name, without what is about the data (`is_about_data`).
 
     An archive that cannot be read is one source, which says so when it is read. ``root`` is the folder in which
     it was found, as of `FileSource`.
@@ -38,7 +38,7 @@ def zip_sources(path: str, reading: Reading, root: str = "") -> Iterator[Documen
     data, tables = data_among([info.filename for info in listed])
     for name, table in tables.items():
         yield Unreadable(f"{readable(path)}!{readable(name)}", why_no_rows(table))
-    members = [info for info in listed if info.filename in data and _is_file(info)]
+    members = [info for info in listed if info.filename in data and not info.is_dir()]
     for info in sorted(members, key=lambda info: (info.filename, info.header_offset)):
         yield ZipMember(path, info, reading, root)
 
@@ -101,13 +101,10 @@ def _opened(path: str, root: str, _size: int, _modified: int, _changed: int) -> 
         return ZipFile(f"/proc/self/fd/{file.fileno()}" if root else path)
 
 
-def _is_file(info: ZipInfo) -> bool:
-    """Return whether it is a file, no folder and no link."""
-    return not info.filename.endswith("/") and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
-
-
 def _hindrance(info: ZipInfo) -> str:
     """Return why a member cannot be read; nothing if it can."""
+    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+        return "a link, or no regular file: unpack the archive, and name the folder"
     if info.flag_bits & _ENCRYPTED:
         return "it is encrypted: unpack it with its password, and name the file"
     if info.compress_type not in _METHODS:

@@ -118,6 +118,8 @@ def _unpacked(new: Callable[[int], Any], padding: int, memory: int, raw: "io.Buf
         try:
             made = packed.decompress(data, BUFFER_BYTES)
         except (ZSTD.ZstdError, lzma.LZMAError) as error:
+            if "dictionary" in str(error).lower():
+                raise OSError("a dictionary is needed to unpack it: unpack it with `zstd -d -D DICTIONARY`") from error
             if "memory" not in str(error).lower():
                 raise
             raise OSError(f"unpacking takes over {memory:,} bytes of memory: {MORE_MEMORY}") from error
@@ -169,7 +171,11 @@ def decompressed(raw: "io.BufferedReader[Any]", suffix: str, memory: int = MEMOR
     It reads several compressed members, one after the other, and raises one of `DAMAGE` where the last is cut off, or
     where more than ``memory`` bytes would be needed.
     """
-    return _OPENERS[suffix](raw, memory) if suffix in _OPENERS else raw
+    if suffix not in _OPENERS:
+        return raw
+    if not raw.peek(1):
+        raise EOFError("it is empty, and no compressed file is")
+    return _OPENERS[suffix](raw, memory)
 
 
 def in_steps(raw: Any, new: Callable[[Any], Any] = lambda raw: raw) -> "io.BufferedReader[Any]":

@@ -13,9 +13,10 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from .compressed import BUFFER_BYTES, DAMAGE, Made, decompressed, pieces_of, suffixes_of
-from .encodings import NULS, UTF_8, marked_encoding, recoded, seems
+from .encodings import UTF_8, is_binary, marked_encoding, recoded, seems, why_no_text
 from .formats import Choice, kind_of
 from .formats.tables import table_kind
+from .formats.web_pages import HTML_SUFFIXES
 from .items import File, Needs
 
 BEGIN_BYTES: Final = 64 << 10
@@ -33,34 +34,58 @@ _UNREAD: Final = (".br", ".deflate", ".lzo", ".snappy", ".sz", ".z", ".zz")
 _FOREIGN: Final = {
     "a pointer of Git LFS, not the file: get it with `git lfs pull`": rb"version https://git-lfs\.github\.com/spec/",
     "a pointer of git-annex, not the file: get it with `git annex get`": rb"(?:\.\./|/)*+(?:\.git/)?annex/objects/",
+    "a pointer of DVC, not the file: get it with `dvc pull`": (
+        rb"(?:[a-z -][^\n]*\n)*?outs:\n *- (?:md5|etag|hash|path): "
+    ),
+    "a shortcut, not the file": rb"(?:\xef\xbb\xbf)?\[(?:InternetShortcut|Desktop Entry)\]",
+    "checksums or a signature, no text": (
+        rb"[0-9a-f]{32,128}(?:[ \t][^\n]+)?(?:\r?\n|\Z)|(?:MD5|SHA\d+) ?\([^\n]*?\) ?= |-----BEGIN PGP SIGNATURE-----"
+    ),
     "a pointer, not the file: get it with git, and the extension that left it": (
         rb"# xet version |version https://hawser\.github\.com/"
     ),
     f"a zip archive, or a document in one; only .zip files on disk are read: {_UNPACK}": rb"PK(?:\x03\x04|\x05\x06)",
     f"a 7z archive: {_UNPACK}": rb"7z\xbc\xaf'\x1c",
+    f"an archive of ar or cpio: {_UNPACK}": rb"!<arch>\n|07070[127][0-7]{6}",
+    "an archive of the format ARC: write it as WARC": rb"filedesc://",
     f"a RAR archive: {_UNPACK}": rb"Rar!\x1a\x07",
-    _PACKED_SO: rb"\x1f[\x9d\xa0]|x[\x01\x9c\xda]|LZIP\x01|\x89LZO|\xff\x06\0\0sNaPpY",
+    _PACKED_SO: rb"\x1f[\x9d\xa0]|x[\x01\x9c\xda]|\x02\x21\x4c\x18|LZIP\x01|\x89LZO|\xff\x06\0\0sNaPpY",
     "a document (PDF, PostScript, RTF, Office): take its text out of it": (
-        rb"%PDF-|%!PS|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+        rb"%PDF-\d|%!PS-|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
     ),
-    "a file of ORC, Avro or Hadoop: write its rows as parquet": rb"ORC.?[\0-\x08\x80-\xff]|Obj\x01|SEQ[\x04-\x06]",
+    "a file of ORC, Avro, Hadoop or Feather 1: write its rows as parquet": (
+        rb"ORC.?[\0-\x08\x80-\xff]|Obj\x01|SEQ[\x04-\x06]|FEA1"
+    ),
+    "an encrypted parquet file: write its rows without encryption": rb"PARE[\0-\x1f]",
+    "a pickle of Python, which is code: write its rows as parquet or JSON lines": rb"\([ld]p[01]\n",
     "a database of SQLite: --sql reads its rows": rb"SQLite format 3\0",
 }
 """What files begin with that nobody reads here, or that stand for others."""
 _PACKED: Final = {
     ".gz": rb"\x1f\x8b",
     ".zst": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
-    ".bz2": rb"BZh",
+    ".bz2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
     ".xz": rb"\xfd7zXZ\0",
-    ".lz4": rb"\x04\x22\x4d\x18",
+    ".lz4": rb"\x04\x22\x4d\x18|[\x50-\x5f]\x2a\x4d\x18",
 }
-_KINDS: Final = {"parquet": rb"PAR1", "arrow": rb"ARROW1|\xff{4}...\0", "warc": rb"\s*WARC/[01]\."}
+_KINDS: Final = {
+    "parquet": rb"PAR1[\0-\x1f]",
+    "arrow": rb"ARROW1\0|\xff{4}...\0",
+    "warc": rb"\s*WARC/[01]\.\d+\r?\n",
+}
 _AROUND: Final = b"\xef\xbb\xbf\x1e\t\n\r "
 _JSON: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*+\x1e?"
     rb"(?:(\{)\s*+[\"'}]|\[[\s\[]*+[{\"]|(\")\s*+\[?+\s*+\{\s*+(?:\\\"|\}))"
 )
 """What objects begin with, arrays of objects and of texts, and an object that was encoded twice."""
+_HTML: Final = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*+(?:<(?:!--.*?--|\?[^>]*+)>\s*+)*+<(?:!doctype\s++html|html)[\s>]", re.IGNORECASE | re.DOTALL
+)
+_HIVE: Final = re.compile(rb"[^\n\x01]*+\x01")
+_OR_TEXT: Final = "; if it is a text: --format text"
+_NO_LINES: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:[\[{]|[^\n]*[}\]],)[ \t\r]*+\n")
+"""A first line of JSON that goes on: of an array, of objects over several lines, or with commas between them."""
 _TAR_BLOCK: Final = 512
 
 
@@ -87,20 +112,37 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None, needs
     ``choice``, ``encoding`` and ``needs`` are of all files. A byte order mark is of one file, and so believed.
     """
     why_not = _marked(begin, _FOREIGN) or _tar(begin) or (_PACKED_SO if name.lower().endswith(_UNREAD) else "")
-    suffix, packing = suffixes_of(name)
-    packing = packing or _marked(begin, _PACKED)
+    suffix, said = suffixes_of(name)
+    named_so = said and (not begin or re.match(_PACKED.get(said, b""), begin))
+    packing = said if named_so else _marked(begin, _PACKED)
+    if said and not packing and not why_not:
+        why_not = f"not packed as its name says, or damaged where it begins: if it is plain, take {said} off its name"
     if why_not or packing:
         return Look(packing="" if why_not else packing, why_not=why_not)
-    kind = kind_of(suffix, choice) or _marked(begin, _KINDS)
+    kind = (_marked(begin, _KINDS) if choice in ("auto", "lines") else "") or kind_of(suffix, choice)
     if kind in BINARY:
         return Look(kind)
     encoding = marked_encoding(begin) or encoding or UTF_8
-    if encoding == UTF_8 and b"\0" in begin and (advice := seems(begin)):
-        return Look(why_not=NULS + advice)
+    if encoding == UTF_8 and (why := why_no_text(begin)) and (advice := seems(begin)):
+        return Look(why_not=why + advice)
     text = begin if encoding == UTF_8 else begin.decode(encoding, "ignore").encode("utf-8", "ignore")
+    if kind == "jsonl" and choice != "jsonl" and _NO_LINES.match(text):
+        kind = "json"
     kind = kind or _json_kind(text) or ("lines" if choice == "lines" else "")
-    table = "" if kind or needs.separator is not None else table_kind(text, needs)
-    return Look(kind or table or "text", encoding=encoding)
+    if not kind and needs.separator is None:
+        page = needs.extract and (suffix.lower() in HTML_SUFFIXES or _HTML.match(text))
+        kind = table_kind(text, needs) or ("html" if page else "")
+        why_not = "" if kind else _no_text(text)
+    return Look(kind or "text", encoding=encoding, why_not=why_not)
+
+
+def _no_text(text: bytes) -> str:
+    """Return why a file that nothing else knows is no text; nothing if it may be one."""
+    if b"\0" in text:  # who reads it says so
+        return ""
+    if _HIVE.match(text):
+        return f"fields with \\x01 between them, as Hive writes tables: write it as parquet{_OR_TEXT}"
+    return f"not text: much of it is control characters, as in binary data{_OR_TEXT}" if is_binary(text) else ""
 
 
 def _marked(begin: bytes, marks: Mapping[str, bytes]) -> str:

@@ -25,8 +25,8 @@ _MARKS: Final = (
 )
 """Byte order marks. Readers of text handle UTF-8's own by themselves."""
 NOT_UTF_8: Final = f"not {UTF_8.upper()}"
-NULS: Final = "not text: it holds NUL bytes"
-UNDECODED: Final = (NOT_UTF_8, NULS, INVALID_UTF8)
+NO_TEXT: Final = "not text: "
+UNDECODED: Final = (NOT_UTF_8, NO_TEXT, INVALID_UTF8)
 """What the messages begin with for texts that may be in another encoding than anybody said."""
 _NONE: Final = "\udc80"
 """Instead of an invalid character: it is no UTF-8, so decoding its line fails."""
@@ -36,6 +36,12 @@ _JUDGED: Final = 64 << 10
 _SHOWN: Final = 30
 """Characters that are shown, so that a person sees whether it has."""
 _NO_TEXT: Final = re.compile(r"[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
+_CONTROL: Final = re.compile(r"[\0-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+_LOOKED_AT: Final = 1024
+"""Bytes of a file or page that are looked at to see whether it is binary: of random bytes, one in ten is a control
+character."""
+_ISO_2022: Final = re.compile(rb"\x1b\$(?:(\)C)|[@B(])")
+"""Escapes of encodings that are ASCII, byte by byte, and so UTF-8."""
 _ZEROS: Final = 3
 """In UTF-16, half of the bytes are zero, or in texts of several scripts, one of so many; all in even places, or odd."""
 _FEW: Final = 20
@@ -71,24 +77,62 @@ def marked_encoding(begin: bytes) -> str | None:
     return next((name for mark, name in _MARKS if begin.startswith(mark)), None)
 
 
+def why_no_text(data: bytes, what: str = "it") -> str:
+    """Return why bytes are no text in UTF-8, whatever they would be decoded to; nothing if they may be one."""
+    if b"\0" in data:
+        return f"{NO_TEXT}{what} holds NUL bytes"
+    return f"{NO_TEXT}{what} holds escapes of ISO-2022" if _iso_2022(data) else ""
+
+
+def _iso_2022(data: bytes) -> str:
+    """Return which of these encodings a text has, if it has their escapes."""
+    found = _ISO_2022.search(data) if b"\x1b$" in data else None
+    return "" if found is None else "iso2022_kr" if found[1] else "iso2022_jp_2"
+
+
+def is_binary(data: bytes, encoding: str = UTF_8) -> bool:
+    """Return whether a file or page begins as compressed and other binary data does."""
+    try:
+        begin = data[:_LOOKED_AT].decode(encoding, "replace")
+    except (ValueError, LookupError):  # codecs that know no "replace"
+        return False
+    return len(_CONTROL.findall(begin)) * _FEW > len(begin)
+
+
 def seems(data: bytes) -> str:
     """Return, as advice, which encoding a text seems to have that is no UTF-8, and how it reads in that."""
     data = data[:_JUDGED]
-    zeros, odd_zeros = data.count(0), data[1::2].count(0)
-    name = "utf-16-le" if 2 * odd_zeros > zeros else "utf-16-be" if zeros else "cp1252"
-    if zeros and (_ZEROS * zeros < len(data) or _FEW * min(odd_zeros, zeros - odd_zeros) > zeros):
+    name = _with_zeros(data) if b"\0" in data else _iso_2022(data) or _without_zeros(data)
+    if not name:
         return ""
-    if not zeros:
-        with suppress(ModuleNotFoundError):
-            name = import_module("resiliparse.parse.encoding").detect_encoding(data)
-        with suppress(UnicodeDecodeError):
-            name = "gb18030" if name == UTF_8 and data.decode("gb18030") else name
-    if name == UTF_8 or data.decode(name, "replace") == data.decode("cp1252", "replace"):
-        name = "cp1252"
     text = data.decode(name, "replace")
     if not text or len(_NO_TEXT.findall(text)) * _FEW > len(text):
         return ""
     return f"; it seems to be {name}, {text[:_SHOWN].strip()!a}: if so, --encoding {name}"
+
+
+def _with_zeros(data: bytes) -> str:
+    """Return which of UTF-16 and UTF-32 a text may have."""
+    zeros, odd_zeros = data.count(0), data[1::2].count(0)
+    if _ZEROS * zeros > 2 * len(data):
+        return "utf-32-le" if data[3::4].count(0) > data[::4].count(0) else "utf-32-be"
+    if _ZEROS * zeros < len(data) or _FEW * min(odd_zeros, zeros - odd_zeros) > zeros:
+        return ""
+    return "utf-16-le" if 2 * odd_zeros > zeros else "utf-16-be"
+
+
+def _without_zeros(data: bytes) -> str:
+    """Return which encoding a text may have whose characters are bytes, or some of them."""
+    name = "cp1252"
+    with suppress(UnicodeDecodeError):  # it is UTF-8, but for its end
+        codecs.getincrementaldecoder(UTF_8)().decode(data)
+        return ""
+    with suppress(ModuleNotFoundError):
+        name = import_module("resiliparse.parse.encoding").detect_encoding(data)
+    with suppress(UnicodeDecodeError):
+        name = "gb18030" if name == UTF_8 and data.decode("gb18030") else name
+    same = name == UTF_8 or data.decode(name, "replace") == data.decode("cp1252", "replace")
+    return "cp1252" if same else name
 
 
 def recoded(stream: "io.BufferedReader[Any]", encoding: str) -> "io.BufferedReader[Any]":

@@ -350,9 +350,16 @@ def open_found(path: str, root: str) -> "BoundedFile":
         OSError: it cannot be opened; or it was found, and is no regular file, or a link leads out of the folder.
 
     """
+    try:
+        file = BoundedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if root else 0)))
+    except FileNotFoundError as error:
+        if not Path(path).is_symlink():
+            raise
+        target = readable(os.readlink(path))  # noqa: PTH115 - as it is written
+        how = "; `git annex get` gets it" if "annex/objects/" in target else ""
+        raise OSError(errno.ENOENT, f"a link to {target}, which is not there{how}") from error
     if not root:
-        return BoundedFile(path)
-    file = BoundedFile(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        return file
     place = Path(f"/proc/self/fd/{file.fileno()}").readlink()
     if S_ISREG(os.fstat(file.fileno()).st_mode) and place.is_relative_to(root):
         return file

@@ -12,12 +12,21 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 _ABOUT: Final = re.compile(
-    r"\..*"
+    r"(?:^|[/\\])(?:"
+    r"\.(?!\.?(?:[/\\]|$))[^/\\]*"
     r"|_(SUCCESS|FAILURE|metadata|common_metadata|spark_metadata|symlink_format_manifest|temporary|logs)"
     r"|_(started|committed)_(vacuum)?\d+|_(delta_log|delta_index|change_data)"
-    r"|.*(_\$folder\$|\.crc)|__MACOSX|Thumbs\.db|desktop\.ini"
+    r"|[^/\\]*(_\$folder\$|\.(crc|md5|sha\d+))|(MD5|SHA\d+)SUMS|dvc\.(yaml|lock)"
+    r"|cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow|dataset_infos?\.json"
+    r"|__MACOSX|Thumbs\.db|desktop\.ini"
+    r")(?:[/\\]|$)"
 )
-"""Names that begin with a dot, and what Hadoop, Hive, Spark, Databricks, macOS and Windows write beside data."""
+"""Names that begin with a dot, and what Hadoop, Hive, Spark, Databricks, Hugging Face, DVC, macOS and Windows write
+beside data, and people who publish it: checksums. In zip archives of Windows, folders may end with a backslash."""
+_CACHE: Final = re.compile(r"(?:^|/)(?:datasets|models|spaces)--[^/]+/(?:blobs|refs)(?:/|$)")
+"""What is in a cache of Hugging Face beside the files by their names, which are links to these."""
+_POINTER: Final = ".dvc"
+"""Suffix of a file that DVC leaves beside the data, or in place of it."""
 _TABLES: Final = {
     "Delta Lake": ("_delta_log", r"\d{20}\.(json|checkpoint\..*)|_last_checkpoint", "deltalake"),
     "Iceberg": ("metadata", r"(v\d+|\d{5}-[0-9a-f-]{36})(\.gz)?\.metadata\.json(\.gz)?", "pyiceberg"),
@@ -28,9 +37,15 @@ _TABLES: Final = {
 """Formats of tables: the folder in each that says which files count, the names of its files, and who reads it."""
 
 
-def is_about_data(name: str) -> bool:
-    """Return whether a file or folder of this name, found beside data, is none itself."""
-    return _ABOUT.fullmatch(name) is not None
+def is_about_data(path: str, folder: str = "") -> bool:
+    """Return whether a file or folder, found beside data in a ``folder``, is none itself, or is in one that is none."""
+    return _ABOUT.search(path) is not None or _CACHE.search(f"{folder}/{path}") is not None
+
+
+def without_pointers(names: Collection[str]) -> set[str]:
+    """Return the names but those of pointers to data that is there as well."""
+    there = {*names}
+    return {name for name in there if not (name.endswith(_POINTER) and name.removesuffix(_POINTER) in there)}
 
 
 def why_no_rows(table: str) -> str:
@@ -65,9 +80,5 @@ def data_among(names: Collection[str]) -> tuple[set[str], dict[str, str]]:
             if path.parent.name == inner and re.fullmatch(file_names, path.name):
                 tables[f"{path.parent.parent}/".removeprefix("./")] = table
     roots = tuple(tables)
-    data = {name for name in names if not name.startswith(roots) and not any(map(is_about_data, _parts(name)))}
+    data = {name for name in without_pointers(names) if not name.startswith(roots) and not is_about_data(name)}
     return data, tables
-
-
-def _parts(name: str) -> list[str]:
-    return [part for part in name.split("/") if part not in {"", ".", ".."}]

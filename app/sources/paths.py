@@ -28,7 +28,7 @@ from .file_sources import (
     StandardInput,
     Unreadable,
 )
-from .foreign_folders import is_about_data, table_above, why_no_rows
+from .foreign_folders import is_about_data, table_above, why_no_rows, without_pointers
 from .formats import kind_of, require
 from .formats.web_pages import EXTRACT
 from .items import DocumentSource, library, readable
@@ -71,11 +71,12 @@ class FolderWalk:
     def _listed(self, folder: Path) -> tuple[list[Path], list[Path]]:
         """Return the files and folders in a folder, by name; a link is what it leads to."""
         try:
-            names = sorted(name for name in os.listdir(folder) if not is_about_data(name))  # noqa: PTH208 - names alone
+            names = without_pointers(os.listdir(folder))  # noqa: PTH208 - names alone
         except OSError as error:
             self.left_out.append(f"{folder} is left out: {error.strerror}")
             return [], []
-        found = [(folder / name, os.path.isdir(folder / name)) for name in names]  # noqa: PTH112 - raises nothing
+        names = {name for name in names if not is_about_data(name, folder.name)}
+        found = [(folder / name, os.path.isdir(folder / name)) for name in sorted(names)]  # noqa: PTH112 - raises nothing
         return [one for one, is_folder in found if not is_folder], [one for one, is_folder in found if is_folder]
 
     def _enters(self, folder: Path, root: str, seen: set[_Place | None]) -> bool:
@@ -107,7 +108,7 @@ class FolderWalk:
             through = next((one for one in _above(path, Path(root)) if one.is_symlink()), path)
             if through.is_dir() and through.is_symlink() and _leads_out(path, real) and not self.follow_links:
                 self._leave_out(through)
-            elif any(map(is_about_data, path.relative_to(root).parts)):
+            elif is_about_data(str(path.relative_to(root)), Path(root).name):
                 continue
             elif path.is_dir():
                 yield from self.folder(str(path))

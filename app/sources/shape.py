@@ -19,7 +19,7 @@ from ..milling.decoding.refusals import refusal
 from ..milling.field_paths import quoted_path
 from ..settings import TopicSettings
 from .conditions import Condition, Finder, Row, columns_of, finder, word
-from .encodings import NULS, UTF_8, why_not
+from .encodings import UTF_8, why_no_text, why_not
 from .items import MAX_RECORD, Item, PlaceIds, Refused, Unmet, fit_id, id_bytes
 
 _INT_ID: Final = 4
@@ -32,6 +32,7 @@ _FRAME: Final = b',"":""}'
 """What is beside id and name where an id is added to an object."""
 _EXACT: Final = 2**53
 """Up to here, each whole number is a float of its own."""
+NO_OBJECT: Final = "not_an_object: a JSON value, but not an object; jq -c '{text: .}' makes one of a text"
 _SHOWN: Final = 60
 """Characters of a field's name in a message: names are untrusted."""
 
@@ -137,7 +138,7 @@ class Shape:
             advice = "; --nan-as-null reads NaN and Infinity" if made else ""
             return Refused(where, f"{refusal(data)}{advice}", data)
         if type(row) is not dict:
-            return Refused(where, "not_an_object: a JSON value, but not an object", data)
+            return Refused(where, NO_OBJECT, data)
         row = {**self.given, **row} if self.given else row
         if self.as_is:
             return self._as_it_is(where, row, data)
@@ -165,10 +166,10 @@ class Shape:
 
     def of_text(self, where: str, name: str, data: bytes) -> Item | Refused | Unmet:
         """Return the document of a text: ``{"id": name, "text": …}``, or with ``plain`` the text as it is."""
-        if b"\0" in data:
-            return Refused(where, NULS, data)
+        if why := why_no_text(data):
+            return Refused(where, why, data)
         try:
-            text = data.decode("utf-8-sig")
+            text = data.decode().lstrip("\ufeff")
             row = {**self.given, self.id_field: name, self.text_field: text}
             if self.where and (unwanted := self._unwanted(row)):
                 return unwanted
@@ -358,7 +359,7 @@ def _scalar(name: str, value: Any) -> Any:
 def _without_nan(data: bytes) -> bytes | None:
     """Return the JSON with null for what Python writes for numbers that are not finite; None where it is none."""
     try:
-        return orjson.dumps(json.loads(data, parse_constant=_nothing))
+        return orjson.dumps(json.loads(data.decode(), parse_constant=_nothing))
     except (ValueError, TypeError, RecursionError):
         return None
 

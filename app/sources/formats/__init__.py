@@ -9,6 +9,7 @@ from .json_values import read_json
 from .tables import read_csv, read_tsv
 from .text import read_jsonl, read_text, read_text_lines
 from .warc import read_warc
+from .web_pages import read_page
 
 Choice = Literal["auto", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "warc", "text", "lines"]
 
@@ -22,6 +23,7 @@ BY_CHOICE: Final[dict[str, Format]] = {
     "warc": read_warc,
     "text": read_text,
     "lines": read_text_lines,
+    "html": read_page,
 }
 BY_SUFFIX: Final = {
     ".jsonl": "jsonl",

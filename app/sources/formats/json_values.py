@@ -152,7 +152,7 @@ class _Scan:
             if self._lost or self._held[self._begin : start].strip(_BETWEEN):
                 return self._refuse(_NO_OBJECT, start)
             self._indent = max(self._indent, self._column(start))
-            if token == b"[" and not self._found and not self._in_array:
+            if token == b"[" and not self._in_array:
                 self._in_array, self._indent, self._begin = True, max(self._indent, 1), self._at
                 return b""
         self._open += token

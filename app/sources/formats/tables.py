@@ -13,7 +13,7 @@ from io import SEEK_CUR, BufferedReader, BytesIO
 from typing import Any, Final
 
 from ..compressed import BUFFER_BYTES, Made, pieces_of
-from ..encodings import why_not
+from ..encodings import why_no_text, why_not
 from ..items import Bad, Entry, File, Format, Needs, Place
 
 _MAX_FIELD: Final = (1 << 31) - 1
@@ -174,10 +174,10 @@ class _Table:
             while data and not data.endswith(b"\n"):
                 data = self._piece(limit + 2)
             raise _NoRowError
-        if b"\0" in data:
-            self._fault = f"not text: line {self.number} holds NUL bytes"
+        self._fault = self._fault or why_no_text(data, f"line {self.number}")
         try:
-            return data.decode("utf-8-sig" if self.number == 1 else "utf-8")
+            text = data.decode()
+            return text.lstrip("\ufeff") if self.number == 1 else text
         except UnicodeDecodeError as error:
             self._fault = f"{why_not(self._encoding, data, error)} of line {self.number}"
             return data.decode("utf-8", "replace")

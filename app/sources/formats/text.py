@@ -2,13 +2,15 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import BinaryIO, Final, NamedTuple
 
 from ..compressed import BUFFER_BYTES
 from ..encodings import UTF_8, why_not
 from ..items import Bad, Entry, File, Needs, Place, Text
 
+_BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 LOOK_BYTES: Final = 64 << 10
 """Bytes that are read at once to find a line's end."""
 
@@ -86,13 +88,18 @@ def read_text(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     if needs.separator is not None:
         yield from _separated(file, needs, start, needs.separator.encode())
         return
+    yield from read_whole(file, needs, start, partial(_text, file, whole=True))
+
+
+def read_whole(file: File, needs: Needs, start: Place, make: Callable[[bytes], Text | Bad]) -> Iterator[Entry]:
+    """Yield what is made of all bytes of a file; nothing of one without any but blanks."""
     if start.entry:
         return
     data = file.stream.read(needs.limit + 1)
     if len(data) > needs.limit:
         yield 0, 0, needs.too_long  # no number, for it has no lines
-    elif data:
-        text = _text(file, data, whole=True)
+    elif data.strip(_BLANK):
+        text = make(data)
         yield 0 if isinstance(text, Bad) else 1, 0, text
 
 

@@ -2,15 +2,19 @@
 
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from ..compressed import DAMAGE, ZSTD
-from ..items import Bad, Needs, library
+from ..encodings import UTF_8, is_binary, why_no_text
+from ..items import Bad, Entry, File, Needs, Place, Text, library
+from .text import read_whole
 
 TEXT: Final = "text/plain"
 HTML: Final = ("text/html", "application/xhtml+xml")
+HTML_SUFFIXES: Final = (".html", ".htm", ".xhtml")
 EXTRACT: Final = "extract"
 """The extra that extracting needs."""
 HEAD_BYTES: Final = 64 << 10
@@ -45,11 +49,6 @@ _HEAD: Final = re.compile(rb"HTTP/[^\r\n]*\r?\n(?:(.*?)\r?\n)?\r?\n", re.DOTALL)
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
 _NO_ENCODING: Final = frozenset({"", "identity", "none", "utf-8", "binary", "8bit"})
 """What servers call a body that is as it is."""
-_CONTROL: Final = re.compile(r"[\0-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_LOOKED_AT: Final = 1024
-"""Characters at the beginning of a page ..."""
-_FEW: Final = 20
-"""... of which one in so many may be a control character: of random bytes, one in ten is."""
 
 
 def fields_of(head: bytes) -> dict[str, str]:
@@ -64,6 +63,22 @@ def fields_of(head: bytes) -> dict[str, str]:
             name = before.strip().lower()
             fields[name] = f"{fields[name]}, {value.strip()}" if name in fields else value.strip()
     return fields
+
+
+def read_page(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
+    """Yield the main text of the HTML page that a file is, with the file's name as id."""
+    return read_whole(file, needs, start, partial(_page_of_file, file))
+
+
+def _page_of_file(file: File, data: bytes) -> Text | Bad:
+    encoding = UTF_8 if file.encoding != UTF_8 else _encoding_of(data)
+    if is_binary(data, encoding):
+        return Bad("no page: these are bytes of compressed or other binary data", data)
+    try:
+        found = _extracted(data, encoding)
+    except (ValueError, LookupError) as error:
+        return Bad(f"no page in {encoding}: {error}", data)
+    return found if isinstance(found, Bad) else Text(found.encode("utf-8", "surrogatepass"), whole=True)
 
 
 def page_text(kind: str, block: bytes, needs: Needs) -> str | Bad:
@@ -100,7 +115,7 @@ def _decoded(data: bytes, coded: list[str], needs: Needs) -> bytes | Bad:
         try:
             made = decode(data, needs.limit + 1)
         except (*DAMAGE, ValueError, _brotli().error) as error:
-            if _is_binary(data, "latin-1"):
+            if is_binary(data, "latin-1"):
                 return Bad(f"a page that is not in the encoding {name!r} that it says it is in: {error}", data)
         else:
             data = made
@@ -173,23 +188,24 @@ def _text(data: bytes, kind: str, *, html: bool) -> str | Bad:
     said = _CHARSET.search(kind)
     if said is not None and not ENCODINGS.fullmatch(said[1].replace("_", "-")):
         return Bad(f"not the text that it says it is: {said[1][:60]!r} is no charset of the web", data)
-    encodings = library("resiliparse.parse.encoding", EXTRACT, "--extract") if html else None
-    encoding = said[1] if said else encodings.detect_encoding(data) if encodings else "utf-8"
-    if _is_binary(data, encoding):
+    encoding = said[1] if said else _encoding_of(data) if html else UTF_8
+    if is_binary(data, encoding):
         return Bad("not the text that it says it is: these are bytes of compressed or other binary data", data)
+    if not said and (why := why_no_text(data)):
+        return Bad(f"not the text that it says it is: {why}", data)
     try:
         return _extracted(data, encoding) if html else data.decode(encoding)
     except (ValueError, LookupError) as error:  # no such text in it
         return Bad(f"not the text that it says it is: {error}", data)
 
 
-def _is_binary(data: bytes, encoding: str) -> bool:
-    """Return whether a page begins as compressed and other binary data does."""
-    try:
-        begin = data[:_LOOKED_AT].decode(encoding, "replace")
-    except (ValueError, LookupError):  # codecs that know no "replace"
-        return False
-    return len(_CONTROL.findall(begin)) * _FEW > len(begin)
+def _encoding_of(page: bytes) -> str:
+    """Return the encoding of an HTML page of which no server said any: UTF-8 if it may be that, else as it says."""
+    with suppress(UnicodeDecodeError):
+        page.decode()
+        return UTF_8
+    detect = library("resiliparse.parse.encoding", EXTRACT, "--extract").detect_encoding
+    return str(detect(page, from_html_meta=True))
 
 
 def _extracted(page: bytes, encoding: str) -> str | Bad:

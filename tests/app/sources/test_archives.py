@@ -18,7 +18,7 @@ ROWS = [{"id": f"n{number}", "text": f"text {number}"} for number in range(9)]
 
 
 def test_members_are_files_in_the_order_of_their_names(tmp_path: Path) -> None:
-    """Of any format, compressed once more or not; ids and refusals name archive, member and line."""
+    """Of any format, compressed once more or not; ids and refusals name archive, member and line, and each link."""
     write_parquet(tmp_path / "rows", ROWS)
     write_wet(tmp_path / "pages", ROWS)
     path = tmp_path / "a.ZIP"
@@ -39,7 +39,7 @@ def test_members_are_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     ids = [json.loads(value)["id"] for value in values(found)]
     names = [str(row["id"]) for row in ROWS]
     assert ids == ["1", f"{path}!b/notes.md", *names, *names, "n0", "n1"]
-    assert [item.where for item in found if isinstance(item, Refused)] == [f"{path}!z.jsonl.gz:3"]
+    assert [item.where for item in found if isinstance(item, Refused)] == [f"{path}!link.txt", f"{path}!z.jsonl.gz:3"]
 
 
 def test_what_of_an_archive_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -128,6 +128,14 @@ def test_names_that_say_nothing_are_read_as_what_they_hold(kind: str, packing: s
         "a text, more of it\n1,2\n",
         "id,text",
         '"text","\n',
+        "BZh is how bzip2 begins",
+        "PAR1 and PAR2 are genes",
+        "ARROW1",
+        "WARC/1.0 is a format",
+        "%PDF- begins a document",
+        "\x1b[31mred\x1b[0m",
+        "outs:\n- the door",
+        "~{~a~}",
         "id,story\n1,once\n",
     ],
 )
@@ -239,6 +247,20 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + 
         (b"{\\rtf1 text}", "take its text out of it"),
         (b"Obj\1\4\x14avro.codec", "write its rows as parquet"),
         (b"SQLite format 3\0\x10", "--sql"),
+        (b"outs:\n- md5: a304\n  size: 3\n  path: a.txt\n", "dvc pull"),
+        (b"md5: 0a1b\nfrozen: true\ndeps:\n- path: a\nouts:\n- md5: a304\n", "dvc pull"),
+        (b"[InternetShortcut]\r\nURL=https://example.org/\r\n", "a shortcut"),
+        (b"ab" * 16 + b"  a.txt\n" + b"cd" * 16 + b" *b.txt\n", "checksums"),
+        (b"ab" * 32, "checksums"),
+        (b"MD5 (a.txt) = " + b"ab" * 16, "checksums"),
+        (b"-----BEGIN PGP SIGNATURE-----\n", "a signature"),
+        (b"!<arch>\na.txt/ ", "an archive of ar"),
+        (b"070701" + b"0" * 104 + b"a.txt\0", "an archive of ar or cpio"),
+        (b"filedesc://a.arc 0.0.0.0 20200101000000 text/plain 76\n", "write it as WARC"),
+        (b"FEA1\0\0\0\0", "Feather 1: write its rows as parquet"),
+        (b"PARE\x15\4", "an encrypted parquet file"),
+        (b"(lp0\nVa text\np1\na.", "a pickle of Python"),
+        (b"\2\x21\x4c\x18\1\0\0\0", "compressed in a way that is not read"),
     ],
 )
 @pytest.mark.parametrize("name", ["data", "data.txt", "data.jsonl", "data.parquet", "data.csv", "data.warc"])
@@ -270,6 +292,131 @@ def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
     looks = [open_file(file, "auto", None, Needs(1000, ("text",))) for file in (seekable, piped)]
     assert looks[0] == looks[1] == look_at("a", data, "auto", None, Needs(1000, ("text",)))
     assert seekable.stream.read() == piped.stream.read() == data
+
+
+ISO_2022 = {"iso2022_kr": "한국어", "iso2022_jp_2": "漢字é"}
+
+
+@pytest.mark.parametrize("encoding", [*ISO_2022, "utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["a", "a.txt", "a.jsonl", "a.json", "a.csv", "a.tsv"])
+def test_a_file_in_an_encoding_that_looks_like_utf_8_is_named_with_it(name: str, encoding: str, tmp_path: Path) -> None:
+    """Such bytes are ASCII, or have NUL bytes; with ``--encoding`` they are read."""
+    text = ISO_2022.get(encoding, "ein Text")
+    line = json.dumps({"text": text}, ensure_ascii=False) if "js" in name else text
+    head = {"a.csv": "text,n\n", "a.tsv": "text\tn\n"}.get(name, "")
+    end = {"a.csv": ",1\n", "a.tsv": "\t1\n"}.get(name, "\n")
+    (tmp_path / name).write_bytes((head + line + end).encode(encoding))
+    found = found_in(reading_of(), tmp_path)
+    assert values(found) == []
+    assert f"--encoding {encoding}" in refusals(found)[0][1]
+    (value,) = values(found_in(reading_of(encoding=encoding), tmp_path))
+    assert json.loads(value)["text"].strip() == text
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"1\x01a text\x01en\n2\x01another\x01de\n", "as Hive writes tables"),
+        (b"a\2b\3c\5d\6" * 9, "control characters"),
+        (b"a text\0", "NUL bytes"),
+        ("ein Text für alle".encode()[:-7][:11], "unexpected end of data"),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_and_no_encoding_is_made_up_for_them(
+    data: bytes, why: str, tmp_path: Path
+) -> None:
+    """Whatever the file is called, alone or in an archive."""
+    (tmp_path / "000000_0").write_bytes(data)
+    with ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", data)
+    found = found_in(reading_of(), tmp_path)
+    assert values(found) == []
+    assert all(why in told and "it seems to be" not in told for _, told in refusals(found))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz", ".lz4"])
+def test_a_name_of_a_compression_is_believed_only_if_the_file_begins_so(suffix: str, tmp_path: Path) -> None:
+    """One that is another compression is read as that; a plain one, and an empty one, are named."""
+    path = tmp_path / f"a.jsonl{suffix}"
+    for packing in ("gzip", "zstd", "lz4"):
+        path.write_bytes(PACK[packing](as_lines(ROWS)))
+        assert texts(tmp_path) == TEXTS
+    for content, told in ((as_lines(ROWS), f"take {suffix} off its name"), (b"", "it is empty")):
+        path.write_bytes(content)
+        ((_, why),) = refusals(found_in(reading_of(), tmp_path))
+        assert told in why
+
+
+def test_a_dictionary_that_is_needed_is_named(tmp_path: Path) -> None:
+    """As archives of web pages have them."""
+    trained = zstd.train_dict([as_lines(ROWS[n % 9 :]) for n in range(999)], 4000)
+    (tmp_path / "a.jsonl.zst").write_bytes(zstd.compress(as_lines(ROWS), zstd_dict=trained))
+    ((_, why),) = refusals(found_in(reading_of(), tmp_path))
+    assert "zstd -d -D DICTIONARY" in why
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"text": "a"},\n{"text": "b"}\n',
+        b'[\n{"text": "a"},\n{"text": "b"}\n]\n',
+        b'{\n  "text": "a"\n}\n{\n  "text": "b"\n}\n',
+        b'\xef\xbb\xbf[\r\n{"text": "a"}]\r\n[{"text": "b"}]\r\n',
+    ],
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a"])
+def test_json_that_goes_on_over_lines_is_read_whatever_its_name(name: str, data: bytes, tmp_path: Path) -> None:
+    """Also several arrays, one behind the other."""
+    (tmp_path / name).write_bytes(data)
+    assert texts(tmp_path) == ["a", "b"]
+    assert FileSource(str(tmp_path / name), reading_of(choice="jsonl")).kind == "jsonl"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "wet"])
+def test_rows_are_read_whatever_format_their_name_says(kind: str, tmp_path: Path) -> None:
+    """The first bytes of these formats begin no text."""
+    for name in ("a.csv", "a.jsonl", "a.txt", "a.json"):
+        WRITERS[kind](tmp_path / name)
+        if kind == "wet":
+            (tmp_path / name).write_bytes(gzip.decompress((tmp_path / name).read_bytes()))
+        assert texts(tmp_path / name) == TEXTS
+
+
+PAGE = (
+    "<html><body><main>" + "<p>A paragraph of a page that is long enough.</p>" * 9 + "<p>Café</p></main></body></html>"
+)
+
+
+@pytest.mark.parametrize("begin", ["<!DOCTYPE html>", "\ufeff\n<!-- made by hand -->\n", ""])
+@pytest.mark.parametrize("name", ["a.html", "a", "a.htm.gz"])
+def test_pages_on_disk_are_extracted_where_that_is_asked_for(name: str, begin: str, tmp_path: Path) -> None:
+    """As those of web archives are; else a page is the text that it is. Its head may say what its characters are."""
+    write = gzip.compress if name.endswith(".gz") else bytes
+    (tmp_path / name).write_bytes(write((begin + PAGE).encode()))
+    (text,) = texts(tmp_path)
+    assert text == (begin + PAGE).removeprefix("\ufeff")
+    reading = replace(reading_of(), extract=True)
+    for data in ((begin + PAGE).encode(), PAGE.replace("<body>", '<meta charset="latin-1"><body>').encode("latin-1")):
+        (tmp_path / name).write_bytes(write(data))
+        (value,) = values(found_in(reading, tmp_path))
+        assert "<p>" not in json.loads(value)["text"]
+        assert json.loads(value)["text"].endswith("Café")
+
+
+@pytest.mark.parametrize("data", [b"", b" \n\t\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
+def test_a_file_of_blanks_is_no_document(data: bytes, tmp_path: Path) -> None:
+    """As a line of blanks is none."""
+    (tmp_path / "a").write_bytes(data)
+    assert found_in(reading_of(), tmp_path) == []
+
+
+def test_byte_order_marks_are_no_part_of_texts_or_names_of_columns(tmp_path: Path) -> None:
+    """Files that were joined, or written twice, have several."""
+    (tmp_path / "a.csv").write_bytes("\ufeff\ufeffid,text\n7,a\n".encode())
+    (tmp_path / "b.txt").write_bytes("\ufeff\ufeffa".encode())
+    (tmp_path / "c.jsonl").write_bytes('\ufeff\ufeff{"id":"8","text":"a"}\n'.encode())
+    assert texts(tmp_path) == ["a"] * 3
+    assert b'"7"' in values(found_in(reading_of(), tmp_path))[0]
 
 
 def test_a_name_that_says_what_is_not_so_does_no_harm(tmp_path: Path) -> None:
@@ -328,6 +475,14 @@ ABOUT = [
     "_temporary/0/part-0",
     ".part-0.crc",
     "a.crc",
+    "a.md.sha256",
+    "MD5SUMS",
+    "dvc.lock",
+    "_posts/a.md.dvc",
+    "cache-0123456789abcdef_00000_of_00002.arrow",
+    "dataset_info.json",
+    "datasets--a--b/refs/main",
+    "datasets--a--b/blobs/0a1b",
 ]
 MARKS = {
     "Delta Lake": "_delta_log/00000000000000000000.json",
