@@ -255,12 +255,7 @@ def _bytes_of(file: str) -> bytes:
 
 
 def required_place(name: str) -> Place:
-    """Return the place that a person named.
-
-    Raises:
-        InputError: it is none.
-
-    """
+    """Return the place that a person named. Raises InputError where it is none."""
     place = parse_place(name)
     if place is None:
         raise InputError(

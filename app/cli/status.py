@@ -73,12 +73,7 @@ def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> N
 
 
 def own_url(settings: Settings) -> str:
-    """Return where a service with these settings serves.
-
-    Raises:
-        InputError: it serves nothing.
-
-    """
+    """Return where a service with these settings serves. Raises InputError where it serves nothing."""
     if not settings.metrics_port:
         raise InputError("metrics_port is 0, so the service answers nothing: name another one's address with --url")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.metrics_host, settings.metrics_host)  # noqa: S104 - compared
@@ -88,9 +83,7 @@ def own_url(settings: Settings) -> str:
 def require_own(settings: Settings, document: Mapping[str, Any]) -> None:
     """Check that the service that answers is not another one than the settings are for, as far as these are given.
 
-    Raises:
-        InputError: it is; says whose it is.
-
+    Raises InputError where it is; says whose it is.
     """
     wanted = identity(settings, document["role"])
     for name, theirs in document["service"].items():
@@ -110,10 +103,7 @@ def _plain(value: object) -> str:
 def ask(url: str) -> dict[str, Any]:
     """Return what the service at an address says of itself; no proxy is used.
 
-    Raises:
-        BrokerError: nothing answers (exit code 3).
-        InputError: what answers is no service of this version.
-
+    Raises BrokerError where nothing answers (exit code 3), and InputError: what answers is no service of this version.
     """
     where = f"{url.rstrip('/')}/status"
     if not where.startswith(("http://", "https://")) or "@" in where:

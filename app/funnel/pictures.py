@@ -57,10 +57,8 @@ def terminal_plot(retention: Retention) -> list[str]:
 def write_png(path: Path, retentions: Mapping[str, Retention]) -> None:
     """Write a PNG with a row for each name: its funnel, and the lengths of what is kept where they are counted.
 
-    Raises:
-        InputError: the file cannot be written.
-        ModuleNotFoundError: matplotlib is missing, which the extra ``bench`` brings.
-
+    Raises InputError where the file cannot be written; and ModuleNotFoundError where matplotlib is missing, which the
+    extra ``bench`` brings.
     """
     import matplotlib as mpl  # noqa: PLC0415 - an extra
 

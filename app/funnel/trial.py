@@ -147,10 +147,8 @@ class Trial:
     def feed(self, values: Sequence[bytes], places: Sequence[str]) -> None:
         """Try the values of consecutive records; ``places`` say where each comes from.
 
-        Raises:
-            EngineError: a fast engine or kernel differs from its reference on one of the documents.
-            PanicError: native code panicked, not over a text.
-
+        Raises EngineError where a fast engine or kernel differs from its reference on one of the documents; and
+        PanicError: native code panicked, not over a text.
         """
         first = self._records
         fetch = RecordColumns.of([Record(first + at, -1, None, value) for at, value in enumerate(values)])

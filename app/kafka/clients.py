@@ -80,9 +80,7 @@ REFUSED: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, 
 def connection(settings: ConnectionSettings) -> dict[str, Any]:
     """Return the keyword arguments by which every aiokafka client reaches the brokers.
 
-    Raises:
-        SettingsError: a file that a setting names cannot be used.
-
+    Raises SettingsError where a file that a setting names cannot be used.
     """
     return {
         "bootstrap_servers": settings.bootstrap_servers,
@@ -130,10 +128,7 @@ def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:
 async def require_group(settings: ConnectionSettings, group: str) -> None:
     """Check that the brokers let us into a consumer group: a worker that is not let in would do nothing, in silence.
 
-    Raises:
-        SettingsError: they do not.
-        BrokerError: no broker answers.
-
+    Raises SettingsError where they do not, and BrokerError where no broker answers.
     """
     async with admin(settings) as client:
         with suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):  # rights are checked first
@@ -150,12 +145,9 @@ async def producer(
 
     It waits for nothing before it sends (``linger_ms=0``) and takes values of ``max_message_bytes`` (the settings'
     ``max_record_bytes`` if that is more). ``options`` go to aiokafka. Await what you sent before the block ends: what
-    is still unacknowledged then is given ``STOP_SECONDS``.
-
-    Raises:
-        BrokerError: no broker answers, at the start or in the block.
-        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
-
+    is still unacknowledged then is given ``STOP_SECONDS``. Raises BrokerError where no broker answers, at the start or
+    in the block; and SettingsError where the brokers refuse the login, the certificate or what is asked for, or theirs
+    is not believed.
     """
     largest = max(max_message_bytes, settings.max_record_bytes) + RECORD_OVERHEAD_BYTES
     fixed = {"acks": "all", "enable_idempotence": True, "linger_ms": 0, "max_request_size": largest}
@@ -171,12 +163,9 @@ async def producer(
 async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
     """Yield a started consumer of no group and no topic, to `assign` and `seek`; it reads committed records only.
 
-    It never jumps: a position that the log does not hold raises. ``options`` go to aiokafka.
-
-    Raises:
-        BrokerError: no broker answers, at the start or in the block.
-        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
-
+    It never jumps: a position that the log does not hold raises. ``options`` go to aiokafka. Raises BrokerError where
+    no broker answers, at the start or in the block; and SettingsError where the brokers refuse the login, the
+    certificate or what is asked for, or theirs is not believed.
     """
     fixed = {
         "isolation_level": "read_committed",
@@ -197,10 +186,8 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
 async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClient]:
     """Yield a started admin client.
 
-    Raises:
-        BrokerError: no broker answers, at the start or in the block.
-        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
-
+    Raises BrokerError where no broker answers, at the start or in the block; and SettingsError where the brokers refuse
+    the login, the certificate or what is asked for, or theirs is not believed.
     """
     with broker_errors(settings):
         client = AIOKafkaAdminClient(**connection(settings), request_timeout_ms=REQUEST_MS)
@@ -317,11 +304,7 @@ OPEN_SECONDS: Final = 5.0
 async def open_transactions(settings: Settings, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, float]:
     """Return the partitions in which a transaction has been open for `OPEN_SECONDS`, and since when (`begun`).
 
-    None where this login may write and not read.
-
-    Raises:
-        BrokerError: no broker answers.
-
+    None where this login may write and not read. Raises BrokerError where no broker answers.
     """
     with suppress(SettingsError):
         async with consumer(settings) as client:

@@ -36,9 +36,7 @@ TESTED: Final = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 def require_tested(library: str, installed: str) -> None:
     """Check that a library has the version that is used here: what another one calls otherwise would be silent.
 
-    Raises:
-        ImportError: it has another one; says which to install.
-
+    Raises ImportError where it has another one; says which to install.
     """
     if installed != TESTED[library]:
         raise ImportError(

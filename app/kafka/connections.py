@@ -90,11 +90,8 @@ async def connect(host: str, port: int, **options: Any) -> AIOKafkaConnection:
     """Return a connection on which a broker has answered; used in place of aiokafka's ``create_conn``.
 
     While an address is left alone, a client that starts waits, and one that has several brokers to talk to is refused
-    at once: it may reach another one.
-
-    Raises:
-        OSError, KafkaError: as aiokafka's; what they hold of the attempt is freed.
-
+    at once: it may reach another one. Raises OSError or KafkaError as aiokafka's; what they hold of the attempt is
+    freed.
     """
     pause, reason = PAUSES.left(host, port)
     if pause and options.get("on_close") is not None:
@@ -139,11 +136,8 @@ class ContactProtocol(AIOKafkaProtocol):  # type: ignore[misc]  # untyped there
 def prepare(owner: Owner) -> None:
     """Give a client that has not started what aiokafka lacks; call this for every client that is made.
 
-    Points 1, 2 and 6 are for all clients of the process, from the first call on; the others are for this client.
-
-    Raises:
-        ImportError: aiokafka has another version than the one that this was written for.
-
+    Points 1, 2 and 6 are for all clients of the process, from the first call on; the others are for this client. Raises
+    ImportError where aiokafka has another version than the one that this was written for.
     """
     if aiokafka.client.create_conn is not connect:
         require_tested("aiokafka", aiokafka.__version__)

@@ -59,9 +59,7 @@ class TokenizerParts:
     def add(self, key: bytes, value: bytes) -> None:
         """Add a part; those of others are ignored.
 
-        Raises:
-            ValueError: the record is no part, or there are too many.
-
+        Raises ValueError where the record is no part, or there are too many.
         """
         found = _KEY.fullmatch(key)
         if found is None or int(found[3]) >= int(found[4]):
@@ -112,11 +110,8 @@ class ControlLog:
     def add(self, key: bytes | None, value: bytes | None) -> str | None:
         """Add the next record. Return why it is junk, or None if it is not; junk changes nothing.
 
-        Records of unknown kinds are ignored.
-
-        Raises:
-            FingerprintError: another format version wrote the first genesis.
-
+        Records of unknown kinds are ignored. Raises FingerprintError where another format version wrote the first
+        genesis.
         """
         try:
             self._add(key, value or b"")

@@ -62,9 +62,7 @@ class Settled:
 async def read_control_topic(settings: Settings, topic: str) -> ControlLog:
     """Return what a control topic says now, from its first record to its end.
 
-    Raises:
-        TopicError: the topic is missing.
-
+    Raises TopicError where the topic is missing.
     """
     async with consumer(settings) as client:
         return await _read(client, topic)
@@ -132,10 +130,7 @@ def _is_news(topic: str, offset: int) -> bool:
 async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
     """Return the number of the topic's partitions.
 
-    Raises:
-        TopicError: the topic is missing.
-        KafkaError: as `partitions_of`.
-
+    Raises TopicError where the topic is missing, and KafkaError as `partitions_of`.
     """
     count = await partitions_of(client, topic)
     if not count:
@@ -182,9 +177,7 @@ async def settle(
 async def settled_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
     """Return the recipe of the first of a raw topic's streams that is settled; None where none is.
 
-    Raises:
-        TopicError: a topic is missing.
-
+    Raises TopicError where a topic is missing.
     """
     for stream in settings.streams():
         if stream.raw_topic == raw_topic:
@@ -197,9 +190,7 @@ async def settled_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
 def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
     """Check that the stream was settled with this recipe.
 
-    Raises:
-        FingerprintError: it was not; the message names what differs.
-
+    Raises FingerprintError where it was not; the message names what differs.
     """
     if genesis.recipe.fingerprint != recipe.fingerprint:
         back = "set them back"

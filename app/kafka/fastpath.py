@@ -171,10 +171,7 @@ class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore
     async def readexactly(self, n: int) -> bytes | memoryview:
         """Return the next ``n`` bytes, as `asyncio.StreamReader.readexactly` does; a view of them if they are many.
 
-        Raises:
-            IncompleteReadError: the connection ended before.
-            OSError: it broke.
-
+        Raises IncompleteReadError where the connection ended before, and OSError where it broke.
         """
         while self._high - self._low < n:
             reader = self._frame_reader()

@@ -83,9 +83,7 @@ class FetchedBatches:
     def next_batch(self, partition: TopicPartition | None = None, *, check: bool = False) -> Any:
         """Return the next batch, of ``partition``; with ``check``, it is what the producer sent.
 
-        Raises:
-            CorruptRecordException: it is not, or too short to be a batch.
-
+        Raises CorruptRecordException where it is not, or too short to be a batch.
         """
         size = self._next_size()
         data = self._view[self._start : self._start + size]
@@ -129,9 +127,7 @@ class TolerantBatch:
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the records.
 
-        Raises:
-            CorruptRecordException: no broker can have taken the batch as it is.
-
+        Raises CorruptRecordException where no broker can have taken the batch as it is.
         """
         try:
             records = [] if IS_PLAIN_PYTHON else list(self._batch)
@@ -167,9 +163,7 @@ class PackedBatch(NamedTuple):
     def unpack(self) -> list[Any]:
         """Return the records that are wanted; to be called once.
 
-        Raises:
-            CorruptRecordException: no broker can have taken the batch as it is.
-
+        Raises CorruptRecordException where no broker can have taken the batch as it is.
         """
         records = list(self.batch)
         if records and records[0].offset < self.position:
@@ -213,12 +207,7 @@ class FetchedRecords(PartitionRecords):  # type: ignore[misc]  # untyped there
     next_fetch_offset: int
 
     def _unpack_records(self) -> Iterator[PackedBatch]:
-        """Yield each batch.
-
-        Raises:
-            CorruptRecordException: a batch is not what the producer sent.
-
-        """
+        """Yield each batch. Raises CorruptRecordException where a batch is not what the producer sent."""
         batches = self._records
         while batches.has_next():
             batch = batches.next_batch(self._tp, check=self._check_crcs)
@@ -271,9 +260,7 @@ def _are_placed(offsets: Sequence[int], first: int, end: int) -> bool:
 def unpack(batch: memoryview) -> list[UnpackedRecord]:
     """Return the records of a batch, each at an offset of its own.
 
-    Raises:
-        CorruptRecordException: no broker can have taken the batch as it is.
-
+    Raises CorruptRecordException where no broker can have taken the batch as it is.
     """
     offset, *_ = HEAD.unpack_from(batch)
     attributes, last, first_time, last_time, *_, count = REST.unpack_from(batch, HEAD.size)

@@ -37,11 +37,8 @@ async def retry(settings: Settings, look: Callable[[], Awaitable[T]]) -> T:
     """Return what ``look`` returns; tried again while no broker answers or a topic is missing.
 
     For at most ``settings.wait_seconds``, from the first try to the beginning of the last. The log says what is missing
-    and for how long it is waited for: at once, when it changes, and once a minute.
-
-    Raises:
-        BrokerError, MissingTopicError: what the last try said, when the time is up.
-
+    and for how long it is waited for: at once, when it changes, and once a minute. Raises BrokerError or
+    MissingTopicError: what the last try said, when the time is up.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + settings.wait_seconds

@@ -48,9 +48,8 @@ class SchemaRegistry:
     def __init__(self, settings: Settings) -> None:
         """Read what the settings name; nothing is asked yet.
 
-        Raises:
-            SettingsError: no address is set, a file that a setting names cannot be used, or the extra is not installed.
-
+        Raises SettingsError: no address is set, a file that a setting names cannot be used, or the extra is not
+        installed.
         """
         try:
             import httpx  # noqa: PLC0415 - of an extra
@@ -69,10 +68,8 @@ class SchemaRegistry:
     def schema(self, number: int) -> RegisteredSchema:
         """Return the schema with that id, with all that it refers to.
 
-        Raises:
-            RegistryError: the registry does not answer, refuses, or has no such schema; says what to do.
-            ValueError: its references lead back to themselves, or too deep.
-
+        Raises RegistryError where the registry does not answer, refuses, or has no such schema; says what to do; and
+        ValueError where its references lead back to themselves, or too deep.
         """
         if number not in self._known:
             answer = self._ask(f"schemas/ids/{number}", f"schema {number}")
@@ -171,9 +168,7 @@ class WaitingRegistry:
     def schema(self, number: int) -> RegisteredSchema:
         """Return the schema with that id, as soon as it can be had.
 
-        Raises:
-            RegistryError: the registry has no such schema, or did not answer in time.
-
+        Raises RegistryError where the registry has no such schema, or did not answer in time.
         """
         with self._lock:
             deadline, backoff = time.monotonic() + self._seconds, Backoff(FIRST_PAUSE, LONGEST_PAUSE)
@@ -195,11 +190,8 @@ class WaitingRegistry:
 def schemas_of(settings: Settings, decode: str) -> SchemaRegistry | None:
     """Return the registry that ``decode`` needs, which is asked once for each schema; None where it needs none.
 
-    Also where none is set: opening the decoder says so.
-
-    Raises:
-        SettingsError: a file that a setting names cannot be used, or the extra is not installed.
-
+    Also where none is set: opening the decoder says so. Raises SettingsError where a file that a setting names cannot
+    be used, or the extra is not installed.
     """
     if decode not in FORMATS or settings.schema_registry_url is None:
         return None

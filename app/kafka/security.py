@@ -25,9 +25,7 @@ from ..settings import ConnectionSettings, RegistrySettings
 def client_security(settings: ConnectionSettings) -> dict[str, Any]:
     """Return the keyword arguments by which an aiokafka client encrypts and logs in.
 
-    Raises:
-        SettingsError: a file that a setting names cannot be used.
-
+    Raises SettingsError where a file that a setting names cannot be used.
     """
     options: dict[str, Any] = {"security_protocol": settings.security_protocol}
     if settings.encrypts:
@@ -42,11 +40,8 @@ def client_security(settings: ConnectionSettings) -> dict[str, Any]:
 def password(settings: ConnectionSettings | RegistrySettings, prefix: str) -> str:
     """Return the password of a login, by the settings that begin with ``prefix``.
 
-    Of a file, it has not the line end that editors put there.
-
-    Raises:
-        SettingsError: the file cannot be read, or is empty.
-
+    Of a file, it has not the line end that editors put there. Raises SettingsError where the file cannot be read, or is
+    empty.
     """
     name = f"{prefix}_password"
     secret, path = getattr(settings, name), getattr(settings, f"{name}_file")
@@ -72,9 +67,7 @@ def registry_login(settings: RegistrySettings) -> tuple[str, str] | None:
 def registry_ssl_context(settings: RegistrySettings) -> ssl.SSLContext:
     """Return what TLS is spoken with to the schema registry.
 
-    Raises:
-        SettingsError: a file cannot be read, is not PEM, or does not fit its key.
-
+    Raises SettingsError where a file cannot be read, is not PEM, or does not fit its key.
     """
     cafile = settings.schema_registry_cafile
     context = ssl.create_default_context(cadata=_authorities("schema_registry_cafile", cafile))
@@ -87,9 +80,7 @@ def registry_ssl_context(settings: RegistrySettings) -> ssl.SSLContext:
 def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
     """Return what TLS is spoken with: whom we believe, and who we are.
 
-    Raises:
-        SettingsError: a file cannot be read, is not PEM, or does not fit its key.
-
+    Raises SettingsError where a file cannot be read, is not PEM, or does not fit its key.
     """
     context = ssl.create_default_context(cadata=_authorities("ssl_cafile", settings.ssl_cafile))
     context.check_hostname = settings.ssl_check_hostname

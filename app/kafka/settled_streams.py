@@ -25,10 +25,8 @@ async def settled_streams(settings: Settings, names: Sequence[str] = ()) -> list
     """Return the streams ``names``, or without names every stream of the settings' raw topics, by name.
 
     What decides the streams' tokens comes from their geneses: the settings need no tokenizer, no splits, no suffix.
-
-    Raises:
-        TopicError: a stream of that name, or any stream of these raw topics, is not there or has no genesis yet.
-
+    Raises TopicError where a stream of that name, or any stream of these raw topics, is not there or has no genesis
+    yet.
     """
     async with consumer(settings) as client:
         topics = sorted(await client.topics())
@@ -60,12 +58,7 @@ def unsettled(raw_topics: Sequence[str], others: Sequence[str], there: Sequence[
 
 
 async def settled_stream(settings: Settings, name: str) -> Settled:
-    """Return one stream by its name.
-
-    Raises:
-        TopicError: there is no such stream, or it has no genesis yet.
-
-    """
+    """Return one stream by its name. Raises TopicError where there is no such stream, or it has no genesis yet."""
     return (await settled_streams(settings, [name]))[0]
 
 
@@ -85,9 +78,7 @@ async def settled_on(client: AIOKafkaConsumer, name: str) -> Settled | None:
 def tokenizer_of(settled: Settled) -> TokenizerFile:
     """Return the stream's tokenizer from its control topic.
 
-    Raises:
-        TopicError: the control topic does not hold all of it.
-
+    Raises TopicError where the control topic does not hold all of it.
     """
     digest = settled.genesis.recipe.tokenizer_sha256
     if digest == RAW_BYTES_SHA256:
@@ -104,9 +95,7 @@ def tokenizer_of(settled: Settled) -> TokenizerFile:
 def lists_of(settled: Settled) -> dict[str, bytes]:
     """Return the lists of the stream's steps from its control topic, by SHA-256.
 
-    Raises:
-        TopicError: the control topic does not hold all of them.
-
+    Raises TopicError where the control topic does not hold all of them.
     """
     found = settled.control.lists()
     for digest in list_digests(settled.genesis.recipe.pipeline) - found.keys():
@@ -137,11 +126,8 @@ async def require_ready(settings: Settings) -> list[Problem]:
     """Do as `require_topics`, but name the settings that differ from a settled stream's before what they ask of topics.
 
     Longer blocks or ids, for example, want larger messages than the topics of a stream take that has shorter ones.
-
-    Raises:
-        FingerprintError: the topics do not do, and a stream on them was settled with other settings.
-        TopicError, BrokerError: as `require_topics`.
-
+    Raises FingerprintError where the topics do not do, and a stream on them was settled with other settings; and
+    TopicError or BrokerError as `require_topics`.
     """
     try:
         return await require_topics(settings)

@@ -33,9 +33,7 @@ REFUSALS: Final = (DamagedError, DifferenceError, FingerprintError)
 def message_of(record: SourceRecord, tokens: TopicPartition) -> Message:
     """Return the message that a record of the token topic's partition ``tokens`` is.
 
-    Raises:
-        StrayError: it is none of TokenMill's; names topic, partition and offset, and what to do.
-
+    Raises StrayError where it is none of TokenMill's; names topic, partition and offset, and what to do.
     """
     try:
         return _decoded(record)

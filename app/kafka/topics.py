@@ -277,10 +277,7 @@ async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
 async def ensure_produced(settings: Settings, raw_topic: str) -> None:
     """Create the topic on which runs of `produce` over a raw topic are noted, if it is missing; then it can be used.
 
-    Raises:
-        TopicError: the brokers refuse it; says what else can be done.
-        BrokerError: no broker answers.
-
+    Raises TopicError where the brokers refuse it; says what else can be done; and BrokerError where no broker answers.
     """
     needed = produced_need(raw_topic)
 
@@ -302,9 +299,7 @@ async def ensure_produced(settings: Settings, raw_topic: str) -> None:
 async def check_topics(settings: Settings, needed: Sequence[NeededTopic] | None = None) -> list[Problem]:
     """Return what is wrong with the topics that the settings need, or those ``needed``; nothing is changed.
 
-    Raises:
-        BrokerError: no broker answers.
-
+    Raises BrokerError where no broker answers.
     """
     needed = needed_topics(settings) if needed is None else needed
     existing = await described(settings, [topic.name for topic in needed])
@@ -339,10 +334,7 @@ async def _require(settings: Settings) -> list[Problem]:
 async def described(settings: Settings, topics: Iterable[str]) -> dict[str, Existing]:
     """Return those of the topics that exist, as the brokers describe them.
 
-    Raises:
-        TopicError: the brokers do not describe one of them to us.
-        BrokerError: no broker answers.
-
+    Raises TopicError where the brokers do not describe one of them to us, and BrokerError where no broker answers.
     """
     async with admin(settings) as client:
         return await describe_topics(client, topics)
@@ -351,10 +343,7 @@ async def described(settings: Settings, topics: Iterable[str]) -> dict[str, Exis
 async def partition_count(settings: Settings, topic: str) -> int:
     """Return the number of partitions of a topic. Waits as `retry` does.
 
-    Raises:
-        MissingTopicError: there is no such topic.
-        BrokerError: no broker answers.
-
+    Raises MissingTopicError where there is no such topic, and BrokerError where no broker answers.
     """
     return await retry(settings, lambda: _partition_count(settings, topic))
 

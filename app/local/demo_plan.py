@@ -77,9 +77,7 @@ def standard_library() -> DemoText:
 def own_text(path: Path) -> DemoText:
     """Return the documents of a file or folder, as `produce` reads them, but a single text cut into passages.
 
-    Raises:
-        InputError: there is nothing at ``path``.
-
+    Raises InputError where there is nothing at ``path``.
     """
     if not path.exists():
         raise InputError(f"there is no file or folder {path}; check --text (or TEXT= of make demo)")

@@ -53,12 +53,7 @@ DIFFERENT_CODE: Final = TokenMillError.exit_code
 
 
 async def until_running(look: Callable[[], Status]) -> None:
-    """Wait until every partition has a worker.
-
-    Raises:
-        TokenMillError: it does not come to that.
-
-    """
+    """Wait until every partition has a worker. Raises TokenMillError where it does not come to that."""
 
     def running(status: Status) -> bool:
         return bool(status.partitions) and all(partition.worker for partition in status.partitions)
@@ -69,9 +64,7 @@ async def until_running(look: Callable[[], Status]) -> None:
 async def until_settled(look: Callable[[], Status]) -> None:
     """Wait until all that the brokers hold is milled and stored; the last record of each partition is a flush.
 
-    Raises:
-        TokenMillError: it does not come to that.
-
+    Raises TokenMillError where it does not come to that.
     """
     await _until(look, lambda status: status.settled, SETTLED_SECONDS)
 
@@ -138,11 +131,8 @@ class DemoFeeding:
 def run_demo(plan: DemoPlan, console: Console) -> int:
     """Run the demo and return the exit code: 0 when every block is equal to the reference's.
 
-    On return, however it comes, no process is left; what is on disk stays in the plan's directory.
-
-    Raises:
-        TokenMillError: the broker or a worker cannot do its work.
-
+    On return, however it comes, no process is left; what is on disk stays in the plan's directory. Raises
+    TokenMillError where the broker or a worker cannot do its work.
     """
     state = LocalState(plan.directory.absolute())
     log_to_file(state.logs / "supervisor.log", "info")

@@ -64,9 +64,7 @@ class LocalState:
     def saved(self) -> Settings | None:
         """Return what `save` wrote; None where it never did.
 
-        Raises:
-            SettingsError: the file was changed, and cannot be used.
-
+        Raises SettingsError where the file was changed, and cannot be used.
         """
         if not self.settings_file.exists():
             return None

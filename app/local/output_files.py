@@ -14,9 +14,7 @@ OWNER_ONLY: Final = 0o600
 def require_directory(flag: str, path: Path) -> None:
     """Make the directory if need be; on return files can be written there.
 
-    Raises:
-        InputError: something else is there, or above it, or this user may not write there; names the flag.
-
+    Raises InputError where something else is there, or above it, or this user may not write there; names the flag.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -29,9 +27,7 @@ def require_directory(flag: str, path: Path) -> None:
 def require_file(flag: str, path: Path) -> None:
     """Make the directory of a file if need be; on return the file can be written, and is unchanged.
 
-    Raises:
-        InputError: the path is a directory, or cannot be written; names the flag.
-
+    Raises InputError where the path is a directory, or cannot be written; names the flag.
     """
     if path.is_dir():
         raise InputError(f"{flag} {path} is a directory: name the file to write")

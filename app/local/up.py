@@ -36,11 +36,8 @@ log = structlog.get_logger(__name__)
 def settings_in(state: LocalState, loaded: Loaded) -> Settings:
     """Return the settings for a state: what is given now, else what was saved last time, else the defaults.
 
-    The store is the state's unless another one is given. Without any tokenizer, tokens are raw bytes.
-
-    Raises:
-        SettingsError: the state's settings cannot be used.
-
+    The store is the state's unless another one is given. Without any tokenizer, tokens are raw bytes. Raises
+    SettingsError where the state's settings cannot be used.
     """
     said = {name: value for name, value in loaded.settings if loaded.origins.get(name) != DEFAULT_ORIGIN}
     saved = state.saved()
@@ -131,9 +128,7 @@ async def keep_broker(broker: Broker, say: Callable[[str], None]) -> NoReturn:
 async def _start(broker: Broker) -> None:
     """Start the broker in a thread, for that takes seconds; on return a cancelled start has ended.
 
-    Raises:
-        BrokerError: as `Broker.start`.
-
+    Raises BrokerError as `Broker.start`.
     """
     starting = asyncio.ensure_future(asyncio.to_thread(broker.start))
     try:

@@ -114,11 +114,8 @@ class EraCloser:
         """Look, and write the next era if it is due; return what was written, which need not become an era.
 
         With ``end``, all blocks are due, and after them the end marker. ``client`` is used by nobody else meanwhile.
-
-        Raises:
-            DifferenceError: the control topic lost an era that was seen; nothing is written any more.
-            TopicError: a topic is missing.
-
+        Raises DifferenceError where the control topic lost an era that was seen; nothing is written any more; and
+        TopicError where a topic is missing.
         """
         async for _ in read_eras(client, self._control_topic, self._follower):
             pass  # the follower holds what counts: how far they go
@@ -182,12 +179,9 @@ class Extents:
 
         The blocks of ``eras`` count as there, whatever retention has removed.
 
-        A partition that contradicts itself keeps the extent that it had, and is named in the log, once for each
-        reason: it must not keep the others' blocks from being trained on. ``client`` is used by nobody else meanwhile.
-
-        Raises:
-            TopicError: the topic is missing.
-
+        A partition that contradicts itself keeps the extent that it had, and is named in the log, once for each reason:
+        it must not keep the others' blocks from being trained on. ``client`` is used by nobody else meanwhile. Raises
+        TopicError where the topic is missing.
         """
         count = await require_topic(client, self._topic)
         partitions = [TopicPartition(self._topic, number) for number in range(count)]

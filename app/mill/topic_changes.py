@@ -62,10 +62,7 @@ class CompactionWatch:
     async def _look(self) -> None:
         """Look once.
 
-        Raises:
-            BrokerError, KafkaError: no broker answers.
-            TopicError: they do not describe a topic.
-
+        Raises BrokerError or KafkaError where no broker answers, and TopicError where they do not describe a topic.
         """
         async with admin(self._settings) as client:
             names = {name for names in self._topics.values() for name in names}
@@ -95,12 +92,8 @@ class PartitionGrowth:
     async def require(self, partition: int) -> None:
         """Return when each of the topics has ``partition``, which the raw topic has, and messages can be sent there.
 
-        Several workers may do this at once.
-
-        Raises:
-            TopicError: the partition is missing and the brokers do not let us add it.
-            BrokerError: no broker answers.
-
+        Several workers may do this at once. Raises TopicError where the partition is missing and the brokers do not let
+        us add it, and BrokerError where no broker answers.
         """
         async with self._lock:
             if partition >= self._count:

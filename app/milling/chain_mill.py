@@ -82,10 +82,8 @@ class ChainMill:
         """Take the outcomes of consecutive records; return the messages of all blocks that became full.
 
         Records that the chain has passed are skipped, so the caller may begin anywhere at or below `next_offset`.
-
-        Raises:
-            SourceError: the document that the chain is in the middle of is not there, or has another outcome now.
-
+        Raises SourceError where the document that the chain is in the middle of is not there, or has another outcome
+        now.
         """
         fetch = outcomes.fetch
         first = fetch.index(self.next_offset)

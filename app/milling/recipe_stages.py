@@ -80,9 +80,7 @@ def open_stages(
 def decoder_of(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:
     """Return the decoder of the recipe's raw topic, by the rules that its ``steps`` name; ``schemas`` as `open_stages`.
 
-    Raises:
-        SettingsError: it needs a schema registry, and there is none; or a library that is not installed.
-
+    Raises SettingsError where it needs a schema registry, and there is none; or a library that is not installed.
     """
     return open_decoder(
         recipe.decode,

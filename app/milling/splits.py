@@ -61,11 +61,8 @@ _MD5: Final = _fastest_md5()
 def division(shards: int | None, splits: Mapping[str, int]) -> tuple[int, dict[str, int]]:
     """Return the number of shards, and how many each split owns, `UNUSED` left out.
 
-    Without a number of shards the sizes are shares: their sum is the number.
-
-    Raises:
-        SettingsError: the sizes do not add up to the number of shards, or `UNUSED` is not the last of them.
-
+    Without a number of shards the sizes are shares: their sum is the number. Raises SettingsError where the sizes do
+    not add up to the number of shards, or `UNUSED` is not the last of them.
     """
     given = sum(splits.values())
     if shards is not None and given < shards:
@@ -96,12 +93,7 @@ class SplitRule:
     _only: str | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a rule that cannot be kept.
-
-        Raises:
-            SettingsError: it names the setting.
-
-        """
+        """Refuse a rule that cannot be kept. Raises SettingsError, which names the setting."""
         self._check()
         names = tuple(self.splits)
         object.__setattr__(self, "_names", names)

@@ -151,9 +151,7 @@ class UserFunction:
     def __call__(self, argument: object) -> Document | str:
         """Return the document that the function returned, or its reason: one of ``reasons``, or `REJECTED`.
 
-        Raises:
-            RecordError: `FUNCTION_FAILED`, or a part of the document is over its limit.
-
+        Raises RecordError: `FUNCTION_FAILED`, or a part of the document is over its limit.
         """
         try:
             with _CALLED:

@@ -36,10 +36,8 @@ LONGEST_DISK_SECONDS: Final = 5.0
 async def bring_stream(store: Store, settled: Settled) -> None:
     """Let the store hold what the control topic says of a stream; durable on return.
 
-    Raises:
-        FingerprintError: the store holds a stream of that name that was made with other settings.
-        DiskError: the store cannot be read or written to.
-
+    Raises FingerprintError where the store holds a stream of that name that was made with other settings, and DiskError
+    where the store cannot be read or written to.
     """
     genesis = settled.genesis
     digest = genesis.recipe.tokenizer_sha256

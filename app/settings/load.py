@@ -38,11 +38,8 @@ def load_settings(flags: Mapping[str, Any] | None = None, config: Path | None = 
     """Return the settings in force; the first of flags, environment, file and defaults that has a name decides it.
 
     ``flags`` holds what a command line said (values may be strings, None means not said). ``config`` names the TOML
-    file; without it the variable TOKENMILL_CONFIG does, else ``tokenmill.toml`` is read if it is there.
-
-    Raises:
-        SettingsError: a name is unknown, a value does not fit, or the file cannot be read; names the place.
-
+    file; without it the variable TOKENMILL_CONFIG does, else ``tokenmill.toml`` is read if it is there. Raises
+    SettingsError where a name is unknown, a value does not fit, or the file cannot be read; names the place.
     """
     return load_with_origins(flags, config).settings
 

@@ -192,9 +192,7 @@ class TopicSettings(BaseModel):
     def split_rule(self) -> SplitRule:
         """Return how documents are divided: the splits that are streams, and the number of shards in force.
 
-        Raises:
-            SettingsError: the sizes do not add up to ``shards``, or a split cannot be.
-
+        Raises SettingsError where the sizes do not add up to ``shards``, or a split cannot be.
         """
         return SplitRule(*division(self.shards, self.splits), self.split_by)
 
@@ -229,12 +227,7 @@ class TopicSettings(BaseModel):
         return start_milliseconds(self.start)
 
     def require_tokenizer(self) -> str:
-        """Return the tokenizer's path or name.
-
-        Raises:
-            SettingsError: none is set.
-
-        """
+        """Return the tokenizer's path or name. Raises SettingsError: none is set."""
         if not self.tokenizer:
             raise SettingsError(
                 "no tokenizer is set: set tokenizer to a tokenizer.json (`tokenmill train-tokenizer` makes one), "

@@ -51,12 +51,7 @@ def parse_splits(value: object) -> object:
 
 
 def parse_decode(value: object) -> object:
-    """Return the value unchanged.
-
-    Raises:
-        ValueError: a text that is no mode and no import path.
-
-    """
+    """Return the value unchanged. Raises ValueError: a text that is no mode and no import path."""
     if isinstance(value, str) and value not in MODES and ":" not in value:
         close = get_close_matches(value.lower(), MODES, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
@@ -65,12 +60,7 @@ def parse_decode(value: object) -> object:
 
 
 def parse_size(value: object) -> int:
-    """Return the bytes of ``262144``, ``"256KiB"`` or ``"1.5 MB"``.
-
-    Raises:
-        ValueError: the value is no size.
-
-    """
+    """Return the bytes of ``262144``, ``"256KiB"`` or ``"1.5 MB"``. Raises ValueError where the value is no size."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("a size is a number of bytes, or a text like 256KiB or 2MB")  # noqa: TRY004 - pydantic's way
     return int(_BYTES.validate_python(value))
@@ -84,9 +74,7 @@ def parse_optional_size(value: object) -> int | None:
 def at_home(path: Path) -> Path:
     """Return a path, with ``~`` as the home directory, which a shell leaves in ``--store=~/data`` and a file always.
 
-    Raises:
-        ValueError: there is no such home.
-
+    Raises ValueError where there is no such home.
     """
     try:
         return path.expanduser()
@@ -102,9 +90,7 @@ def parse_table(value: object) -> object:
 def parse_steps(value: object) -> object:
     """Return steps as a recipe has them, from tables, JSON, or names of profiles and steps as ``"gopher,sample"``.
 
-    Raises:
-        ValueError: an unknown step, or one that cannot be used as it is.
-
+    Raises ValueError: an unknown step, or one that cannot be used as it is.
     """
     try:
         return canonical_entries(spelled_out(parse_names(value)))
@@ -118,9 +104,7 @@ def parse_steps(value: object) -> object:
 def parse_packing(value: object) -> object:
     """Return a packing's name, or a table of its name and the parameters that have not their default.
 
-    Raises:
-        ValueError: an unknown packing, or one that cannot be used as it is.
-
+    Raises ValueError: an unknown packing, or one that cannot be used as it is.
     """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = json.loads(value)
@@ -141,9 +125,7 @@ def parse_token(value: object) -> object:
 def parse_web_address(value: str | None) -> str | None:
     """Return the address of a web server as all who use it read it: scheme and host in small letters, no slash behind.
 
-    Raises:
-        ValueError: it is none, or holds what logs would show.
-
+    Raises ValueError where it is none, or holds what logs would show.
     """
     if value is None:
         return None
@@ -164,12 +146,7 @@ def empty_is_none(value: object) -> object:
 
 
 def check_topic_name(name: str) -> str:
-    """Return the name unchanged.
-
-    Raises:
-        ValueError: Kafka would refuse it as (part of) a topic's name.
-
-    """
+    """Return the name unchanged. Raises ValueError where Kafka would refuse it as (part of) a topic's name."""
     if not name or not _LEGAL.issuperset(name) or name in {".", ".."}:
         raise ValueError(f"{name!r} cannot name a topic: use ASCII letters, digits, '.', '_' and '-'")
     return name
@@ -178,9 +155,7 @@ def check_topic_name(name: str) -> str:
 def parse_start(value: object) -> object:
     """Return ``earliest``, or the moment as milliseconds-exact ISO 8601 in UTC, so that equal moments read equal.
 
-    Raises:
-        ValueError: no such moment, or one without a time zone.
-
+    Raises ValueError: no such moment, or one without a time zone.
     """
     if isinstance(value, str) and value != EARLIEST:
         value = datetime.fromisoformat(value)

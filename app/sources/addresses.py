@@ -58,11 +58,7 @@ class HubAddress:
 
         Behind the ``?`` are ``key=value`` with ``&`` between them, with percent escapes as in any address. A value is
         true, false, null, a number, or a text; JSON where it begins with a quote, a bracket or a brace. A list has
-        commas in it, or is a key that is given again.
-
-        Raises:
-            InputError: it is invalid; says how to write one.
-
+        commas in it, or is a key that is given again. Raises InputError where it is invalid; says how to write one.
         """
         path, _, query = text.removeprefix(HUB).partition("?")
         parts = tuple(unquote(path).rstrip("/").split("/"))

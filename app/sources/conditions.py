@@ -93,12 +93,7 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
-        """Return the condition that a text is.
-
-        Raises:
-            InputError: it is no condition; says how to write one.
-
-        """
+        """Return the condition that a text is. Raises InputError where it is no condition; says how to write one."""
         try:
             return cls(*_parts(text))
         except ValueError as error:

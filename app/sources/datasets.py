@@ -133,11 +133,8 @@ class DatasetSource:
     def signature(self) -> bytes:
         """Return what changes when the data set does: its commit on the hub, or its files' names, sizes and times.
 
-        From then on `chunks` reads exactly that commit, whatever is pushed meanwhile.
-
-        Raises:
-            InputError: the hub does not tell the commit, or there are no such files.
-
+        From then on `chunks` reads exactly that commit, whatever is pushed meanwhile. Raises InputError where the hub
+        does not tell the commit, or there are no such files.
         """
         if self._on_hub:
             self._found = self._found or self._on_the_hub()

@@ -67,12 +67,7 @@ class FilePart:
         return end - begin
 
     def signature(self) -> bytes:
-        """Return a hash of its bytes.
-
-        Raises:
-            InputError: the file is another one than that which was divided.
-
-        """
+        """Return a hash of its bytes. Raises InputError where the file is another one than that which was divided."""
         begin, end = self.bounds.data
         content = xxhash.xxh3_128()
         try:

@@ -40,12 +40,7 @@ Made: TypeAlias = dict[str, Any] | str | Wrong | None
 
 @cache
 def find_function(name: str) -> Function:
-    """Return the function that ``module:function`` names.
-
-    Raises:
-        InputError: there is none.
-
-    """
+    """Return the function that ``module:function`` names. Raises InputError where there is none."""
     try:
         with _CALLED:
             found = import_own(name)

@@ -79,9 +79,7 @@ class ReadAhead(Generic[T]):
     async def take(self, seconds: float | None) -> T | None:
         """Return the next piece, waiting for it up to ``seconds``; None if it has not come, or the source has ended.
 
-        Raises:
-            Exception: what reading the source raised, after all pieces before it.
-
+        Raises Exception: what reading the source raised, after all pieces before it.
         """
         return self.take_now() or await asyncio.to_thread(self.wait, seconds)
 

@@ -35,10 +35,7 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
 
     An address that ends with a slash is a prefix, of all objects below it that hold data (`data_among`). With ``*``,
     ``?`` or ``[`` it is a pattern, whose ``*`` also matches slashes. Web servers have no lists: theirs is one file.
-
-    Raises:
-        InputError: there is no such object; the store does not answer, or refuses; the library is missing.
-
+    Raises InputError where there is no such object; the store does not answer, or refuses; the library is missing.
     """
     try:
         parts = urlsplit(address)
@@ -144,9 +141,7 @@ class RemoteFile:
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the file's items.
 
-        Raises:
-            InputError: the store does not answer any more, or the object is another one now.
-
+        Raises InputError where the store does not answer any more, or the object is another one now.
         """
         remote = _RemoteStream(self)
         opened: Opened = (File(self.name, BufferedReader(remote, BUFFER_BYTES)), lambda: remote.furthest)

@@ -83,12 +83,7 @@ class SqlSource:
         self._digest: bytes | None = None
 
     def signature(self) -> bytes:
-        """Return a hash of all rows.
-
-        Raises:
-            InputError: the database does not answer, or refuses the query.
-
-        """
+        """Return a hash of all rows. Raises InputError where the database does not answer, or refuses the query."""
         content = xxhash.xxh3_128()
         deque(_hashed(self._rows(), content), maxlen=0)
         self._digest = content.digest()
@@ -97,9 +92,7 @@ class SqlSource:
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the rows' items.
 
-        Raises:
-            InputError: the result is not the one that was hashed; the database does not answer any more.
-
+        Raises InputError where the result is not the one that was hashed; the database does not answer any more.
         """
         chunker = Chunker(self._reading.shape, self.name, start)
         yield from chunker.all(self._reading.mapped(self._entries(start), self.name))

@@ -91,10 +91,8 @@ class WebServer:
     def version(self, path: str) -> Version:
         """Return which version of a file there is.
 
-        Raises:
-            InputError: it sends us to another host, or does not say how long the file is.
-            OSError, HTTPException: it does not answer, or refuses.
-
+        Raises InputError where it sends us to another host, or does not say how long the file is; and OSError or
+        HTTPException where it does not answer, or refuses.
         """
         with self._opened(path, "HEAD") as response:
             return self._answer(response, path).version

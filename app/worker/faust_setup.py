@@ -40,9 +40,7 @@ def fetch_share(partitions: int) -> int:
 def faust_options(settings: Settings) -> dict[str, Any]:
     """Return the keyword arguments of `faust.App`.
 
-    Raises:
-        SettingsError: a file that a setting names cannot be used.
-
+    Raises SettingsError where a file that a setting names cannot be used.
     """
     brokers = ";".join(f"aiokafka://{address}" for address in settings.bootstrap_servers.split(","))
     request_seconds = max(REQUEST_SECONDS, 2 * settings.session_timeout)
@@ -80,9 +78,7 @@ def faust_options(settings: Settings) -> dict[str, Any]:
 def _security(settings: ConnectionSettings) -> Mapping[str, Any]:
     """Return the keyword arguments by which a Faust app encrypts and logs in.
 
-    Raises:
-        SettingsError: as `client_security`.
-
+    Raises SettingsError as `client_security`.
     """
     context = ssl_context(settings) if settings.encrypts else None
     if settings.logs_in:

@@ -262,9 +262,7 @@ class Containment:
     async def shares(self, batch: FetchedBatch) -> AsyncIterator[FetchedBatch]:
         """Divide what a fetch brought into what is fed at once; the last share has the fetch's position.
 
-        Raises:
-            DeadlyRecordError: what comes next has killed workers; all before it was yielded.
-
+        Raises DeadlyRecordError: what comes next has killed workers; all before it was yielded.
         """
         fetched, position = deque(batch.records), -1
         while fetched:

@@ -42,19 +42,12 @@ class KernelStep(ABC):
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
         """Return the index and the answer of each document that does not stay as it is, ascending.
 
-        Raises:
-            EngineError: a document of the sample has another answer by the reference; none should be used.
-
+        Raises EngineError where a document of the sample has another answer by the reference; none should be used.
         """
 
     @abstractmethod
     def check(self, texts: Sequence[str]) -> None:
-        """Compare kernel and reference on each of the texts.
-
-        Raises:
-            EngineError: they differ.
-
-        """
+        """Compare kernel and reference on each of the texts. Raises EngineError where they differ."""
 
 
 def faster_steps(steps: Sequence[Step]) -> tuple[tuple[Step, ...], str]:
@@ -77,12 +70,9 @@ def faster_steps(steps: Sequence[Step]) -> tuple[tuple[Step, ...], str]:
 def compile_kernels() -> None:
     """Compile all kernels; their machine code is kept on return (`compiled.py` says where), for an image to bring.
 
-    It is code for this processor, and for any other of its kind with ``NUMBA_CPU_NAME=generic``.
-
-    Raises:
-        ImportError: numba, or a library of a step, is not installed.
-        SettingsError: kernels and references do not agree here.
-
+    It is code for this processor, and for any other of its kind with ``NUMBA_CPU_NAME=generic``. Raises ImportError
+    where numba, or a library of a step, is not installed; and SettingsError where kernels and references do not agree
+    here.
     """
     from .fast_steps import with_kernels  # noqa: PLC0415 - optional, and slow to load
 

@@ -184,9 +184,7 @@ def _classes() -> npt.NDArray[np.uint16]:
 def english_rules(nlp: Any, sequences: Collection[tuple[str, ...]]) -> EnglishRules:
     """Return the tables of a blank English pipeline with a sentencizer; ``sequences`` are its `special_sequences`.
 
-    Raises:
-        SettingsError: spaCy's expressions are others than those that the kernel knows.
-
+    Raises SettingsError where spaCy's expressions are others than those that the kernel knows.
     """
     tokenizer = nlp.tokenizer
     expressions = [tokenizer.prefix_search, tokenizer.suffix_search, tokenizer.infix_finditer, tokenizer.url_match]

@@ -200,9 +200,7 @@ class FastLanguage(KernelStep):
     def of(cls, reference: LanguageStep) -> Self:
         """Return the step with a kernel.
 
-        Raises:
-            ValueError: the installed model is of another kind than the kernel's.
-
+        Raises ValueError where the installed model is of another kind than the kernel's.
         """
         return cls(reference, *_read(model_file()))
 

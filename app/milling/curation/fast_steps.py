@@ -253,9 +253,7 @@ class FastStep(KernelStep):
 def word_split() -> WordSplit:
     """Return the one of this process.
 
-    Raises:
-        SettingsError: the installed spaCy has other rules than the kernels.
-
+    Raises SettingsError where the installed spaCy has other rules than the kernels.
     """
     pipeline = import_spacy().blank("en")
     pipeline.add_pipe("sentencizer")
@@ -265,9 +263,7 @@ def word_split() -> WordSplit:
 def with_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps, those with a kernel as `FastStep`, compared on the probe.
 
-    Raises:
-        SettingsError: kernel and reference differ, or spaCy has other rules than the kernels.
-
+    Raises SettingsError where kernel and reference differ, or spaCy has other rules than the kernels.
     """
     with compiling_once({step.name for step in steps}):
         return tuple(_with_kernel(step) for step in steps)

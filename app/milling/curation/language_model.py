@@ -71,9 +71,8 @@ class _Reader:
 def read_model(file: Path) -> tuple[LanguageModel, list[str]]:
     """Return the model and its labels.
 
-    Raises:
-        ValueError: the file is none of a quantized classifier with a tree of labels, or longer than what is in it.
-
+    Raises ValueError where the file is none of a quantized classifier with a tree of labels, or longer than what is in
+    it.
     """
     reader = _Reader(file.read_bytes())
     if reader.numbers("2i") != _FORMAT:

@@ -185,9 +185,7 @@ class WordSplit:
     def __init__(self, nlp: Any) -> None:
         """Take a blank English pipeline with a sentencizer.
 
-        Raises:
-            SettingsError: its rules are not those that the kernels know.
-
+        Raises SettingsError where its rules are not those that the kernels know.
         """
         sequences = special_sequences(nlp.tokenizer)
         self.rules: EnglishRules = english_rules(nlp, sequences.values())

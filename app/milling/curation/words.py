@@ -71,11 +71,8 @@ def import_spacy() -> Any:
     """Return spaCy, imported without torch, unless this process has imported that before.
 
     thinc, which spaCy's models compute with, imports torch wherever it is installed: 500 MB of memory and two seconds.
-    There is no model here. torch can be imported afterwards; it is hidden only while this runs.
-
-    Raises:
-        ModuleNotFoundError: spaCy is not installed; it comes with the extra ``curation``.
-
+    There is no model here. torch can be imported afterwards; it is hidden only while this runs. Raises
+    ModuleNotFoundError where spaCy is not installed; it comes with the extra ``curation``.
     """
     hides = "torch" not in sys.modules
     if hides:
@@ -92,12 +89,7 @@ class EnglishText:
     """spaCy's pipeline; safe to use from several threads, one at a time."""
 
     def __init__(self) -> None:
-        """Open it.
-
-        Raises:
-            ModuleNotFoundError: spaCy is not installed; it comes with the extra ``curation``.
-
-        """
+        """Open it. Raises ModuleNotFoundError where spaCy is not installed; it comes with the extra ``curation``."""
         spacy = import_spacy()
         self.version: str = spacy.about.__version__
         self._pipeline: Any = spacy.blank("en")

@@ -35,11 +35,8 @@ class FunctionDecoder:
     def __call__(self, value: bytes) -> Document:
         """Return the function's document.
 
-        Raises:
-            RecordError: the function's reason, `milling.user_function.REJECTED` for one that it does not
-                declare and for None, `milling.user_function.FUNCTION_FAILED`, or a part of the document is
-                over its limit.
-
+        Raises RecordError: the function's reason, `milling.user_function.REJECTED` for one that it does not
+        declare and for None, `milling.user_function.FUNCTION_FAILED`, or a part of the document is over its limit.
         """
         answer = self.function(value)
         if isinstance(answer, str):

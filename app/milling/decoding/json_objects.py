@@ -54,11 +54,8 @@ class ObjectFields:
         """Return the document that an object is, or None where no text field holds a string.
 
         ``source`` is the JSON of which ``value`` was parsed; None where it was no JSON, and its integers are exact.
-
-        Raises:
-            RecordError: a part is over its limit, a carried field has parts of its own, or the id or a carried field
-                is an integer beyond 64 bits.
-
+        Raises RecordError where a part is over its limit, a carried field has parts of its own, or the id or a carried
+        field is an integer beyond 64 bits.
         """
         text = self.text_of(value)
         if text is None:

@@ -40,9 +40,7 @@ class TextDecoder:
 def decode_utf8(value: bytes) -> str:
     """Return the text that ``value`` is in strict UTF-8 (no surrogates, no overlong forms).
 
-    Raises:
-        RecordError: ``invalid_utf8``, with the position of the first byte that fits nowhere.
-
+    Raises RecordError: ``invalid_utf8``, with the position of the first byte that fits nowhere.
     """
     try:
         return value.decode()

@@ -55,9 +55,7 @@ _INCLUDED: Final = Path(grpc_tools.__file__).parent / "_proto"
 def compiled(schema: RegisteredSchema) -> FileDescriptor:
     """Return the file that a schema is.
 
-    Raises:
-        ValueError: the compiler refuses it, or what it imports is not among its references.
-
+    Raises ValueError where the compiler refuses it, or what it imports is not among its references.
     """
     pool = descriptor_pool.DescriptorPool()
     for file in _compile(schema).file:
@@ -218,9 +216,7 @@ class _Type:
     def plain(self, message: Message) -> dict[str, Any]:
         """Return a message as a mapping of plain values, under the names that the file has.
 
-        Raises:
-            RecordError: a string is no UTF-8.
-
+        Raises RecordError where a string is no UTF-8.
         """
         given = {one.number: value for one, value in AnyMessage.ListFields(cast("AnyMessage", message))}
         found = {}
@@ -347,11 +343,8 @@ _NOTHING: Final = _Type("", 0)
 def message_path(payload: bytes) -> tuple[tuple[int, ...], int]:
     """Return the numbers that lead to the message's type, and where the message begins.
 
-    They are encoded as their count and then each number, as zigzag varints; a single zero means the first type.
-
-    Raises:
-        RecordError: the payload does not begin with such numbers.
-
+    They are encoded as their count and then each number, as zigzag varints; a single zero means the first type. Raises
+    RecordError where the payload does not begin with such numbers.
     """
     count, at = _index(payload, 0)
     if count == 0:

@@ -112,10 +112,8 @@ _NO_MEMORY: Final = "Not enough memory"
 def parsed_json(value: bytes, rules: DecodingRules) -> Any:
     """Return what JSON (no byte order mark) stands for.
 
-    Raises:
-        RecordError: it is no JSON, or holds more values than the rules allow.
-        MemoryError: there is not enough to parse it, which says nothing about the value.
-
+    Raises RecordError where it is no JSON, or holds more values than the rules allow; and MemoryError where there is
+    not enough to parse it, which says nothing about the value.
     """
     if most_values(value, rules.most_values) > rules.most_values:
         raise rules.too_many_values()

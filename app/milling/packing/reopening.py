@@ -70,10 +70,7 @@ class Reopening:
     def take(self, records: Sequence[SourceRecord]) -> None:
         """Mill those of these records, which are in the order of their offsets, that are referred to.
 
-        Raises:
-            SourceError: one is another record now.
-            EngineError, PanicError: as `PartitionMill.feed`.
-
+        Raises SourceError where one is another record now, and EngineError or PanicError as `PartitionMill.feed`.
         """
         wanted = self.wanted(records)
         for record in wanted:
@@ -103,9 +100,7 @@ class Reopening:
     def point(self) -> ResumePoint:
         """Return the same point with the tokens of all open blocks.
 
-        Raises:
-            SourceError: a record is not there any more, or is none that the chain keeps.
-
+        Raises SourceError where a record is not there any more, or is none that the chain keeps.
         """
         there = self._seen if self._point.is_complete else self._found.keys()
         missing = sorted(self._wanted.keys() - there)

@@ -176,9 +176,7 @@ class NormalizedLength:
     def __call__(self, document: Document) -> Document:
         """Return the document itself.
 
-        Raises:
-            RecordError: `NORMALIZED_TOO_LARGE`; or `TOKENIZER_FAILED`, where the tokenizer's normalizer fails.
-
+        Raises RecordError: `NORMALIZED_TOO_LARGE`; or `TOKENIZER_FAILED`, where the tokenizer's normalizer fails.
         """
         if len(document.text) > SLICE_CHARACTERS and self._is_over(document.text):
             raise RecordError(

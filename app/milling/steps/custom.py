@@ -29,10 +29,7 @@ class CustomStep(EachAlone):
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the function's answer.
 
-        Raises:
-            RecordError: `milling.user_function.FUNCTION_FAILED`, or a part of the new document is over its
-                limit.
-
+        Raises RecordError: `milling.user_function.FUNCTION_FAILED`, or a part of the new document is over its limit.
         """
         answer = self.function(document)
         return Rejected(answer) if isinstance(answer, str) else answer

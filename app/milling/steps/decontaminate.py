@@ -93,9 +93,7 @@ def run_hashes(words: list[str], size: int) -> npt.NDArray[np.uint64]:
 def runs_of_texts(content: bytes, values: Mapping[str, Any]) -> bytes:
     """Return the hashes of all runs of words in evaluation texts: little-endian, ascending, each once.
 
-    Raises:
-        ValueError: the content is no UTF-8, or no text has as many words as a run.
-
+    Raises ValueError where the content is no UTF-8, or no text has as many words as a run.
     """
     size = values.get("n_grams", N_GRAMS)
     _require(size)

@@ -73,12 +73,7 @@ class FixUnicode(EachAlone):
         return describe_step(self, version=1, ftfy=version("ftfy"), unicode=unidata_version)
 
     def __call__(self, document: Document) -> Document:
-        """Return the document with its text repaired.
-
-        Raises:
-            RecordError: `FIX_FAILED`.
-
-        """
+        """Return the document with its text repaired. Raises RecordError: `FIX_FAILED`."""
         import ftfy  # noqa: PLC0415 - in an extra
 
         if _MAY_CHANGE.search(document.text) is None:

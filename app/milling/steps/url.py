@@ -71,9 +71,7 @@ class UrlStep(EachAlone):
     def within(self, metadata_fields: Sequence[str], limits: Limits) -> Self:  # noqa: ARG002 - the protocol
         """Return the step itself.
 
-        Raises:
-            ValueError: the stream does not carry the field, so that no document would have it.
-
+        Raises ValueError where the stream does not carry the field, so that no document would have it.
         """
         if self.field_name not in metadata_fields:
             raise ValueError(f'the field "{self.field_name}" is not read: add it to metadata_fields')

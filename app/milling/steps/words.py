@@ -78,9 +78,7 @@ class WordsStep(EachAlone):
 def list_of_words(content: bytes, _values: Mapping[str, Any]) -> bytes:
     """Return the canonical form of a list of words.
 
-    Raises:
-        ValueError: it is no UTF-8, has no word, or an entry of too many words.
-
+    Raises ValueError where it is no UTF-8, has no word, or an entry of too many words.
     """
     canonical = canonical_lines(content)
     _phrases(ListFile.of(canonical).lines())

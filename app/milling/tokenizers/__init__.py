@@ -101,9 +101,7 @@ def reference_of(engine: Engine) -> Engine:
 def open_fast(content: bytes, special: SpecialTokens = TEXT) -> Encoder:
     """Return the fast encoder of a ``tokenizer.json``, unchecked.
 
-    Raises:
-        SettingsError: it cannot do the tokenizer, or is not installed.
-
+    Raises SettingsError where it cannot do the tokenizer, or is not installed.
     """
     try:
         from .gigatoken import Gigatoken  # noqa: PLC0415 - optional

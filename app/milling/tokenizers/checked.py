@@ -170,9 +170,7 @@ class Checked:
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``; see `milling.tokenizers.Engine`.
 
-        Raises:
-            EngineError: a text of the sample has other ids by `tokenizers`; none of the batch should be used.
-
+        Raises EngineError where a text of the sample has other ids by `tokenizers`; none of the batch should be used.
         """
         batch = self._fast.encode(texts)
         for number in sampled(batch):

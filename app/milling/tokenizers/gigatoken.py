@@ -47,9 +47,7 @@ class Gigatoken:
     def __init__(self, content: bytes, special: SpecialTokens = TEXT) -> None:
         """Load the ``tokenizer.json`` with these bytes; ``special`` says what special tokens in a text are.
 
-        Raises:
-            SettingsError: it is of a kind that the library cannot do.
-
+        Raises SettingsError where it is of a kind that the library cannot do.
         """
         self._file = json.loads(content)
         self._normalize: Callable[[str], str] | None = None

@@ -48,9 +48,7 @@ class HuggingFace:
     def __init__(self, content: bytes, special: SpecialTokens = TEXT) -> None:
         """Load the ``tokenizer.json`` with these bytes; ``special`` says what special tokens in a text are.
 
-        Raises:
-            SettingsError: they are no tokenizer, or one that fails on text outside its vocabulary.
-
+        Raises SettingsError where they are no tokenizer, or one that fails on text outside its vocabulary.
         """
         self._tokenizer = _load(content)
         self._tokenizer.encode_special_tokens = special == TEXT
@@ -262,9 +260,7 @@ class Template(NamedTuple):
 def template_of(tokenizer: TokenizerFile) -> Template:
     """Return what ``tokenizers`` adds to every text with ``add_special_tokens=True``, found on the probe texts.
 
-    Raises:
-        SettingsError: it adds nothing, or it does something else with a text than put the same ids around it.
-
+    Raises SettingsError where it adds nothing, or it does something else with a text than put the same ids around it.
     """
     if tokenizer.content is None:
         raise SettingsError("raw bytes have no template: name the ids (begin_of_document, end_of_document)")

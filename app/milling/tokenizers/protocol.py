@@ -164,9 +164,7 @@ _SHOWN_CHARACTERS: Final = 40
 def probe(engine: Engine) -> str:
     """Return the hexadecimal SHA-256 of the ids of `PROBE`: of each text, their number and then the ids, as ``<u4``.
 
-    Raises:
-        SettingsError: the tokenizer fails on one of the texts.
-
+    Raises SettingsError where the tokenizer fails on one of the texts.
     """
     digest = sha256()
     batch = engine.encode(PROBE)

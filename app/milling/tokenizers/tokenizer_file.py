@@ -150,11 +150,8 @@ def load_tokenizer(name: str) -> TokenizerFile:
     ``bytes``; else the path of a ``tokenizer.json`` or of a folder that holds one; else, where nothing of that name
     exists and it looks like one, a name on the hub (``HF_ENDPOINT``, ``HF_HOME`` and ``HF_TOKEN`` are honoured; what
     was fetched before is not fetched again without need). ``hf://name`` is on the hub in any case, and
-    ``hf://name@revision`` is its state at a commit, tag or branch.
-
-    Raises:
-        SettingsError: there is no such file, or the hub does not give it.
-
+    ``hf://name@revision`` is its state at a commit, tag or branch. Raises SettingsError where there is no such file, or
+    the hub does not give it.
     """
     if name == RAW_BYTES:
         return TokenizerFile(name, None)

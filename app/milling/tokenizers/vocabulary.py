@@ -124,9 +124,7 @@ class ChosenToken(NamedTuple):
 def end_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken:
     """Return the token that ends a text: the one that the tokenizer's files name, else the special one of a usual name.
 
-    Raises:
-        SettingsError: there is none, or there are several.
-
+    Raises SettingsError where there is none, or there are several.
     """
     if tokenizer.content is None:
         return ChosenToken(END_OF_DOCUMENT, "that of raw bytes")
@@ -142,9 +140,7 @@ def end_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken:
 def padding_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
     """Return the token that fills up rows, found in the same way; None where there is none.
 
-    Raises:
-        SettingsError: there are several.
-
+    Raises SettingsError where there are several.
     """
     if tokenizer.content is None:
         return ChosenToken(END_OF_DOCUMENT, "that of raw bytes")
@@ -154,9 +150,7 @@ def padding_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
 def begin_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
     """Return the token that begins a text, found in the same way; None where there is none.
 
-    Raises:
-        SettingsError: there are several.
-
+    Raises SettingsError where there are several.
     """
     return _chosen(tokenizer, engine, "bos", "begin_of_document", USUAL_BEGINS)
 
@@ -164,9 +158,7 @@ def begin_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
 def unknown_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
     """Return the token for what is not in the vocabulary, found in the same way; None where there is none.
 
-    Raises:
-        SettingsError: there are several.
-
+    Raises SettingsError where there are several.
     """
     return _chosen(tokenizer, engine, "unk", "unk_token in the tokenizer's files", USUAL_UNKNOWN)
 

@@ -52,10 +52,8 @@ class Messages:
 def messages_of(stream: "BufferedReader[Any]", memory: int) -> Iterator[Any]:
     """Yield the heads and bodies of all messages, the schema first.
 
-    Raises:
-        TooMuchMemoryError: a message takes more than ``memory``, with what it becomes.
-        OSError: there is none where one should be, or it is cut off.
-
+    Raises TooMuchMemoryError where a message takes more than ``memory``, with what it becomes; and OSError where there
+    is none where one should be, or it is cut off.
     """
     try:
         begin = stream.read(_PREFIX)

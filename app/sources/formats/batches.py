@@ -22,11 +22,8 @@ Weights: TypeAlias = float | npt.NDArray[np.float64]
 def sound(batch: Any) -> Any:
     """Return a record batch of which nothing leads out of its buffers, and all may be asked for.
 
-    It may hold text that is no UTF-8: Python says so of each value, and that harms no other.
-
-    Raises:
-        ArrowException: it is damaged, or made to do harm.
-
+    It may hold text that is no UTF-8: Python says so of each value, and that harms no other. Raises ArrowException
+    where it is damaged, or made to do harm.
     """
     for column in batch.columns:
         try:

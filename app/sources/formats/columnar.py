@@ -142,12 +142,7 @@ def _broken(what: str, error: BaseException) -> Bad:
 
 
 def row_groups(path: str) -> list[RowGroup]:
-    """Return a parquet file's row groups, in order.
-
-    Raises:
-        OSError: it is no parquet file, or cannot be read.
-
-    """
+    """Return a parquet file's row groups, in order. Raises OSError where it is no parquet file, or cannot be read."""
     with FileIO(path) as stream:
         return row_groups_of(stream, MEMORY_BYTES)
 
@@ -164,9 +159,7 @@ class _Checked(NamedTuple):
     def rows_at_once(self, group: RowGroup, columns: Iterable[int]) -> int:
         """Return how many rows of a group may be decoded at once, with these of its columns.
 
-        Raises:
-            TooMuchMemoryError: none: a page of each column is in memory, and what its values become.
-
+        Raises no TooMuchMemoryError: a page of each column is in memory, and what its values become.
         """
         size = largest = entry = 0
         for number in columns:

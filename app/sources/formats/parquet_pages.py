@@ -67,10 +67,8 @@ class ColumnPage(NamedTuple):
 def row_groups_of(stream: Any, memory: int) -> list[RowGroup]:
     """Return a file's row groups, in order.
 
-    Raises:
-        TooMuchMemoryError: there are so many columns in them that the library takes more than ``memory``.
-        OSError: it is no parquet file, or cannot be read.
-
+    Raises TooMuchMemoryError where there are so many columns in them that the library takes more than ``memory``; and
+    OSError where it is no parquet file, or cannot be read.
     """
     end = stream.seek(0, SEEK_END) - 8
     stream.seek(max(0, end))
@@ -97,9 +95,7 @@ def _row_group(said: dict[int, Any]) -> RowGroup:
 def pages_of(stream: Any, chunk: ColumnChunk) -> Iterator[ColumnPage]:
     """Yield the pages of a column in a row group, from its dictionary to its last value; nothing is decoded.
 
-    Raises:
-        OSError: they cannot be read, or are damaged.
-
+    Raises OSError where they cannot be read, or are damaged.
     """
     at, values = chunk.begin, 0
     while values < chunk.values:
