@@ -310,7 +310,7 @@ class CheckpointKeeper:
     async def run(self) -> None:
         """Look again and again, at once for the first time; what is wrong later is logged, and all is kept.
 
-        Raises InputError where, at the first look, a file is no state, or one of another stream, fingerprint or content.
+        Raises InputError where a file is no state at the first look, or one of another stream, fingerprint or content.
         """
         await in_thread(self.look)
         while True:
