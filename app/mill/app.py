@@ -19,7 +19,6 @@ from ..kafka.control_topic import Settled, settle, settled_recipe
 from ..kafka.retry import ask_repeatedly
 from ..kafka.topics import LETTERS, Existing, described, letter_bytes, needed_topics
 from ..settings import Settings, dead_letter_topic, load_settings, rejected_topic
-from ..supervisor.watchdog import SelfWatchdog
 from ..telemetry.worker_metrics import ENGINE, mill_at_zero, steps_at_zero
 from ..worker.ending import end_process
 from ..worker.faust_setup import faust_options
@@ -45,17 +44,12 @@ class Mill(StreamWorker[RawPartition]):
     """What the mill app does with its partitions."""
 
     def __init__(self, settings: Settings, app: BatchApp) -> None:
-        super().__init__("mill", settings, app)
+        super().__init__("mill", settings, app, settings.raw_topics)
+        mill_at_zero(settings.streams())
         self._contexts: dict[str, MillContext] = {}
         self._refused: set[str] = set()
         self._eras: EraKeeper | None = None
         self._compaction = CompactionWatch(settings, _topics(settings), self._heed_compaction)
-        self._self_watchdog = SelfWatchdog(settings, app, settings.raw_topics, self.status)
-
-    async def prepare(self) -> None:
-        """Settle all streams: after this the worker may mill; where it must not, the process ends."""
-        mill_at_zero(self._settings.streams())
-        await super().prepare()
 
     async def _prepare(self) -> None:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
@@ -88,7 +82,6 @@ class Mill(StreamWorker[RawPartition]):
         self._keep(self._compaction.run(), "compaction")
         if any(stream.genesis.recipe.packing == "fit" for stream in every):
             self._keep(SourceRetention(self._settings, self._owned).run(self._heed_retention), "raw retention")
-        self._self_watchdog.start()
 
     def _context(self, plan: RawTopicPlan, streams: Sequence[Settled], topics: Mapping[str, Existing]) -> MillContext:
         tokens = [settled.stream.tokens_topic for settled in streams]
@@ -151,7 +144,7 @@ class Mill(StreamWorker[RawPartition]):
         """Return where each partition is, and of which streams no more eras are closed."""
         halts = self._eras.halts if self._eras is not None else {}
         halted = {f"closing eras of {name}": why for name, why in halts.items()}
-        return {**super().status(), "halts": halted, "open_since": self._self_watchdog.open_since}
+        return {**super().status(), "halts": halted}
 
     async def tick(self) -> None:
         """Consider carries."""

@@ -18,7 +18,6 @@ from tokenmill.store import Store, StoreLock
 from ..kafka.control_topic import Settled, read_on, wait_for_genesis
 from ..kafka.retry import ask_repeatedly
 from ..settings import Settings, load_settings
-from ..supervisor.watchdog import SelfWatchdog
 from ..telemetry.measuring import free_bytes
 from ..telemetry.reporting import STORE_VARIABLE
 from ..telemetry.worker_metrics import DISK_FREE_BYTES, store_at_zero
@@ -38,18 +37,12 @@ class SegmentWriter(StreamWorker[TokenPartition]):
     """What the segment app does with its partitions."""
 
     def __init__(self, settings: Settings, app: BatchApp, store: Store) -> None:
-        super().__init__("segment", settings, app)
+        super().__init__("segment", settings, app, [stream.tokens_topic for stream in settings.streams()])
+        store_at_zero(settings.streams())
         self._store = store
         self._contexts: dict[str, SegmentContext] = {}
         self._started_at: dict[TP, int] = {}
         self._bringer: EraBringer | None = None
-        tokens = [stream.tokens_topic for stream in settings.streams()]
-        self._self_watchdog = SelfWatchdog(settings, app, tokens, self.status)
-
-    async def prepare(self) -> None:
-        """Bring all streams into the store, waiting for mills to settle them; where it must not, the process ends."""
-        store_at_zero(self._settings.streams())
-        await super().prepare()
 
     async def _prepare(self) -> None:
         every = [await wait_for_genesis(self._settings, stream) for stream in self._settings.streams()]
@@ -59,7 +52,6 @@ class SegmentWriter(StreamWorker[TokenPartition]):
         self._bringer = EraBringer(every, self._store, self._has_first)
         self._keep(self._bringer.run(self._settings), "eras")
         self._keep(self._watch_control(every), "control")
-        self._self_watchdog.start()
 
     def _context(self, settled: Settled) -> SegmentContext:
         return SegmentContext(
@@ -108,7 +100,6 @@ class SegmentWriter(StreamWorker[TokenPartition]):
         return {
             **status,
             "store": self._store.id,
-            "open_since": self._self_watchdog.open_since,
             "eras": dict(self._bringer.eras) if self._bringer is not None else {},
             **(self._bringer.status() if self._bringer is not None else {}),
         }

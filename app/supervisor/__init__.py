@@ -1,9 +1,9 @@
 """The supervisor: mill workers and a segment worker as child processes, started again when they end or get stuck."""
 
 from ..tasks import run_until_signalled
+from ..worker.watchdog import WatchLimits
 from .status import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
 from .supervisor import Event, Supervisor
-from .watchdog import WatchLimits
 
 __all__ = [
     "ChainStatus",

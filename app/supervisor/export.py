@@ -15,7 +15,7 @@ from ..telemetry.reporting import Fleet, received, taken
 from ..telemetry.server import Probes
 from ..telemetry.status_document import StatusSnapshot
 from ..telemetry.worker_metrics import BROKER, PROCESS
-from .cluster import NO_ENDS, Cluster
+from ..worker.cluster import NO_ENDS, Cluster
 from .status import WorkerLedger, WorkerStatus
 from .worker_slot import Child, WorkerSlot
 

@@ -18,11 +18,11 @@ from ..kafka.control_topic import NAMED_VARIABLE
 from ..settings import Settings
 from ..tasks import beside
 from ..telemetry.server import serving
+from ..worker.cluster import Cluster
 from ..worker.in_flight import DEATHS_VARIABLE, Deaths, nameless_file
-from .cluster import Cluster
+from ..worker.watchdog import PartitionsSeen, Watchdog, WatchLimits
 from .export import Export
 from .status import KnownPartitions, Status, WorkerLedger, partition_statuses
-from .watchdog import PartitionsSeen, Watchdog, WatchLimits
 from .worker_slot import Child, WorkerSlot
 
 log = structlog.get_logger(__name__)

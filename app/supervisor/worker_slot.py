@@ -24,8 +24,8 @@ from ..settings.load import CONFIG_VARIABLE
 from ..telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE
 from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
 from ..worker.in_flight import BOARD_VARIABLE, Board
+from ..worker.watchdog import WatchLimits
 from .status import State
-from .watchdog import WatchLimits
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor

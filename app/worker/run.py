@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import faust
@@ -24,6 +24,7 @@ from ..telemetry.reporting import WorkerReporter
 from .ending import RESUME_CODE, end_process, or_end
 from .in_flight import Board
 from .transport import BatchApp, OwnedPartition, Partitions
+from .watchdog import SelfWatchdog
 
 
 class ReportedPartition(OwnedPartition, Measured, Protocol):
@@ -40,14 +41,17 @@ P = TypeVar("P", bound=ReportedPartition)
 class StreamWorker(ABC, Generic[P]):
     """One worker process: `prepare` starts it, and `partitions` are what it owns, from assignment to revocation."""
 
-    def __init__(self, role: Literal["mill", "segment"], settings: Settings, app: BatchApp) -> None:
-        """Make ``app`` prepare this worker when it starts, and give it its partitions."""
+    def __init__(
+        self, role: Literal["mill", "segment"], settings: Settings, app: BatchApp, topics: Sequence[str]
+    ) -> None:
+        """Make ``app`` prepare this worker when it starts, and give it its partitions, which are of ``topics``."""
         self.partitions: Partitions[P] = Partitions(self._open)
         self._role = role
         self._settings = settings
         self._app = app
         self._ready = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._watchdog = SelfWatchdog(settings, app, topics, self.status)
         self._reporter = WorkerReporter(
             role, settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
@@ -71,6 +75,7 @@ class StreamWorker(ABC, Generic[P]):
         await require_ready(self._settings)
         await require_group(self._settings, self._app.conf.id)
         await self._prepare()
+        self._watchdog.start()
         self._ready = True
 
     def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -93,6 +98,7 @@ class StreamWorker(ABC, Generic[P]):
         return {
             "role": self._role,
             "ready": self._ready,
+            "open_since": self._watchdog.open_since,
             "partitions": {
                 f"{tp.topic}/{tp.partition}": {**partition.status(), "end": ends.get(tp, (None, None))[0]}
                 for tp, partition in self.partitions.owned.items()

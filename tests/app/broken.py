@@ -12,10 +12,10 @@ from faust.types import TP
 from tokenmill.app.cli import main
 from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.segments.token_partition import TokenPartition
-from tokenmill.app.supervisor import watchdog as alone
-from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
+from tokenmill.app.worker import watchdog as alone
 from tokenmill.app.worker.transport import Partitions
+from tokenmill.app.worker.watchdog import WatchLimits
 
 VARIABLE: Final = "BREAK"
 PATIENCE: Final = WatchLimits(unowned=12.0, still=6.0)

@@ -20,8 +20,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
-from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.tasks import beside
+from tokenmill.app.worker.cluster import Cluster
 from tokenmill.errors import FingerprintError
 
 SECONDS = 60.0

@@ -12,14 +12,14 @@ from tests.outages import Hands
 from tests.scraping import Key, parse, total
 from tokenmill.app.broker_contact import transaction_words
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
-from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.supervisor.export import Export
 from tokenmill.app.supervisor.status import WorkerLedger
 from tokenmill.app.supervisor.supervisor import Supervisor
-from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.app.supervisor.worker_slot import CAUSES, STEADY_SECONDS, Child, WorkerSlot
+from tokenmill.app.worker import cluster as cluster_module
+from tokenmill.app.worker.cluster import Cluster
+from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.errors import DifferenceError, GapError
 
 SETTINGS = Settings()

@@ -13,10 +13,10 @@ from tests.outages import Hands
 from tokenmill.app.broker_contact import OutageLog
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
-from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor import supervisor as supervisor_module
 from tokenmill.app.supervisor.worker_slot import Child
+from tokenmill.app.worker import cluster as cluster_module
 from tokenmill.app.worker.in_flight import Deaths, RecordsInFlight
 from tokenmill.store import Store
 

@@ -14,9 +14,9 @@ from tests.outages import Hands
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import worker_slot as post_module
 from tokenmill.app.supervisor.supervisor import Supervisor
-from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.app.supervisor.worker_slot import Child, WorkerSlot
 from tokenmill.app.telemetry.reporting import STORE_VARIABLE
+from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.errors import BrokerError, FingerprintError, StoreError, TokenMillError
 
 SETTINGS = Settings()

@@ -79,8 +79,9 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
         batch_consumer=consumer, conf=SimpleNamespace(id="group"),
         why_not_ready=lambda *, prepared: None if prepared else "it is not prepared",
     )  # fmt: skip
-    made = Worker("mill", Settings(), cast("BatchApp", app))
-    monkeypatch.setattr(made._reporter, "start", lambda: None)
+    made = Worker("mill", Settings(), cast("BatchApp", app), ["raw"])
+    for part in (made._reporter, made._watchdog):
+        monkeypatch.setattr(part, "start", lambda: None)
     return made
 
 
@@ -106,13 +107,14 @@ async def test_a_worker_that_cannot_be_prepared_ends(worker: Worker, ended: list
 
 async def test_a_prepared_worker_says_where_its_partitions_are(worker: Worker, ended: list[BaseException]) -> None:
     """And how far their topics reach, as far as a fetch told it."""
-    assert worker.status() == {"role": "mill", "ready": False, "partitions": {}}
+    assert worker.status() == {"role": "mill", "ready": False, "open_since": {}, "partitions": {}}
     await worker.prepare()
     assert (ended, worker._why_not_ready()) == ([], None)
     await worker.partitions.assigned({TP("raw", 0), TP("raw", 1)})
     assert worker.status() == {
         "role": "mill",
         "ready": True,
+        "open_since": {},
         "partitions": {"raw/0": {"position": 3, "end": 5}, "raw/1": {"position": 3, "end": None}},
     }
     worker.partitions.revoked()

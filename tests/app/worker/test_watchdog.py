@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.app.supervisor.watchdog import PartitionsSeen, Watchdog, WatchLimits
+from tokenmill.app.worker.watchdog import PartitionsSeen, Watchdog, WatchLimits
 
 LIMITS = WatchLimits(unowned=30, still=60, resume=600)
 READY = ("mill-1", "mill-2")

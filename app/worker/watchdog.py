@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..settings import Settings
 from ..telemetry.reporting import HEARTBEAT_VARIABLE
-from ..worker.ending import end_process, or_end
 from .cluster import Cluster
+from .ending import end_process, or_end
 
 if TYPE_CHECKING:  # a supervisor has no Faust
-    from ..worker.transport import BatchApp
+    from .transport import BatchApp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +155,10 @@ class SelfWatchdog:
         return self._cluster.open_since
 
     def start(self) -> None:
-        """Watch from now on, unless a supervisor does."""
-        if HEARTBEAT_VARIABLE not in os.environ and not self._tasks:
-            loop = asyncio.get_running_loop()
+        """Watch from now on, unless a supervisor does; called once."""
+        if HEARTBEAT_VARIABLE not in os.environ:
             work = (self._cluster.watch(), self._watch())
-            self._tasks = [loop.create_task(or_end(each), name="watch") for each in work]
+            self._tasks = [asyncio.create_task(or_end(each), name="watch") for each in work]
 
     async def _watch(self) -> None:
         watchdog = Watchdog(LIMITS)

@@ -15,8 +15,8 @@ from aiokafka.errors import KafkaError
 from tests.outages import Hands
 from tokenmill.app.kafka.clients import OPEN_SECONDS
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import cluster as cluster_module
-from tokenmill.app.supervisor.cluster import COUNT_SECONDS, Cluster
+from tokenmill.app.worker import cluster as cluster_module
+from tokenmill.app.worker.cluster import COUNT_SECONDS, Cluster
 
 SETTINGS = Settings()
 
