@@ -78,6 +78,10 @@ ODD: Final[dict[str, bytes]] = {
     "the same offset twice": batch([record(0, GOOD), record(0, GOOD), record(2, GOOD)]),
     "bytes behind gzip": batch([record(0, GOOD)], GZIP, lambda data: gzip.compress(data) + b"garbage"),
     "gzip in two members": batch([record(0, GOOD)], GZIP, lambda d: gzip.compress(d[:5]) + gzip.compress(d[5:])),
+    "each byte a member of gzip, and a name that is no UTF-8": batch(
+        [record(0, GOOD, headers=[(b"caf\xe9", bytes(20_000))])],
+        *(GZIP, lambda data: b"".join(gzip.compress(bytes([byte]), 1) for byte in data)),
+    ),
     "bytes behind snappy": batch([record(0, GOOD)], SNAPPY, lambda data: snappy_encode(data) + b"gar"),
     "snappy twice": batch([record(0, GOOD)], SNAPPY, lambda d: snappy_encode(d[:5]) + snappy_encode(d[5:])),
     "another version of snappy": batch(

@@ -303,18 +303,24 @@ def _int64(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+GZIP_STEP: Final = 4096
+"""Bytes that are decompressed at once. Of them, those behind a member are copied; a member may have twenty."""
+
+
 def _from_gzip(data: memoryview) -> bytearray:
     """Decompress all members; what follows the last one is nothing, as for Java."""
-    unpacked, rest = bytearray(), bytes(data)
-    while rest:
+    unpacked, at = bytearray(), 0
+    while at < len(data):
         member = zlib.decompressobj(wbits=31)
         try:
-            unpacked += member.decompress(rest)
+            while at < len(data) and not member.eof:
+                step = data[at : at + GZIP_STEP]
+                unpacked += member.decompress(step)
+                at += len(step) - len(member.unused_data)
         except zlib.error:
             if not unpacked:
                 raise
             break
-        rest = member.unused_data
     return unpacked
 
 
