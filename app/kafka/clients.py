@@ -23,13 +23,14 @@ from aiokafka.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     PolicyViolationError,
+    ProducerFenced,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     UnsupportedForMessageFormatError,
     kafka_errors,
 )
 
-from tokenmill.errors import BrokerError, MovedError, SettingsError
+from tokenmill.errors import BrokerError, MovedError, SettingsError, TopicError
 from tokenmill.records import SourceRecord
 
 from ..broker_contact import CONTACT, is_unreached, no_answer
@@ -115,6 +116,30 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
             else "; start one with `tokenmill broker start`, or set bootstrap_servers"
         )
         raise BrokerError(f"{no_answer(servers)}{advice}") from error
+
+
+@contextmanager
+def sending_to(topic: str, instead: str = "lower max_record_bytes") -> Iterator[None]:
+    """Turn what brokers answer because of a record for a topic into an error that says what to do.
+
+    ``instead``: of a larger ``max.message.bytes``. Who was fenced, may not write or hears of no broker is told so, by
+    the error as it is. Raises TopicError where the brokers refuse the record; and ClockError where they refuse its
+    time, which this machine's clock gave.
+    """
+    try:
+        yield
+    except (ProducerFenced, KafkaTimeoutError, *REFUSED):
+        raise
+    except InvalidTimestampError as error:
+        raise refused_time(topic) from error
+    except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+        raise TopicError(f"topic {topic} refuses a record: raise its max.message.bytes, or {instead}") from error
+    except InvalidRecordError as error:
+        raise TopicError(
+            f"topic {topic} refuses a record, as compacted topics do without a key: set its cleanup.policy=delete"
+        ) from error
+    except KafkaError as error:
+        raise TopicError(f"topic {topic} refuses records: {error}") from error
 
 
 def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:

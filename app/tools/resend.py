@@ -12,11 +12,9 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from aiokafka.errors import KafkaError
-
 from tokenmill.errors import InputError
 
-from ..kafka.clients import consumer, producer, read_range
+from ..kafka.clients import consumer, producer, read_range, sending_to
 from ..kafka.dead_letters import (
     PREFIX,
     DeadLetter,
@@ -29,7 +27,6 @@ from ..kafka.dead_letters import (
 from ..settings import Settings, dead_letter_topic
 from .inspect.packed import packed_letters
 from .kafka_reading import topic_ranges
-from .produce.sender import raise_for
 
 RESENT: Final = "tokenmill.resent-from"
 """Header of a record that was sent back: the place that it had, as text (`Place`)."""
@@ -179,12 +176,11 @@ async def resend(
                 was = found.place  # where a record goes back to, if it was anywhere
                 partition = was.partition if isinstance(was, RecordPlace) else letter_partition(was, partitions)
                 key = found.key if found.whole_key is None else None
-                try:
+                with sending_to(request.raw_topic):
                     await client.send_and_wait(request.raw_topic, value, key, partition, headers=headers)
-                except KafkaError as error:
-                    raise_for(request.raw_topic, error)
                 partition = letter_partition(found.place, note_partitions)
-                await client.send_and_wait(dead_letters, None, b"", partition, headers=[(NOTE, place)])
+                with sending_to(dead_letters):
+                    await client.send_and_wait(dead_letters, None, b"", partition, headers=[(NOTE, place)])
             done.sent += 1
             done.bytes += len(value or b"")
             progress(done)

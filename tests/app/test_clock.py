@@ -9,11 +9,10 @@ from aiokafka.errors import InvalidTimestampError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from tests.conftest import TopicFactory
-from tokenmill.app.kafka.clients import producer
+from tokenmill.app.kafka.clients import producer, sending_to
 from tokenmill.app.kafka.control_topic import write_control
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce.sender import raise_for
 from tokenmill.app.worker.transport import BatchApp
 from tokenmill.errors import ClockError
 
@@ -45,8 +44,8 @@ async def test_a_broker_that_refuses_our_time_is_told_apart(
 
 async def test_produce_and_a_mill_name_the_topic_and_the_clock() -> None:
     """Not as a topic that refuses records, and not as an unexpected error."""
-    with pytest.raises(ClockError, match="for topic raw"):
-        raise_for("raw", InvalidTimestampError())
+    with pytest.raises(ClockError, match="for topic raw"), sending_to("raw"):
+        raise InvalidTimestampError
     app: Any = SimpleNamespace(producer=SimpleNamespace(send_and_wait=refuse))
     with pytest.raises(ClockError, match="for topic tokens"):
         await BatchApp.send_record(app, "tokens", 0, b"", None, ())

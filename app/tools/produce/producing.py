@@ -16,7 +16,7 @@ from aiokafka.partitioner import murmur2
 from tokenmill.errors import BrokerError, InputError, SettingsError, TopicError
 from tokenmill.records import FLUSH_HEADER
 
-from ...kafka.clients import producer
+from ...kafka.clients import producer, sending_to
 from ...kafka.dead_letters import LetterTopic
 from ...kafka.settled_streams import settled_streams
 from ...kafka.topics import ensure_produced, partition_count
@@ -330,7 +330,8 @@ async def flush(settings: Settings, topic: str) -> int:
             batch.append(timestamp=None, key=None, value=None, headers=[FLUSH_HEADER])
             batch.close()
             sent.append(await client.send_batch(batch, topic, partition=partition))
-        await asyncio.gather(*sent)
+        with sending_to(topic):
+            await asyncio.gather(*sent)
     return count
 
 

@@ -28,7 +28,7 @@ from tokenmill.errors import SourceError
 from tokenmill.redaction import redacted
 from tokenmill.untrusted import inflated, parse_json
 
-from ...kafka.clients import consumer, offsets, read_range
+from ...kafka.clients import consumer, offsets, read_range, sending_to
 from ...settings import Settings, produced_topic
 from ...sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
 from ...sources.items import MEMORY_BYTES, Item, ItemChunk, Place, Refused, Where, as_earlier
@@ -192,7 +192,8 @@ class RunNotes:
         await self._send(client, self._run.encode(), encode_start(self._run, run_start)[0])
 
     async def _send(self, client: AIOKafkaProducer, key: bytes, value: bytes | None) -> None:
-        await client.send_and_wait(self._topic, value, key, 0)
+        with sending_to(self._topic, "do without notes: --no-resume"):
+            await client.send_and_wait(self._topic, value, key, 0)
 
 
 async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:

@@ -6,25 +6,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
     InvalidTimestampError,
     KafkaError,
     KafkaTimeoutError,
-    MessageSizeTooLargeError,
     ProducerFenced,
-    RecordListTooLargeError,
-    TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
 
-from tokenmill.errors import BrokerError, InputError, TopicError
+from tokenmill.errors import BrokerError, InputError
 
-from ...kafka.clients import AGAIN, REFUSALS, producer
-from ...kafka.security import refused_time
+from ...kafka.clients import AGAIN, REFUSALS, producer, sending_to
 from ...kafka.topics import Existing
 from ...settings import Settings
 from ...sources.items import Where
@@ -49,7 +44,6 @@ OPEN_MILLISECONDS: Final = 10_000
 partitions wait so long."""
 FENCE_SECONDS: Final = 60.0
 """How long the brokers may take to end whatever the name was used for; takes a fraction of a second."""
-NOT_ALLOWED: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
 @dataclass(slots=True)
@@ -241,28 +235,8 @@ class Sender:
 
     def _raise_error(self) -> None:
         for error in self._errors.values():
-            raise_for(self.topic, error)
-
-
-def raise_for(topic: str, error: BaseException) -> NoReturn:
-    """Raise the error with which a record failed.
-
-    Raises:
-        TopicError: the brokers refused it.
-        ClockError: they refused its time, which this machine's clock gave.
-        BaseException: the error as it is: another producer of the same run has taken over, no broker answers, this
-            login may not write, or it is none of Kafka's.
-
-    """
-    if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
-        raise TopicError(
-            f"topic {topic} refuses a record: raise its max.message.bytes, or lower max_record_bytes"
-        ) from error
-    if isinstance(error, InvalidTimestampError):
-        raise refused_time(topic) from error
-    if isinstance(error, KafkaError) and not isinstance(error, (ProducerFenced, KafkaTimeoutError, *NOT_ALLOWED)):
-        raise TopicError(f"topic {topic} refuses records: {error}") from error
-    raise error
+            with sending_to(self.topic):
+                raise error
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
 
 from tokenmill.errors import InputError, TopicError
 
+from ...kafka.clients import sending_to
 from ...kafka.dead_letters import LetterTopic, SourcePlace, cut_letter, encode_dead_letter, letter_partition
 from ...kafka.topics import described, letter_bytes, partition_count
 from ...settings import Settings, dead_letter_topic
@@ -21,7 +21,7 @@ from ...sources.items import DocumentSource, Item, Refused, Unmet
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import SourceChange
 from .run_notes import RunIdentity
-from .sender import Acknowledged, raise_for
+from .sender import Acknowledged
 
 OnError = Literal["skip", "dead-letter", "fail"]
 PROGRESS_SECONDS: Final = 0.2
@@ -274,10 +274,8 @@ class Refusals:
 
         """
         waiting = list(self._under_way)  # more may come meanwhile
-        try:
+        with sending_to(dead_letter_topic(self.topic)):
             await asyncio.gather(*waiting)
-        except KafkaError as error:
-            raise_for(dead_letter_topic(self.topic), error)
         self._under_way.difference_update(waiting)
 
     async def _send(self, refused: Refused, topic: LetterTopic) -> None:

@@ -10,17 +10,19 @@ import struct
 import sys
 import time
 from asyncio.subprocess import PIPE
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import xxhash
 from aiokafka import TopicPartition
+from aiokafka.admin import NewTopic
 
 from tests.app.sources.reading import content_of, reading_of
 from tests.conftest import TopicFactory
 from tests.forked import run
-from tokenmill.app.kafka.clients import consumer, read_range
+from tokenmill.app.kafka.clients import admin, consumer, read_range
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -215,6 +217,35 @@ async def test_what_a_topic_refuses_is_a_dead_letter_or_the_end(
         await produce(settings, "no-such-topic", sources_of(settings, path))
     with pytest.raises(MissingTopicError, match="is gone"):
         await require_leaders(settings, "no-such-topic")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "setting", "why"),
+    [
+        ("produced", "max.message.bytes=100", r"raise its max\.message\.bytes, or do without notes: --no-resume"),
+        ("dead-letters", "max.message.bytes=100", r"raise its max\.message\.bytes"),
+        ("dead-letters", "cleanup.policy=compact", r"set its cleanup\.policy=delete"),
+    ],
+)
+async def test_topics_beside_the_raw_one_that_refuse_are_named(
+    settings: Settings, topic: TopicFactory, tmp_path: Path, *, suffix: str, setting: str, why: str
+) -> None:
+    """Whoever made them, and for whatever they refuse: it says which, and what to do."""
+    raw, path, config = topic(), tmp_path / "a.jsonl", dict([setting.split("=")])
+    path.write_bytes(b'{"text": "a"}\nno JSON\n')
+    async with admin(settings) as client:
+        await client.create_topics([NewTopic(f"{raw}.{suffix}", 1, 1, topic_configs=config)])
+    plan = RunPlan(identity=RunIdentity.of(raw, {}, ["a.jsonl"]), on_error="dead-letter")
+    if suffix == "produced":
+        plan = replace(plan, on_error="skip")
+    with pytest.raises(TopicError, match=rf"{raw}\.{suffix} refuses a record.*{why}"):
+        await produce(settings, raw, sources_of(settings, path), plan)
+
+
+async def test_a_flush_that_a_topic_refuses_is_named(settings: Settings, topic: TopicFactory) -> None:
+    """A compacted topic takes no record without a key, which a flush is."""
+    with pytest.raises(TopicError, match=r"compacted topics do without a key: set its cleanup\.policy=delete"):
+        await flush(settings, topic(cleanup_policy="compact"))
 
 
 async def test_flush_reaches_every_partition(settings: Settings, topic: TopicFactory) -> None:

@@ -19,7 +19,7 @@ from aiokafka.errors import (
 from tests.app.sources.reading import content_of
 from tests.app.tools.produce.scripted_kafka import RAW, Builder, Producer, ScriptedKafka
 from tests.conftest import TopicFactory
-from tokenmill.app.kafka.clients import producer
+from tokenmill.app.kafka.clients import producer, sending_to
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.run_notes import MARK_HEADER
@@ -32,7 +32,6 @@ from tokenmill.app.tools.produce.sender import (
     SentDocument,
     batch_bytes,
     fenced_producer,
-    raise_for,
 )
 from tokenmill.errors import InputError, TopicError
 
@@ -295,8 +294,8 @@ def test_errors_are_the_topics_or_stay_what_they_are() -> None:
         (KafkaTimeoutError(), KafkaTimeoutError),
         (RuntimeError(), RuntimeError),
     ):
-        with pytest.raises(raised):
-            raise_for(RAW, error)
+        with pytest.raises(raised), sending_to(RAW):
+            raise error
 
 
 def test_many_partitions_have_smaller_batches() -> None:
