@@ -17,7 +17,7 @@ from ...kafka.dead_letters import RecordPlace
 from ...kafka.settled_streams import settled_streams
 from ...kafka.token_topic import published_head
 from ...milling.columns import OutcomeColumns, RecordColumns
-from ...milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind
+from ...milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Stages
 from ...settings import Settings
 from ..kafka_reading import stream_stages
 
@@ -66,7 +66,7 @@ async def read_rejected(
         for settled in found:
             counts = counted[settled.stream.name]
             wanted = Counter({reason: min(limit, counts[reason]) for reason in reasons or every})
-            search = _Search(settings, client, settled, wanted, progress)
+            search = _Search(stream_stages(settings, settled, settings.engine), client, settled, wanted, progress)
             for partition, (end, _) in ends[settled.stream.name].items():
                 async with aclosing(search.partition(partition, end)) as documents:
                     async for document in documents:
@@ -92,19 +92,16 @@ async def _ends(client: AIOKafkaConsumer, settled: Settled) -> dict[int, tuple[i
     return ends
 
 
+@dataclass(frozen=True, slots=True)
 class _Search:
     """Looks for documents that one stream filtered out, partition after partition."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        client: AIOKafkaConsumer,
-        settled: Settled,
-        wanted: Counter[str],
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._stages = stream_stages(settings, settled, settings.engine)
-        self._client, self._settled, self._wanted, self._progress = client, settled, wanted, progress
+    _stages: Stages
+    _client: AIOKafkaConsumer
+    _settled: Settled
+    _wanted: Counter[str]
+    """How many more of each reason."""
+    _progress: Callable[[int, int], None]
 
     async def partition(self, partition: int, end: int) -> AsyncGenerator[RejectedDocument, None]:
         """Yield what is wanted of the records below ``end``; what is found is wanted no more."""

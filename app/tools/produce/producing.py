@@ -5,7 +5,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
@@ -90,7 +90,7 @@ async def produce(
     size = batch_bytes(count, await topic_settings(settings, topic))
     try:
         async with _client(settings, topic, count, size, plan) as client, reporting(summary, progress):
-            run = _Run(settings, client, plan, summary, batch_size=size, dead_letters=dead_letters)
+            run = _Run(settings, client, plan, summary, size, dead_letters)
             if plan.identity is None:
                 await run.all(sources, RunPosition.nothing(len(sources), count), ORDER)
             else:
@@ -131,29 +131,20 @@ async def _client(
             yield client
 
 
+@dataclass
 class _Run:
     """Sends the parts of a run, one after the other."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        client: AIOKafkaProducer,
-        plan: RunPlan,
-        summary: Summary,
-        *,
-        batch_size: int,
-        dead_letters: LetterTopic | None,
-    ) -> None:
-        self._settings = settings
-        self._client = client
-        self._batch_size = batch_size
-        self._plan = plan
-        self._summary = summary
-        self._dead_letters = dead_letters
-        self._number = 0
-        self._parts = 0
-        self._bytes_put = 0
-        self._started = time.monotonic()
+    _settings: Settings
+    _client: AIOKafkaProducer
+    _plan: RunPlan
+    _summary: Summary
+    _batch_size: int
+    _dead_letters: LetterTopic | None
+    _number: int = 0
+    _parts: int = 0
+    _bytes_put: int = 0
+    _started: float = field(default_factory=time.monotonic)
 
     async def all(
         self, sources: Sequence[DocumentSource], position: RunPosition, order: str, started_ms: int | None = None

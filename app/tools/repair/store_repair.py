@@ -1,6 +1,7 @@
 """Repairing a store from the token topic or from another store; what is done to files is in `tokenmill.store`."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -23,7 +24,7 @@ from tokenmill.store.layout import (
 )
 from tokenmill.store.store import read_start
 from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
-from tokenmill.wire.chain import next_hash
+from tokenmill.wire.chain import roll
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
@@ -37,13 +38,13 @@ from .repairing import Donor, Given, Repaired, examine, link_aside, repair_parti
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class TopicDonor:
     """One token partition, as a `Donor`."""
 
-    def __init__(self, settings: Settings, recipe: Recipe, tokens: TopicPartition) -> None:
-        self._settings = settings
-        self._recipe = recipe
-        self._tokens = tokens
+    settings: Settings
+    recipe: Recipe
+    tokens: TopicPartition
 
     def __call__(self, first: int, end: int) -> list[Given]:
         """Return what the topic retains of the blocks ``[first, end)``; messages that no reader takes are passed over.
@@ -54,20 +55,19 @@ class TopicDonor:
         return asyncio.run(self._read(first, end))
 
     async def _read(self, first: int, end: int) -> list[Given]:
-        async with consumer(self._settings) as client:
-            span = (await offsets(client, [self._tokens]))[self._tokens]
+        async with consumer(self.settings) as client:
+            span = (await offsets(client, [self.tokens]))[self.tokens]
             low = span[0]
             try:
-                oldest = await record_at(client, self._tokens, *span)
-                if oldest is None or (span[0] and message_of(oldest, self._tokens).first >= end):
+                oldest = await record_at(client, self.tokens, *span)
+                if oldest is None or (span[0] and message_of(oldest, self.tokens).first >= end):
                     return []
-                low = await offset_before(client, self._tokens, self._recipe.fingerprint, first, span)
+                low = await offset_before(client, self.tokens, self.recipe.fingerprint, first, span)
             except DamagedError as error:  # another writer's message: what is wanted may be anywhere
                 log.warning("reading the whole partition", reason=str(error))
             found = await self._collect(client, (low, span[1]), first, end)
-            if (
-                len({block.number for block in found}) < end - first and low > span[0]
-            ):  # written again, below what the search looked at
+            lacks = len({block.number for block in found}) < end - first
+            if lacks and low > span[0]:  # written again, below what the search looked at
                 found = await self._collect(client, span, first, end)
             return found
 
@@ -75,9 +75,9 @@ class TopicDonor:
         """Return the blocks ``[first, end)`` in ``span``, up to where each was found once."""
         found: list[Given] = []
         missing = set(range(first, end))
-        async for record in read_range(client, self._tokens, *span):
+        async for record in read_range(client, self.tokens, *span):
             try:
-                blocks = self._blocks(message_of(record, self._tokens))
+                blocks = self._blocks(message_of(record, self.tokens))
             except DamagedError:
                 continue
             wanted = [block for block in blocks if first <= block.number < end]
@@ -89,14 +89,14 @@ class TopicDonor:
 
     def _blocks(self, message: Message) -> list[Given]:
         """Return the blocks of a message, if it is one of this stream's and agrees with itself; else none."""
-        size, chain, blocks = self._recipe.block_bytes, message.before, []
-        if message.fingerprint != self._recipe.fingerprint or len(message.tokens) != message.count * size:
+        size = self.recipe.block_bytes
+        if message.fingerprint != self.recipe.fingerprint or len(message.tokens) != message.count * size:
             return []
-        for index, entry in enumerate(message.entries):
-            tokens = bytes(message.tokens[index * size : (index + 1) * size])
-            blocks.append(Given(message.first + index, tokens, entry, chain))
-            chain = next_hash(chain, tokens, entry)
-        return blocks if chain == message.after else []
+        *before, after = message.before, *roll(message.before, message.tokens, message.entries)
+        numbers, places = itertools.count(message.first), range(0, len(message.tokens), size)
+        tokens = (bytes(message.tokens[at : at + size]) for at in places)
+        given = map(Given, numbers, tokens, message.entries, before)
+        return list(given) if after == message.after else []
 
 
 def described(settled: Settled) -> tuple[StreamInfo, bytes | None]:
