@@ -124,9 +124,7 @@ def require_whole(broken: int, told: str = "above") -> None:
 def show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) -> None:
     """Show what would be sent.
 
-    Raises:
-        InputError: nothing would be, or a file cannot be read to its end: what a run says then.
-
+    Raises InputError where nothing would be, or a file cannot be read to its end: what a run says then.
     """
     say_refusals(found)
     say_unmet(found)

@@ -78,10 +78,8 @@ class SourceChoice:
     def opened(self, settings: Settings, topic: str, paths: Sequence[str]) -> Iterator[OpenedSources]:
         """Yield the sources of documents for a raw topic; says what in folders is not read.
 
-        Raises:
-            SettingsError: the topic takes no documents of files.
-            InputError: a path or an option cannot be used.
-
+        Raises SettingsError where the topic takes no documents of files, and InputError where a path or an option
+        cannot be used.
         """
         _refuse_framed(settings, topic)
         mapping = self.mapping()

@@ -277,11 +277,8 @@ async def read_range(
     """Yield the committed records of a partition with ``start <= offset < end``, then return.
 
     Ends at ``end`` also where the last offsets before it hold no records (transaction markers, compaction). The
-    consumer is this iterator's alone until it is done, and keeps the partition assigned afterwards.
-
-    Raises:
-        MovedError: the log does not hold these offsets: it starts after ``start``, or ends before ``end``.
-
+    consumer is this iterator's alone until it is done, and keeps the partition assigned afterwards. Raises MovedError
+    where the log does not hold these offsets: it starts after ``start``, or ends before ``end``.
     """
     async for records in read_batches(client, partition, start, end):
         for record in records:
@@ -293,9 +290,7 @@ async def read_batches(
 ) -> AsyncIterator[Sequence[SourceRecord]]:
     """Yield what `read_range` yields, as lists that are not empty: all that a fetch brought at once.
 
-    Raises:
-        MovedError: as `read_range`.
-
+    Raises MovedError as `read_range`.
     """
     if start >= end:
         return  # nothing to read; and aiokafka's stop waits for ever on a partition that was never polled

@@ -78,11 +78,8 @@ async def _read(client: AIOKafkaConsumer, topic: str) -> ControlLog:
 async def read_on(client: AIOKafkaConsumer, topic: str, control: ControlLog) -> None:
     """Add what a control topic says behind what has been read of it, up to its end; ``client`` is nobody else's.
 
-    Junk changes nothing. It is counted, and each such record is named once in the log of this process.
-
-    Raises:
-        FingerprintError: another version of TokenMill settled the stream; names topic and offset.
-
+    Junk changes nothing. It is counted, and each such record is named once in the log of this process. Raises
+    FingerprintError where another version of TokenMill settled the stream; names topic and offset.
     """
     partition = TopicPartition(topic, 0)
     first, end = (await offsets(client, [partition]))[partition]
@@ -145,14 +142,10 @@ async def settle(
 ) -> Settled:
     """Return the stream's genesis, after writing it where there was none.
 
-    When this returns, a genesis with this recipe's fingerprint is the first one on the control topic, and the
-    tokenizer and its steps' ``lists`` (by SHA-256) are there too. Two workers that find the topic empty may both
-    write; both read back the first.
-
-    Raises:
-        FingerprintError: the stream was settled with other settings.
-        TopicError: a topic is missing.
-
+    When this returns, a genesis with this recipe's fingerprint is the first one on the control topic, and the tokenizer
+    and its steps' ``lists`` (by SHA-256) are there too. Two workers that find the topic empty may both write; both read
+    back the first. Raises FingerprintError where the stream was settled with other settings, and TopicError where a
+    topic is missing.
     """
     async with consumer(settings) as client:
         control = await _read(client, stream.control_topic)
@@ -234,9 +227,7 @@ def has_files(control: ControlLog, genesis: Genesis) -> bool:
 async def write_control(settings: Settings, topic: str, records: list[tuple[bytes, bytes]]) -> None:
     """Append records (key, value) to a control topic; durable when this returns.
 
-    Raises:
-        ClockError: the brokers do not take records of our time.
-
+    Raises ClockError where the brokers do not take records of our time.
     """
     async with producer(settings) as client:
         for key, value in records:
@@ -274,12 +265,9 @@ async def read_eras(
     """Read the control ``topic`` from the follower's position to its end, or to ``end``; yield the new eras.
 
     They come fetch by fetch, never none, in bounded memory. ``client`` is used by nobody else meanwhile. Whatever is
-    raised, the follower's position is after what was yielded last, so that the next call continues there.
-
-    Raises:
-        DifferenceError: the era that was seen last is not on the topic any more.
-        MovedError: the topic lost its tail again and again while it was read, or ends before ``end``.
-
+    raised, the follower's position is after what was yielded last, so that the next call continues there. Raises
+    DifferenceError where the era that was seen last is not on the topic any more; and MovedError where the topic lost
+    its tail again and again while it was read, or ends before ``end``.
     """
     given = follower.state
     for attempt in range(ATTEMPTS):
@@ -328,11 +316,8 @@ async def _one_fetch(client: AIOKafkaConsumer, partition: TopicPartition, start:
 
     Offsets before the first record can be empty, as those of a transaction's marker. Then fetches without a record came
     before, and the log may have lost its tail between them and got other records where there were none. So these
-    offsets are read again: if they are empty while the first record is there, they were when it was fetched.
-
-    Raises:
-        MovedError: they are not, or the log has moved otherwise.
-
+    offsets are read again: if they are empty while the first record is there, they were when it was fetched. Raises
+    MovedError where they are not, or the log has moved otherwise.
     """
     batch = await _first_fetch(client, partition, start, end)
     has_gap = batch and batch[0].offset > start

@@ -155,10 +155,7 @@ def draft_recipe(own: TopicSettings, stream: Stream, pipeline: Pipeline | None =
     """Return what the settings say of a stream's recipe before tokenizer and steps are opened.
 
     ``pipeline`` is what `read_pipeline` returned for the settings' steps, whose list files are read here otherwise.
-
-    Raises:
-        SettingsError: a list file cannot be read.
-
+    Raises SettingsError where a list file cannot be read.
     """
     rule = own.split_rule()
     return Recipe(

@@ -78,11 +78,8 @@ def offered(
     """Offer a record to a chain; return its message and the verdict, None for one that is passed over (`ignored`).
 
     Every reader that accepts blocks does it here: the chain is asked first, and the list only about what it does not
-    take. So no list changes which blocks are taken.
-
-    Raises:
-        StrayError, DifferenceError: the chain can never take it; names the offset.
-
+    take. So no list changes which blocks are taken. Raises StrayError or DifferenceError where the chain can never take
+    it; names the offset.
     """
     try:
         message = _decoded(record)
@@ -288,11 +285,7 @@ async def messages_between(
     """Return what is left of a token partition at ``[start, end)``, with offsets; nothing where it ends before ``end``.
 
     A transaction that somebody has open there is waited for: ``wait`` is called with it, and with None after that.
-
-    Raises:
-        StrayError: what is there is no message of the stream's.
-        BrokerError: no broker answers.
-
+    Raises StrayError: what is there is no message of the stream's, and BrokerError where no broker answers.
     """
     async with consumer(settings) as client:
         log_end, stable = (await ends_of(client, [tokens]))[tokens]

@@ -48,11 +48,8 @@ def settings_in(state: LocalState, loaded: Loaded) -> Settings:
 def run_up(state: LocalState, settings: Settings, console: Console, *, partitions: int, port: int | None) -> int:
     """Run broker and service until Ctrl-C or SIGTERM; return the exit code. On return no process is left.
 
-    A Kafka that ends meanwhile is started again.
-
-    Raises:
-        TokenMillError: the broker, a topic or a worker cannot do its work.
-
+    A Kafka that ends meanwhile is started again. Raises TokenMillError where the broker, a topic or a worker cannot do
+    its work.
     """
     log_to_file(state.logs / "supervisor.log", settings.log_level)
     allow_more_files()

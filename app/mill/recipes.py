@@ -60,11 +60,8 @@ def plan_topic(settings: Settings, raw_topic: str, settled: Recipe | None = None
     """Load the tokenizer and return the plan for one raw topic.
 
     The rules of its decoder and steps are those of the recipe that one of its streams was ``settled`` with, or the
-    newest; and so are the tokens that end a document and pad, where no setting names them.
-
-    Raises:
-        SettingsError: a setting is missing or cannot be used.
-
+    newest; and so are the tokens that end a document and pad, where no setting names them. Raises SettingsError where a
+    setting is missing or cannot be used.
     """
     own = settings.for_topic(raw_topic)
     tokenizer = load_tokenizer(own.require_tokenizer())

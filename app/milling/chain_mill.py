@@ -226,9 +226,7 @@ def open_packing(
 ) -> Packing:
     """Return the packing that the recipe names, beginning with the open blocks that a carry holds by value.
 
-    Raises:
-        SettingsError: this version does not know the packing.
-
+    Raises SettingsError where this version does not know the packing.
     """
     size, dtype, padding = recipe.block_tokens, recipe.token_dtype, recipe.padding_id
     packing, shape = packing_of(recipe), document_shape(recipe)

@@ -43,12 +43,9 @@ def document_frame(
     """Return the frame that the settings of these names ask for.
 
     ``pads`` says whether there may be padding; ``own_padding``, whether it is the tokenizer's own where it has that, as
-    in what a call of the tokenizer gives, and not the end of a document.
-
-    Raises:
-        SettingsError: a token is not in the vocabulary; the tokenizer has no such template; a side is said twice; or
-            there is nothing to pad with, where there may be padding.
-
+    in what a call of the tokenizer gives, and not the end of a document. Raises SettingsError where a token is not in
+    the vocabulary; the tokenizer has no such template; a side is said twice; or there is nothing to pad with, where
+    there may be padding.
     """
     if template == TOKENIZER:
         begin, end = _own_sides(tokenizer, begin, end)

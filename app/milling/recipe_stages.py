@@ -44,11 +44,7 @@ def open_stages(
     """Return the stages by which the recipe's raw topic is milled, with this engine and the rules that it has settled.
 
     ``schemas`` is where records' schemas are, for a recipe whose records name some; ``lists`` are the lists that its
-    steps name, by SHA-256.
-
-    Raises:
-        SettingsError: a value in the recipe cannot be used.
-
+    steps name, by SHA-256. Raises SettingsError where a value in the recipe cannot be used.
     """
     choice = choose_engine(tokenizer, engine, cast("SpecialTokens", recipe.special_tokens_in_text))
     limits = Limits(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
@@ -109,12 +105,8 @@ def complete(
 ) -> tuple[Recipe, Stages]:
     """Fill in what only tokenizer and opened stages show: an open limit, steps, vocabulary, ids, dtype, probe.
 
-    The settings that are no field of the draft (`milling.document_frame`) are given beside it. Returns the
-    recipe and the stages.
-
-    Raises:
-        SettingsError: a value in the draft cannot be used.
-
+    The settings that are no field of the draft (`milling.document_frame`) are given beside it. Returns the recipe and
+    the stages. Raises SettingsError where a value in the draft cannot be used.
     """
     if not draft.max_text_bytes:
         draft = replace(draft, max_text_bytes=text_limit_of(tokenizer.name))
@@ -160,9 +152,7 @@ def reopen_stages(
 ) -> Stages:
     """Open the stages of a settled recipe, and check that today's libraries and functions still give its answers.
 
-    Raises:
-        FingerprintError: the tokenizer, the probe text's ids or a step's version are not those of the recipe.
-
+    Raises FingerprintError where the tokenizer, the probe text's ids or a step's version are not those of the recipe.
     """
     again, stages = complete(
         recipe,

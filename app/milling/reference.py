@@ -68,9 +68,7 @@ class Reference:
     ) -> Self:
         """Return the chain from ``point`` on, which must be between two documents.
 
-        Raises:
-            ValueError: it is in the middle of one, whose tokens are not known here.
-
+        Raises ValueError where it is in the middle of one, whose tokens are not known here.
         """
         if point.cursor.taken:
             raise ValueError(f"the point is in the middle of the document at offset {point.cursor.next_offset}")

@@ -29,11 +29,8 @@ def train_tokenizer(
 
     Equal texts give an equal tokenizer. It has fewer than ``vocabulary_size`` ids where the text is too small for as
     many merges. All texts are read; at most ``sample_bytes`` of them, spread evenly over the whole, are learnt from.
-
-    Raises:
-        SettingsError: the vocabulary has no room for the bytes and the special token.
-        InputError: there is no text.
-
+    Raises SettingsError where the vocabulary has no room for the bytes and the special token, and InputError where
+    there is no text.
     """
     if vocabulary_size <= _ALPHABET:
         raise SettingsError(f"a vocabulary of {vocabulary_size} cannot hold the 256 bytes: ask for 257 or more")

@@ -190,11 +190,8 @@ def open_user_function(
 ) -> UserFunction:
     """Import the function that ``path`` (``module:function``), the value of ``setting``, names.
 
-    ``takes`` says, in messages, what the function is called with.
-
-    Raises:
-        SettingsError: it cannot be imported or called, or its author does not state its version.
-
+    ``takes`` says, in messages, what the function is called with. Raises SettingsError where it cannot be imported or
+    called, or its author does not state its version.
     """
     said = f'{setting} = "{path}"'
     function = _imported(said, path)

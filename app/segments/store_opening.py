@@ -105,11 +105,8 @@ async def late_start(
     """Return the first segment border at or above the oldest retained block, with the chain hash before it.
 
     Segments begin at multiples of their length in every store, so up to one segment's blocks before the border are left
-    out. None where the topic does not reach the border yet.
-
-    Raises:
-        DamagedError, DifferenceError, FingerprintError: the topic contradicts itself or the stream.
-
+    out. None where the topic does not reach the border yet. Raises DamagedError, DifferenceError or FingerprintError
+    where the topic contradicts itself or the stream.
     """
     first, end = (await offsets(client, [tokens]))[tokens]
     acceptor: Acceptor | None = None

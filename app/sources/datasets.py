@@ -110,11 +110,8 @@ class DatasetSource:
     def __init__(self, path: str, split: str | None, reading: Reading, *, follow_links: bool = False) -> None:
         """Take the split of an address (`HubAddress`), or of a folder that ``save_to_disk`` wrote.
 
-        ``follow_links``: links and cards in a folder may lead out of it.
-
-        Raises:
-            InputError: the library is missing; or the address is invalid, or names another split.
-
+        ``follow_links``: links and cards in a folder may lead out of it. Raises InputError where the library is
+        missing; or the address is invalid, or names another split.
         """
         self._path = path
         self._saved = not path.startswith(HUB)

@@ -58,12 +58,7 @@ codecs.register_error(_HANDLER, _no_character)
 
 
 def known_encoding(name: str) -> str:
-    """Return Python's name of an encoding.
-
-    Raises:
-        InputError: Python knows no text encoding of that name.
-
-    """
+    """Return Python's name of an encoding. Raises InputError where Python knows no text encoding of that name."""
     try:
         "a".encode(name)
         codecs.getincrementaldecoder(name)

@@ -80,11 +80,8 @@ class MapProcess:
         """Return what the function makes of pickled rows, in order.
 
         ``alone``: a function that takes lists gets each row in a list of its own. Returns `ProcessEnded`, and the
-        process is gone, if the function ends it, or does not return from a call for so many seconds.
-
-        Raises:
-            InputError: the process cannot import the function.
-
+        process is gone, if the function ends it, or does not return from a call for so many seconds. Raises InputError
+        where the process cannot import the function.
         """
         self._count[:] = bytes(COUNT_BYTES)
         try:
@@ -204,11 +201,8 @@ class Mapping:
     ) -> None:
         """Import the function once, to check that it exists.
 
-        Without a number of ``processes`` there is one for each physical core. A call may take ``seconds``.
-
-        Raises:
-            InputError: there is no such function.
-
+        Without a number of ``processes`` there is one for each physical core. A call may take ``seconds``. Raises
+        InputError where there is no such function.
         """
         self.name = name
         self.batch = batch

@@ -174,17 +174,13 @@ def find_sources(
 ) -> list[DocumentSource]:
     """Return the sources: the paths in order, inside folders and patterns by name.
 
-    A path is a file, a zip archive (each member is a file), a folder (read recursively, without names that start with
-    a dot), a pattern (``data/**/*.jsonl``), an object or a prefix of them (``s3://``, ``gs://``), a file of a web
-    server (``https://``), a data set (``hf://name``, or a folder that ``save_to_disk`` wrote;
-    ``split`` is for these), or ``-`` for standard input. What is named may be a pipe. What is merely found in a folder,
-    or by a pattern, is left out where it is no regular file, or leads out of the folder by a link: ``walk`` says
-    whether such links are followed, and afterwards what was left out.
-
-    Raises:
-        InputError: a path does not exist, a pattern matches nothing, standard input is a terminal, or is given
-            twice; or a library is missing that a format needs.
-
+    A path is a file, a zip archive (each member is a file), a folder (read recursively, without names that start with a
+    dot), a pattern (``data/**/*.jsonl``), an object or a prefix of them (``s3://``, ``gs://``), a file of a web server
+    (``https://``), a data set (``hf://name``, or a folder that ``save_to_disk`` wrote; ``split`` is for these), or
+    ``-`` for standard input. What is named may be a pipe. What is merely found in a folder, or by a pattern, is left
+    out where it is no regular file, or leads out of the folder by a link: ``walk`` says whether such links are
+    followed, and afterwards what was left out. Raises InputError where a path does not exist, a pattern matches
+    nothing, standard input is a terminal, or is given twice; or a library is missing that a format needs.
     """
     if paths.count(STDIN) > 1:
         raise InputError("standard input can be read once: give - once")

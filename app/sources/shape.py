@@ -333,9 +333,7 @@ def _decoded(name: str, data: bytes) -> str:
 def _scalar(name: str, value: Any) -> Any:
     """Return a value of a row as JSON has it: numbers of any library as such; dates, decimals and the like as text.
 
-    Raises:
-        RecordError: it has no such form; with the name of its field.
-
+    Raises RecordError where it has no such form; with the name of its field.
     """
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, (bool, float, dict, list)):
@@ -399,11 +397,8 @@ class ShapeOptions:
 def shape_for(topic: TopicSettings, max_record_bytes: int, options: ShapeOptions | None = None) -> Shape:
     """Return how documents for a raw topic are made, by the settings of that topic and the options.
 
-    A topic that is decoded as ``text`` gets plain text whatever the options: JSON would be tokenized as it is.
-
-    Raises:
-        InputError: plain texts are asked for, and the topic takes none.
-
+    A topic that is decoded as ``text`` gets plain text whatever the options: JSON would be tokenized as it is. Raises
+    InputError where plain texts are asked for, and the topic takes none.
     """
     options = options or ShapeOptions()
     fields = tuple(options.fields) or topic.text_fields

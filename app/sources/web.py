@@ -62,12 +62,7 @@ class SameHost(urllib.request.HTTPRedirectHandler):
     def redirect_request(  # noqa: PLR0917 - the library's signature
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
-        """Return the request for the other place.
-
-        Raises:
-            InputError: it is on another host.
-
-        """
+        """Return the request for the other place. Raises InputError where it is on another host."""
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         upgraded = (old.scheme, old.port, new.scheme, new.port) == ("http", None, "https", None)
         if old.hostname != new.hostname or not (upgraded or (old.scheme, old.port) == (new.scheme, new.port)):

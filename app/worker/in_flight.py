@@ -301,11 +301,8 @@ class Containment:
     def work(self, first: int, last: int, action: Callable[[], T]) -> T:
         """Do something with records from ``first`` to ``last``, in a thread, and note it.
 
-        What ends the process leaves the note; what the partition halts over, or waits for, does not.
-
-        Raises:
-            DeadlyRecordError: these records have killed workers.
-
+        What ends the process leaves the note; what the partition halts over, or waits for, does not. Raises
+        DeadlyRecordError where these records have killed workers.
         """
         with self._board.alone() if self._were_in_flight(first, last) else nullcontext():
             self._require_harmless(first, last)

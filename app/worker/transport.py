@@ -500,10 +500,8 @@ class BatchApp(faust.App):
     ) -> int:
         """Return a record's offset once all in-sync replicas have it.
 
-        Raises:
-            ClockError: the brokers do not take records of our time.
-            NotReady: the app ends, and its producer has ended.
-
+        Raises ClockError where the brokers do not take records of our time; and NotReady where the app ends, and its
+        producer has ended.
         """
         try:
             metadata = await self.producer.send_and_wait(

@@ -60,12 +60,9 @@ def open_decoder(
     The other arguments are explained in `ObjectFields` and `Limits`. ``rules`` is the number that a stream's recipe
     has; for one that this version does not know, the decoder has the newest, and says so (`Decoder.describe`).
 
-    ``schemas`` is asked by the modes in `FORMATS`, by no other.
-
-    Raises:
-        SettingsError: an unknown mode, no text field, a limit that nothing can pass, a function that cannot be used, no
-            registry where the mode needs one, or a library that is not installed.
-
+    ``schemas`` is asked by the modes in `FORMATS`, by no other. Raises SettingsError: an unknown mode, no text field, a
+    limit that nothing can pass, a function that cannot be used, no registry where the mode needs one, or a library that
+    is not installed.
     """
     for name, limit in (("max_text_bytes", max_text_bytes), ("max_id_bytes", max_id_bytes)):
         if limit < 1:

@@ -51,9 +51,7 @@ class FunctionDecoder:
 def open_function_decoder(path: str, *, metadata_fields: Sequence[str], limits: Limits) -> FunctionDecoder:
     """Import the function that ``path`` (``module:function``) names.
 
-    Raises:
-        SettingsError: it cannot be imported or called, or its author does not state its version.
-
+    Raises SettingsError where it cannot be imported or called, or its author does not state its version.
     """
     return FunctionDecoder(
         open_user_function("decode", path, takes="bytes", metadata_fields=metadata_fields, limits=limits)

@@ -31,16 +31,12 @@ def open_steps(
 
     First normalise, function, and the steps of ``pipeline``; then not empty and the minimum length.
 
-    A step that would change nothing is left out: ``normalize = "none"``, ``min_chars = 0``, no function. These
-    filters come last and so speak of the text that would be tokenized. ``lists`` are those that the pipeline names, by
-    SHA-256. ``metadata_fields`` and ``limits`` are those of the
-    decoder and hold for what the function returns as well. ``tokenizer`` is one that an engine could be opened for:
-    where a file makes tokens of normalized texts, their length is limited, after all else. ``rules`` are those of a
-    settled recipe (`Recipe.rules`); without them, steps have their newest.
-
-    Raises:
-        SettingsError: an unknown form, a negative minimum, or a function or a step that cannot be used.
-
+    A step that would change nothing is left out: ``normalize = "none"``, ``min_chars = 0``, no function. These filters
+    come last and so speak of the text that would be tokenized. ``lists`` are those that the pipeline names, by SHA-256.
+    ``metadata_fields`` and ``limits`` are those of the decoder and hold for what the function returns as well.
+    ``tokenizer`` is one that an engine could be opened for: where a file makes tokens of normalized texts, their length
+    is limited, after all else. ``rules`` are those of a settled recipe (`Recipe.rules`); without them, steps have their
+    newest. Raises SettingsError: an unknown form, a negative minimum, or a function or a step that cannot be used.
     """
     steps: list[Step] = []
     if normalize != "none":

@@ -38,9 +38,7 @@ class CustomStep(EachAlone):
 def open_function(path: str, *, metadata_fields: Sequence[str], limits: Limits) -> CustomStep:
     """Import the function that ``path`` (``module:function``) names.
 
-    Raises:
-        SettingsError: it cannot be imported or called, or its author does not state its version.
-
+    Raises SettingsError where it cannot be imported or called, or its author does not state its version.
     """
     return CustomStep(
         open_user_function("function", path, takes="a Document", metadata_fields=metadata_fields, limits=limits)

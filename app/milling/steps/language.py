@@ -111,12 +111,7 @@ class LanguageStep(EachAlone):
         return not self._carried and (self.label_only or (known and score >= self.language_threshold))
 
     def answer(self, document: Document, language: str, score: float) -> Document | Rejected:
-        """Return the answer for a document that is in this language.
-
-        Raises:
-            RecordError: as a call of the step does.
-
-        """
+        """Return the answer for a document that is in this language. Raises RecordError as a call of the step does."""
         if not self.label_only:
             if self.languages and language not in self.languages:
                 return Rejected(OTHER_LANGUAGE, f"{language}, score {score}")

@@ -88,11 +88,8 @@ def open_pipeline(
 ) -> tuple[Step, ...]:
     """Return the steps of a recipe in their order; ``lists`` are those that the entries name, by SHA-256.
 
-    ``rules`` are those of a settled recipe (`Recipe.rules`); without them, steps have their newest.
-
-    Raises:
-        SettingsError: as `canonical_entries`, a list is missing, or a step wants a field that is not carried.
-
+    ``rules`` are those of a settled recipe (`Recipe.rules`); without them, steps have their newest. Raises
+    SettingsError as `canonical_entries`, and where a list is missing, or a step wants a field that is not carried.
     """
     steps = []
     for number, entry in enumerate(entries, 1):

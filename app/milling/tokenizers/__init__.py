@@ -59,13 +59,9 @@ class Choice:
 def choose_engine(tokenizer: TokenizerFile, name: EngineName = AUTO, special: SpecialTokens = TEXT) -> Choice:
     """Return the engine ``name`` for ``tokenizer``; ``auto``: the fast one, if it can do the tokenizer and agrees.
 
-    ``special`` says what the names of special tokens are in a text. Raw bytes need no engine, whatever the name.
-
-    Raises:
-        SettingsError: the file is no tokenizer, or one that cannot encode every text; or the engine that was asked for
-            cannot do it, gives other ids than `tokenizers`, or is not installed; or raw bytes are to find special
-            tokens.
-
+    ``special`` says what the names of special tokens are in a text. Raw bytes need no engine, whatever the name. Raises
+    SettingsError where the file is no tokenizer, or one that cannot encode every text; or the engine that was asked for
+    cannot do it, gives other ids than `tokenizers`, or is not installed; or raw bytes are to find special tokens.
     """
     if tokenizer.content is None:
         if special != TEXT:

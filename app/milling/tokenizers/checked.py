@@ -151,9 +151,7 @@ class Checked:
     def __init__(self, kind: str, fast: Encoder, reference: HuggingFace) -> None:
         """Compare the engines on the probe text and on the names of all added tokens.
 
-        Raises:
-            SettingsError: they differ.
-
+        Raises SettingsError where they differ.
         """
         self.kind = kind
         self.reference = reference

@@ -96,11 +96,7 @@ USUAL_UNKNOWN: Final = ("<unk>", "[UNK]", "<|unk|>")
 def token_id_of(engine: Engine, name: str, setting: str | int) -> int:
     """Return the id of the token that the setting ``name`` gives, by its name or its id.
 
-    Decimal digits are an id, unless a token has that name.
-
-    Raises:
-        SettingsError: there is no such token.
-
+    Decimal digits are an id, unless a token has that name. Raises SettingsError where there is no such token.
     """
     number = setting if isinstance(setting, int) else engine.token_id(setting)
     if number is None and isinstance(setting, str) and setting.isascii() and setting.isdecimal():

@@ -62,9 +62,7 @@ def kind_of(suffix: str, choice: Choice) -> str:
 def require(kinds: Iterable[str]) -> None:
     """Check that these kinds of files can be read.
 
-    Raises:
-        InputError: a library is missing; says what to install.
-
+    Raises InputError where a library is missing; says what to install.
     """
     for kind in sorted(set(kinds) & set(LIBRARIES)):
         library(*LIBRARIES[kind])
