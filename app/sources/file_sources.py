@@ -73,7 +73,7 @@ class Chunker:
         self._limit = 0 if one_by_one else CHUNK_BYTES
         self._items: list[Item | Refused] = []
         self._numbers: list[int] = []
-        self._advised = False
+        self._advised = self._is_broken = False
         self._ids = None if one_by_one else shape.ids
         self.size = 0
         """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
@@ -143,7 +143,8 @@ class Chunker:
         if item.why.startswith(UNDECODED) and not self._advised:
             self._advised = True
             item = item._replace(why=item.why + seems(item.data))
-        return item._replace(row=not whole)
+        self._is_broken, counted = self._is_broken or item.broken, self._is_broken
+        return item._replace(row=not whole, broken=item.broken and not counted)
 
     def _outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
         if type(content) is bytes:

@@ -61,7 +61,8 @@ class Refused(NamedTuple):
     data: bytes = b""
     """The data itself, for a dead letter; empty if it is too long, or no bytes."""
     broken: bool = False
-    """The source cannot be read to its end: it is truncated, damaged, or not what it should be."""
+    """The source cannot be read to its end: it is truncated, damaged, or not what it should be. One refusal of it says
+    so, the first."""
     row: bool = False
     """Whether it is a line, row or record of its source; else it is all of it."""
     limit: str = ""
@@ -245,7 +246,7 @@ class Bad(NamedTuple):
     data: bytes = b""
     """The data itself, if it is not too long."""
     broken: bool = False
-    """The file cannot be read further."""
+    """The file cannot be read to its end, or not in one part."""
     limit: str = ""
     """The setting over whose limit it is, as of `Refused`."""
 
@@ -337,8 +338,8 @@ class Format(Protocol):
         """Yield the entries after ``start``, in order, in bounded memory.
 
         They depend on the file's bytes and ``needs`` alone, and are the same when read again from any entry's place.
-        What cannot be used is yielded as `Bad` and harms no other entry; where nothing after it can be used either,
-        it is ``broken`` and the last. Errors of the stream (`DAMAGE` in `produce/compressed.py`) are not caught.
+        What cannot be used is yielded as `Bad` and harms no other entry; where more than one entry is lost with it,
+        it is ``broken``. Errors of the stream (`DAMAGE` in `produce/compressed.py`) are not caught.
         """
 
 

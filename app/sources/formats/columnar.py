@@ -99,11 +99,17 @@ def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         columns = [n for n, name in enumerate(names) if needs.columns is None or name in needs.columns]
         served = arrow.PythonFile(Messages(chain(first, pieces)), "r")
         for batch in ipc.open_stream(served, options=ipc.IpcReadOptions(included_fields=columns)):
-            skip = min(max(0, start.entry - number), batch.num_rows)
-            number += skip
-            for row in rows_of(sound(batch).slice(skip)):
-                number += 1
-                yield number, 0, row
+            skip, end = max(0, start.entry - number), number + batch.num_rows
+            number = min(number + skip, end)
+            if number == end:
+                continue
+            try:
+                for row in rows_of(sound(batch).slice(skip)):
+                    number += 1
+                    yield number, 0, row
+            except arrow.ArrowException as error:  # the next one may be well
+                yield _rest("Arrow data", error, number, end)
+                number = end
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         yield number + 1, 0, _broken("Arrow data", error)
 
@@ -112,7 +118,7 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield the rows, numbered from 1; whole row groups before ``start`` are not read, nor those not of the file's."""
     arrow = library("pyarrow", "produce", "reading parquet")
     parquet = library("pyarrow.parquet", "produce", "reading parquet")
-    number = start.entry
+    damage = (arrow.ArrowException, OSError, UnicodeDecodeError)
     try:
         with ExitStack() as stack:
             stream = stack.enter_context(nullcontext(file.stream) if file.path is None else FileIO(file.path))
@@ -125,15 +131,33 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
                 return
             columns = names if needs.columns is None else [name for name in names if name in needs.columns]
             checked = _Checked(opened, stream, groups, needs.unpack_memory)
-            for batch in _batches(checked, columns, start.entry, file.groups):
-                for row in rows_of(sound(batch)):
-                    number += 1
-                    yield number, 0, row
-                file.share = number / opened.metadata.num_rows
+            end = 0
+            for place, group in enumerate(groups):
+                begin, end = end, end + group.rows
+                if end <= start.entry or (file.groups is not None and place not in file.groups):
+                    continue
+                number, skip = max(begin, start.entry), max(0, start.entry - begin)
+                try:
+                    for batch in checked.batches(place, columns, skip):
+                        for row in rows_of(sound(batch)):
+                            number += 1
+                            yield number, 0, row
+                    if number < end:
+                        raise OSError("there are fewer than the file says")
+                except damage as error:  # the next one may be well
+                    yield _rest("parquet", error, number, end)
+                file.share = end / opened.metadata.num_rows
     except MemoryError:  # Arrow's, too
         raise
-    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        yield number + 1, 0, _broken("parquet", error)
+    except damage as error:
+        yield start.entry + 1, 0, _broken("parquet", error)
+
+
+def _rest(what: str, error: BaseException, number: int, end: int) -> Entry:
+    """Return the refusal of the rows behind ``number`` up to ``end``."""
+    if isinstance(error, MemoryError):  # Arrow's, too
+        raise error
+    return end, 0, Bad(f"{_broken(what, error).why} (rows {number + 1:,} to {end:,} are lost)", broken=True)
 
 
 def _broken(what: str, error: BaseException) -> Bad:
@@ -173,20 +197,13 @@ class _Checked(NamedTuple):
         few = min(DICTIONARY_BYTES // max(1, entry), self.memory // (2 * max(1, largest)))
         return max(1, min(rows_within(size, group.rows), few))
 
-
-def _batches(checked: _Checked, columns: list[str], skip: int, wanted: range | None) -> Iterator[Any]:
-    """Yield the rows behind the first ``skip`` as record batches, each of as many as may be in memory at once."""
-    about, needed = checked.opened.metadata, frozenset(columns)
-    paths = [about.schema.column(place).path for place in range(about.num_columns)]
-    # of a struct, each field is a column
-    places = [place for place, path in enumerate(paths) if path in needed or path.partition(".")[0] in needed]
-    for number, group in enumerate(checked.groups):
-        if skip >= group.rows:
-            skip -= group.rows
-            continue
-        if wanted is not None and number not in wanted:
-            return
-        rows = checked.rows_at_once(group, (place for place in places if place < len(group.chunks)))
-        for batch in checked.opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
+    def batches(self, number: int, columns: list[str], skip: int) -> Iterator[Any]:
+        """Yield the rows of a group behind the first ``skip`` as record batches, each as large as memory allows."""
+        about, needed, group = self.opened.metadata, frozenset(columns), self.groups[number]
+        paths = [about.schema.column(place).path for place in range(len(group.chunks))]
+        # of a struct, each field is a column
+        places = [place for place, path in enumerate(paths) if path in needed or path.partition(".")[0] in needed]
+        rows = self.rows_at_once(group, places)
+        for batch in self.opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
             yield batch.slice(min(skip, batch.num_rows))
             skip = max(0, skip - batch.num_rows)

@@ -86,10 +86,9 @@ class ScannedPart:
     """Why it cannot be read to its end."""
 
     @property
-    def is_broken(self) -> bool:
-        """Whether nothing after it can be used."""
-        last = self.others[-1] if self.others else None
-        return isinstance(last, Refused) and last.broken
+    def is_of_file(self) -> bool:
+        """Whether it says why nothing of the file can be used."""
+        return self.numbers <= 0 and len(self.others) > 0
 
 
 Scan: TypeAlias = Callable[[Part], "Future[ScannedPart]"]
@@ -210,7 +209,7 @@ class PartedSource:
                 yield from self._of_part(scanned, number)
                 if scanned.damage:
                     raise OSError(scanned.damage)
-                if scanned.is_broken:
+                if scanned.is_of_file:
                     return
                 number += scanned.numbers
         finally:

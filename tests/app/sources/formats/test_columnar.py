@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.app.sources.files import write_arrow, write_parquet, write_stream
 from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tokenmill.app.sources import Refused
+from tokenmill.app.sources.file_sources import FileSource
 from tokenmill.app.sources.formats.batches import sound
 from tokenmill.app.sources.formats.columnar import ROWS, ROWS_BYTES, read_arrow, read_parquet, rows_of, rows_within
 from tokenmill.app.sources.items import Bad, File, Needs, Place
@@ -67,6 +68,27 @@ def test_damage_is_named(name: str, write: Write, tmp_path: Path) -> None:
 
     assert found[-1].broken  # type: ignore[union-attr]
     assert "or damaged" in refusals(found)[-1][1]
+
+
+@pytest.mark.parametrize("write", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_a_record_batch_that_is_none_loses_no_other(write: Any, tmp_path: Path) -> None:
+    """It is named with its rows, from wherever the file is read on."""
+    path = tmp_path / "a.arrow"
+    table = pa.table({"text": [f"text {n}" for n in range(30)]})
+    with write(path, table.schema) as writer:
+        writer.write_table(table, 10)
+    data = path.read_bytes()
+    offset = data.index(np.arange(0, 77, 7, dtype=np.int32).tobytes()) + 8  # of the second batch, the first such
+    path.write_bytes(data[:offset] + b"\xff\xff\xff\x7f" + data[offset + 4 :])
+
+    (chunk,) = FileSource(str(path), reading_of()).chunks(Place())
+    assert [number for _, (_, number) in chunk.placed()] == [*range(1, 11), 20, *range(21, 31)]
+    (refused,) = [item for item in chunk.items if isinstance(item, Refused)]
+    assert "(rows 11 to 20 are lost)" in refused.why
+    for entry in (5, 10, 12, 20):
+        (rest,) = FileSource(str(path), reading_of()).chunks(Place(entry))
+        numbers = [number for _, (_, number) in rest.placed()]
+        assert numbers == [*range(entry + 1, 11), *([20] if entry < 20 else []), *range(21, 31)]
 
 
 def test_nested_and_foreign_values_can_be_had(tmp_path: Path) -> None:

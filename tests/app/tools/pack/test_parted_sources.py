@@ -6,17 +6,20 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.app.sources.files import write_parquet
-from tests.app.sources.reading import reading_of
+from tests.app.sources.reading import found_in, reading_of
 from tests.app.tools.pack.packing import rows
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Reading, Refused
 from tokenmill.app.sources import file_sources as source_module
 from tokenmill.app.sources.file_sources import FileSource
+from tokenmill.app.sources.formats.columnar import row_groups
 from tokenmill.app.sources.items import FileSlice, ItemChunk, Place, with_end
 from tokenmill.app.tools.pack import parted_sources
 from tokenmill.app.tools.pack.mill_processes import batch_of, records_of
@@ -118,6 +121,30 @@ def test_row_groups_are_the_rows_of_the_file(
     write_parquet(path, [row | {"id": None if number % 3 else row["id"]} for number, row in enumerate(rows(60))])
 
     assert require_same(path, reading_of(**options)) > 10
+
+
+def test_damaged_row_groups_lose_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts and as a whole: each is named with its rows, and the file counts once as one that is not whole."""
+    monkeypatch.setattr(parted_sources, "LEAST_BYTES", 0)
+    table = pa.table({"id": [f"n{n}" for n in range(4000)], "text": [f"text {n}" for n in range(4000)]})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=500, compression="gzip")
+    groups, data = row_groups(str(path)), bytearray(path.read_bytes())
+    for number in (1, 4):
+        begin = groups[number].begin
+        data[begin + 60 : begin + 90] = bytes(30)
+    path.write_bytes(data)
+
+    require_same(path, reading_of())
+
+    found = found_in(reading_of(), path)
+    refused = [one for one in found if isinstance(one, Refused)]
+    assert len(found) - len(refused) == 3000
+    assert [one.why.partition(" (")[2] for one in refused] == [
+        "rows 501 to 1,000 are lost)",
+        "rows 2,001 to 2,500 are lost)",
+    ]
+    assert [one.broken for one in refused] == [True, False]
 
 
 def test_what_cannot_be_divided_is_read_as_it_is(tmp_path: Path) -> None:
