@@ -97,7 +97,9 @@ def pytest_runtest_makereport(
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print a line per class: what fired how often, which oracles held, how long it took; then the sums."""
-    reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "when")]
+    reports = [
+        report for found in terminalreporter.stats.values() for report in found if isinstance(report, pytest.TestReport)
+    ]
     shown = [value for report in reports for name, value in report.user_properties if name == SHOWN]
     if not shown:
         return
