@@ -35,7 +35,7 @@ DIRECTORY: Final = Path(".tokenmill/path_files")
 GOALS: Final = {"record → message": 30, "message → segment": 22, "batch": 22}
 BESIDE: Final = frozenset(
     {
-        *("WorkerReporter._run", "PageServer._run", "CompactionWatch.run", "SelfWatchdog._watch", "Cluster.watch"),
+        *("WorkerReporter._run", "PageServer._run", "watch_compaction", "SelfWatchdog._watch", "Cluster.watch"),
         *("EraKeeper.run", "EraBringer.run", "Mill._watch_skips", "SegmentWriter._watch_control", "read_batches"),
         *("create_app.<locals>.tick", "patch_metadata_requests.<locals>.ask_after_a_pause"),
     }

@@ -26,11 +26,11 @@ from ..worker.in_flight import Board
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp
 from .era_closing import EraKeeper
-from .open_blocks import SourceRetention
+from .open_blocks import watch_retention
 from .raw_partition import RawPartition
 from .recipes import MillContext, RawTopicPlan, plan_topic
 from .skip_list import SkipList
-from .topic_changes import CompactionWatch, PartitionGrowth
+from .topic_changes import PartitionGrowth, watch_compaction
 
 log = structlog.get_logger(__name__)
 
@@ -47,9 +47,9 @@ class Mill(StreamWorker[RawPartition]):
         super().__init__("mill", settings, app, settings.raw_topics)
         mill_at_zero(settings.streams())
         self._contexts: dict[str, MillContext] = {}
-        self._refused: set[str] = set()
+        self._refused: Mapping[str, str] = {}
+        """Raw topics that must not be milled on, and why."""
         self._eras: EraKeeper | None = None
-        self._compaction = CompactionWatch(settings, _topics(settings), self._heed_compaction)
 
     async def _prepare(self) -> None:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
@@ -79,9 +79,9 @@ class Mill(StreamWorker[RawPartition]):
         self._keep(self._watch_skips(), "skips")
         self._eras = EraKeeper(self._settings, every, self._has_first, self._write_control)
         self._keep(self._eras.run(), "eras")
-        self._keep(self._compaction.run(), "compaction")
+        self._keep(watch_compaction(self._settings, _topics(self._settings), self._heed_compaction), "compaction")
         if any(stream.genesis.recipe.packing == "fit" for stream in every):
-            self._keep(SourceRetention(self._settings, self._owned).run(self._heed_retention), "raw retention")
+            self._keep(watch_retention(self._settings, self._owned, self._heed_retention), "raw retention")
 
     def _context(self, plan: RawTopicPlan, streams: Sequence[Settled], topics: Mapping[str, Existing]) -> MillContext:
         tokens = [settled.stream.tokens_topic for settled in streams]
@@ -107,8 +107,8 @@ class Mill(StreamWorker[RawPartition]):
 
     def _open(self, tp: TP) -> RawPartition:
         partition = RawPartition(tp, self._contexts[tp.topic])
-        if tp.topic in self._compaction.refused:
-            partition.halt(self._compaction.refused[tp.topic])
+        if tp.topic in self._refused:
+            partition.halt(self._refused[tp.topic])
         return partition
 
     async def _watch_skips(self) -> None:
@@ -128,8 +128,8 @@ class Mill(StreamWorker[RawPartition]):
         for tp, partition in self.partitions.owned.items():
             if tp.topic in refused:
                 partition.halt(refused[tp.topic])
-        self._refused, before = set(refused), self._refused
-        if passed := before - self._refused:
+        self._refused, before = refused, self._refused
+        if passed := before.keys() - refused.keys():
             end_process(f"{', '.join(sorted(passed))} can be milled again, which begins with the next start")
 
     def _owned(self) -> list[TopicPartition]:

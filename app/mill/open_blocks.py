@@ -10,14 +10,12 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.reading.continuing import ResumePoint, Tail
-from tokenmill.recipe import Recipe
+from tokenmill.reading.continuing import ResumePoint
 from tokenmill.records import SourceRecord
 
 from ..kafka.clients import admin, offsets, read_batches
 from ..kafka.retry import ask_repeatedly
 from ..kafka.topics import UNLIMITED, describe_topics
-from ..milling.outcomes import Stages
 from ..milling.packing.reopening import Reopening
 from ..settings import Settings
 
@@ -25,57 +23,40 @@ LOOK_SECONDS: Final = 10.0
 """How soon is seen how far retention may go next; it takes minutes to anything that matters here."""
 
 
-class OpenBlockReader:
-    """Reads the records again whose tokens are in open blocks of one raw partition's chains."""
-
-    def __init__(
-        self,
-        client: AIOKafkaConsumer,
-        raw: TopicPartition,
-        stages: Stages,
-        skips: frozenset[int],
-        mill: Callable[[Sequence[SourceRecord], Callable[[Sequence[SourceRecord]], None]], Awaitable[None]],
-    ) -> None:
-        """Read with ``client``, which nobody else uses meanwhile.
-
-        ``mill`` is given records and what mills them, which it calls in a thread, with some of them at a time.
-        """
-        self._client, self._raw, self._stages, self._skips, self._mill = client, raw, stages, skips, mill
-
-    async def reopened(self, recipe: Recipe, tail: Tail) -> ResumePoint:
-        """Return the point of a chain's tail with the tokens of its open blocks.
-
-        Raises:
-            SourceError: a record is another one than it was.
-            MovedError: retention has passed one.
-            EngineError, PanicError: as `PartitionMill.feed`.
-
-        """
-        reopening = Reopening(recipe, self._stages, tail.point, self._skips, source_first=tail.source_first)
-        for start, end in reopening.ranges:
-            async for fetched in read_batches(self._client, self._raw, start, end):
-                records = reopening.wanted(fetched)
-                if records:
-                    await self._mill(records, reopening.take)
-        return reopening.point()
+Mill = Callable[[Sequence[SourceRecord], Callable[[Sequence[SourceRecord]], None]], Awaitable[None]]
+"""Is given records and what mills them, which it calls in a thread, with some of them at a time."""
 
 
-class SourceRetention:
-    """Looks again and again how far retention may take raw topics next."""
+async def reopened(client: AIOKafkaConsumer, raw: TopicPartition, reopening: Reopening, mill: Mill) -> ResumePoint:
+    """Return the point of a chain's tail with the tokens of its open blocks, whose records are read and milled again.
 
-    def __init__(self, settings: Settings, owned: Callable[[], Sequence[TopicPartition]]) -> None:
-        """Look at the partitions that are ``owned`` at the time."""
-        self._settings, self._owned = settings, owned
+    ``client`` is used by nobody else meanwhile.
 
-    async def run(self, tell: Callable[[Mapping[TopicPartition, int]], None]) -> None:
-        """Call ``tell`` with the offset of each partition below which records are in danger, until cancelled."""
+    Raises:
+        SourceError: a record is another one than it was.
+        MovedError: retention has passed one.
+        EngineError, PanicError: as `PartitionMill.feed`.
 
-        async def ask(client: AIOKafkaConsumer) -> None:
-            partitions = self._owned()
-            if partitions:
-                tell(await endangered_below(self._settings, client, partitions))
+    """
+    for start, end in reopening.ranges:
+        async for fetched in read_batches(client, raw, start, end):
+            if records := reopening.wanted(fetched):
+                await mill(records, reopening.take)
+    return reopening.point()
 
-        await ask_repeatedly(self._settings, ask, LOOK_SECONDS, "the retention of raw topics cannot be looked at now")
+
+async def watch_retention(
+    settings: Settings,
+    owned: Callable[[], Sequence[TopicPartition]],
+    tell: Callable[[Mapping[TopicPartition, int]], None],
+) -> None:
+    """Call ``tell`` again and again with the offset of each ``owned`` partition below which records are in danger."""
+
+    async def ask(client: AIOKafkaConsumer) -> None:
+        if partitions := owned():
+            tell(await endangered_below(settings, client, partitions))
+
+    await ask_repeatedly(settings, ask, LOOK_SECONDS, "the retention of raw topics cannot be looked at now")
 
 
 async def endangered_below(

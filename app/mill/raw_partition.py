@@ -30,13 +30,14 @@ from ..kafka.topics import described, letter_bytes, worst_message_bytes
 from ..milling.chain_mill import ChainMill
 from ..milling.decoding import FramedDecoder
 from ..milling.outcomes import Outcome
+from ..milling.packing.reopening import Reopening
 from ..milling.partition_mill import Milled, PartitionMill
 from ..settings import dead_letter_topic, rejected_topic
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import MillMeter, PartitionProgress, State, waiting_status
 from ..worker.ending import end_process
 from ..worker.in_flight import HALTING, Containment, RecordsInFlight
-from .open_blocks import OpenBlockReader
+from .open_blocks import reopened
 from .publisher import CarryTime, LogEnd, Publisher, ValueCarries, send_letters, written_letters
 from .recipes import MillContext, SchemaWait
 
@@ -156,11 +157,12 @@ class RawPartition:
                     value_carries=ValueCarries(most_bytes),
                 )
             self._skips = await context.skip_list.settle(client, self.tp.partition, self._durable_cursors())
-            reader = OpenBlockReader(client, raw, context.stages, self._skips, self._mill_again)
-            return [
-                ChainMill(recipe, await reader.reopened(recipe, tail), message_bytes=context.settings.message_bytes)
-                for recipe, tail in found
-            ]
+            chains = []
+            for recipe, tail in found:
+                reopening = Reopening(recipe, context.stages, tail.point, self._skips, source_first=tail.source_first)
+                point = await reopened(client, raw, reopening, self._mill_again)
+                chains.append(ChainMill(recipe, point, message_bytes=context.settings.message_bytes))
+            return chains
 
     async def _mill_again(
         self, records: Sequence[SourceRecord], mill: Callable[[Sequence[SourceRecord]], None]
@@ -236,19 +238,19 @@ class RawPartition:
         if batch.generation != self._generation:
             return
         async with self._lock:
-            with self._meter.feeding(batch.records) as measured:
-                milled = await self._mill_share(mill, batch)  # 1
-                if batch.generation != self._generation:
-                    return
-                measured.milled = milled
-                await self._send_dead_letters(milled.dead_letters)  # 2
-                if milled.rejected:
-                    await self._send_letters(rejected_topic(self.tp.topic), milled.rejected)
-                await self._queue_messages(milled.messages)  # 3; its publishers take steps 4 and 5
-                self.position = max(batch.position, mill.next_offset)
-                for publisher in self._publishers.values():
-                    publisher.carry_time.took(milled.value_bytes)
-                await self._queue_carries(mill)  # 6; here, too: under load, `tick` always finds it at work
+            self._meter.begin(batch.records)
+            milled = await self._mill_share(mill, batch)  # 1
+            if batch.generation != self._generation:
+                return
+            await self._send_dead_letters(milled.dead_letters)  # 2
+            if milled.rejected:
+                await self._send_letters(rejected_topic(self.tp.topic), milled.rejected)
+            await self._queue_messages(milled.messages)  # 3; its publishers take steps 4 and 5
+            self.position = max(batch.position, mill.next_offset)
+            for publisher in self._publishers.values():
+                publisher.carry_time.took(milled.value_bytes)
+            await self._queue_carries(mill)  # 6; here, too: under load, `tick` always finds it at work
+            self._meter.fed(batch.records, milled.value_bytes)
 
     async def _mill_share(self, mill: PartitionMill, batch: FetchedBatch) -> Milled:
         """Take step 1, in a thread."""

@@ -28,54 +28,44 @@ COMPACTED: Final = (
 log = structlog.get_logger(__name__)
 
 
-class CompactionWatch:
-    """Finds raw topics that must not be milled on, because they or topics of their streams are compacted."""
+async def watch_compaction(
+    settings: Settings, topics: Mapping[str, Sequence[str]], changed: Callable[[Mapping[str, str]], None]
+) -> None:
+    """Look until cancelled for raw topics that must not be milled on, because they or their streams' are compacted.
 
-    def __init__(
-        self, settings: Settings, topics: Mapping[str, Sequence[str]], changed: Callable[[Mapping[str, str]], None]
-    ) -> None:
-        """Watch ``topics``; ``changed`` is called with `refused` when that changes.
+    ``topics`` are, for each raw topic, itself and those of its streams. ``changed`` is called with what is compacted
+    and what to do, by raw topic, whenever that changes. A look that the brokers do not answer, or do not allow, changes
+    nothing.
+    """
+    known: Mapping[str, str] = {}
+    said = ""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            refused = await _compacted(settings, topics)
+            said = ""
+        except (BrokerError, KafkaError) as error:
+            log.debug("topics cannot be looked at now", error=repr(error))
+        except TopicError as error:
+            if str(error) != said:
+                log.warning("topics cannot be looked at", error=str(error))
+            said = str(error)
+        else:
+            if refused != known:
+                known = refused
+                changed(refused)
 
-        ``topics`` are, for each raw topic, itself and those of its streams.
-        """
-        self.refused: Mapping[str, str] = {}
-        """By raw topic, what is compacted and what to do."""
-        self._settings = settings
-        self._topics = topics
-        self._changed = changed
 
-    async def run(self) -> None:
-        """Look until cancelled; a look that the brokers do not answer, or do not allow, changes nothing."""
-        said = ""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self._look()
-                said = ""
-            except (BrokerError, KafkaError) as error:
-                log.debug("topics cannot be looked at now", error=repr(error))
-            except TopicError as error:
-                if str(error) != said:
-                    log.warning("topics cannot be looked at", error=str(error))
-                said = str(error)
-
-    async def _look(self) -> None:
-        """Look once.
-
-        Raises BrokerError or KafkaError where no broker answers, and TopicError where they do not describe a topic.
-        """
-        async with admin(self._settings) as client:
-            names = {name for names in self._topics.values() for name in names}
-            existing = await describe_topics(client, sorted(names))
-        compacted = {name for name, found in existing.items() if is_compacted(found)}
-        refused = {
-            raw_topic: ", ".join(f"topic {name} {COMPACTED}" for name in names if name in compacted)
-            for raw_topic, names in self._topics.items()
-            if compacted.intersection(names)
-        }
-        if refused != self.refused:
-            self.refused = refused
-            self._changed(refused)
+async def _compacted(settings: Settings, topics: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
+    """Return by raw topic what is compacted now and what to do; raises as `describe_topics`."""
+    async with admin(settings) as client:
+        existing = await describe_topics(client, sorted({name for names in topics.values() for name in names}))
+    compacted = {name for name, found in existing.items() if is_compacted(found)}
+    return {
+        raw_topic: ", ".join(f"topic {name} {COMPACTED}" for name in names if name in compacted)
+        for raw_topic, names in topics.items()
+        if compacted.intersection(names)
+    }
 
 
 class PartitionGrowth:

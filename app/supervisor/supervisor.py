@@ -92,10 +92,8 @@ class Supervisor:
     async def run(self) -> None:
         """Keep all workers running until cancelled; on return, however it comes, every one of them has ended.
 
-        Raises:
-            TokenMillError: a worker ended with what a new start cannot repair; all others are ended too. Its exit code
-                is the worker's.
-
+        Raises TokenMillError, with the worker's exit code, where one ended with what a new start cannot repair; all
+        others are ended too.
         """
         keepers = [slot.keep() for slot in self._slots.values()]
         with serving(self._settings, self._export.collectors, self._export.probes, self._export.document) as why_not:
@@ -141,10 +139,12 @@ class Supervisor:
             for role, watchdog in self._watchdogs.items():
                 stable_ends = self._cluster.stable_ends
                 ends = {name: end for name, end in stable_ends.items() if _topic(name) in self._topics[role]}
-                ready = tuple(slot.name for slot in self._slots.values() if slot.role == role and slot.ready)
+                running = {slot.name: slot.child for slot in self._slots.values() if slot.role == role and slot.child}
+                ready = tuple(name for name, child in running.items() if child.status.get("ready"))
                 elsewhere: set[str] = set()
                 if ready and not ends.keys() <= self._ledger.owners.keys():
-                    elsewhere = await self._cluster.owned_elsewhere(self._group(role), len(ready))
+                    ours = {child.status.get("member", "") for child in running.values()}
+                    elsewhere = await self._cluster.owned_by_others(self._group(role), ours)
                 seen = PartitionsSeen(ends, self._ledger.owners, self._ledger.partitions, elsewhere)
                 for fault in watchdog.look(time.monotonic(), seen, ready):
                     log.error("fault", reason=fault.reason, workers=fault.workers)

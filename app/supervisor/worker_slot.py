@@ -65,9 +65,8 @@ class Child:
         The kernel kills it when this process's main thread ends. It has a session of its own: Ctrl-C at a terminal
         reaches us alone, and we end it in order.
 
-        Raises:
-            OSError: the system refuses a descriptor, a process, a thread or memory, or the log's file. Nothing is left.
-
+        Raises OSError where the system refuses a descriptor, a process, a thread or memory, or the log's file; nothing
+        is left then.
         """
         ours, its = os.pipe()
         heartbeats = os.fdopen(ours, "rb", 0)
@@ -236,9 +235,7 @@ class WorkerSlot:
 
         A start that the system refuses is tried again, however often: what is used up now may be free then.
 
-        Raises:
-            TokenMillError: the worker ended with what a new start cannot repair; has the worker's exit code.
-
+        Raises TokenMillError, with the worker's exit code, where it ended with what a new start cannot repair.
         """
         while True:
             self._started = time.monotonic()
@@ -285,9 +282,7 @@ class WorkerSlot:
     async def _start(self) -> Child:
         """Start a process.
 
-        Raises:
-            OSError: the system refuses; none runs.
-
+        Raises OSError where the system refuses; none runs then.
         """
         self._verdict, self._silent_looks = None, 0
         command = [sys.executable, "-P", "-m", "tokenmill.app.cli", self.role]

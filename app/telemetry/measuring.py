@@ -3,8 +3,7 @@
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
@@ -16,7 +15,7 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.totals import Totals
 
 from ..milling.chain_mill import ChainMill
-from ..milling.partition_mill import Milled, Seconds
+from ..milling.partition_mill import Seconds
 from . import worker_metrics as metrics
 
 if TYPE_CHECKING:  # which counts by what is here
@@ -299,14 +298,6 @@ def _measure_lag(tp: TopicPartition, progress: PartitionProgress, position: int,
             metrics.DURABLE_LAG_SECONDS.labels(*labels).set(age)
 
 
-@dataclass(slots=True)
-class FeedResult:
-    """What came of a fetch, for its counts."""
-
-    milled: Milled | None = None
-    """None where it was given up."""
-
-
 class MillMeter:
     """Looks at the chains between two fetches, when no thread changes them."""
 
@@ -327,28 +318,24 @@ class MillMeter:
         self._lag_age.begin(timestamp)
         self._look()
 
-    @contextmanager
-    def feeding(self, records: Sequence[SourceRecord]) -> Iterator[FeedResult]:
-        """Measure what is done with a fetch; on leaving, count it if its result was set, and wait for the next one."""
+    def begin(self, records: Sequence[SourceRecord]) -> None:
+        """Begin to measure what is done with a fetch."""
         self.clock.enter("other")
         self._lag_age.passed(records)
-        result = FeedResult()
-        yield result
-        if result.milled is not None:
-            self._fed(len(records), result.milled.value_bytes)
-            self.clock.wait()
 
     def divide(self, seconds: Seconds) -> None:
         """Count the time that milling took, as the thread measured it, for its stages."""
         self.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
 
-    def _fed(self, records: int, value_bytes: int) -> None:
-        metrics.RECORDS.labels(self._topic).inc(records)
+    def fed(self, records: Sequence[SourceRecord], value_bytes: int) -> None:
+        """Count a fetch, of which all is done, and wait for the next one."""
+        metrics.RECORDS.labels(self._topic).inc(len(records))
         metrics.CONSUMED_BYTES.labels(self._topic).inc(value_bytes)
         before = self._totals
         self._look()
         for split, now in self._totals.items():
             self._count(split, before[split], now)
+        self.clock.wait()
 
     def _look(self) -> None:
         self._totals = {split: chain.totals.copy() for split, chain in self._chains.items()}

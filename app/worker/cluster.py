@@ -1,7 +1,7 @@
 """What the brokers say: where partitions end, and who owns those that are not ours."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -94,28 +94,18 @@ class Cluster:
             for number in sorted(metadata.partitions_for_topic(topic) or ())
         ]
 
-    async def owned_elsewhere(self, group: str, ours: int) -> set[str]:
-        """Return the partitions that members of a consumer group own, if it has more members than our ``ours``.
+    async def owned_by_others(self, group: str, ours: Collection[str]) -> set[str]:
+        """Return the partitions of a consumer group's members but for those of ``ours``; none while no broker answers.
 
-        Which members are ours cannot be told; as long as there are others, all are believed to do their work.
-        Returns none while no broker answers.
+        Members are told apart by the ids that the group has given them.
         """
-        members = await self._members(group)
-        return {name for member in members for name in _assigned(member)} if len(members) > ours else set()
-
-    async def owned_by_others(self, group: str, member_id: str) -> set[str]:
-        """Return the partitions that members of a consumer group own, but for one; none while no broker answers."""
-        members = [member for member in await self._members(group) if member[0] != member_id]
-        return {name for member in members for name in _assigned(member)}
-
-    async def _members(self, group: str) -> list[Sequence[Any]]:
-        """Return the members of a group, rows of DescribeGroupsResponse; none while no broker answers."""
-        members: list[Sequence[Any]] = []
+        owned: set[str] = set()
         with suppress(BrokerError, KafkaError):
             async with admin(self._settings) as client:
                 for answer in await client.describe_consumer_groups([group]):
-                    members += [member for described in answer.groups for member in described[5]]
-        return members
+                    members = [member for described in answer.groups for member in described[5]]
+                    owned.update(name for member in members if member[0] not in ours for name in _assigned(member))
+        return owned
 
 
 def _name(tp: TopicPartition) -> str:

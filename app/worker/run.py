@@ -98,6 +98,7 @@ class StreamWorker(ABC, Generic[P]):
         return {
             "role": self._role,
             "ready": self._ready,
+            "member": self._app.member,
             "open_since": self._watchdog.open_since,
             "partitions": {
                 f"{tp.topic}/{tp.partition}": {**partition.status(), "end": ends.get(tp, (None, None))[0]}

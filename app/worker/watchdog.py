@@ -167,7 +167,7 @@ class SelfWatchdog:
             ends = self._cluster.stable_ends
             others: set[str] = set()
             if not ends.keys() <= self._status()["partitions"].keys():
-                others = await self._cluster.owned_by_others(self._app.conf.id, self._app.member)
+                others = await self._cluster.owned_by_others(self._app.conf.id, {self._app.member})
             said = self._status()["partitions"]
             seen = PartitionsSeen(ends, dict.fromkeys(said, ME), said, others)
             for fault in watchdog.look(time.monotonic(), seen, (ME,)):

@@ -40,12 +40,12 @@ def documents(first: int) -> list[Raw]:
     return [Raw(f"document {number} ".encode() * 20, number % 2) for number in range(first, first + 200)]
 
 
-async def check_what_the_group_says(settings: Settings) -> None:
-    """Check that both partitions count as somebody else's for one who knows of one worker, and not of two."""
+async def check_what_the_group_says(settings: Settings, supervisor: Supervisor) -> None:
+    """Check that both partitions are somebody else's for one who has no worker, and not for who has both."""
     cluster = Cluster(settings, settings.raw_topics)
-
-    assert await cluster.owned_elsewhere(settings.group, 1) == {f"{settings.raw_topics[0]}/{n}" for n in (0, 1)}
-    assert await cluster.owned_elsewhere(settings.group, 2) == set()
+    ours = {slot.child.status["member"] for slot in supervisor._slots.values() if slot.child}
+    assert await cluster.owned_by_others(settings.group, ()) == {f"{settings.raw_topics[0]}/{n}" for n in (0, 1)}
+    assert await cluster.owned_by_others(settings.group, ours) == set()
 
 
 async def test_workers_that_are_killed_or_stopped_are_replaced(
@@ -69,7 +69,7 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
 
     async with beside(supervisor.run()):
         await wait_for(running)
-        await check_what_the_group_says(settings)
+        await check_what_the_group_says(settings, supervisor)
         await asyncio.to_thread(send, settings, documents(0))
         killed = pid("mill-1")
         os.kill(killed, signal.SIGKILL)

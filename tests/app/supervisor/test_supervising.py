@@ -49,12 +49,12 @@ class PartitionsSeen:
         self.events: list[Event] = []
         self.supervisor = Supervisor(self.settings, only=only, limits=LIMITS, on_event=self.events.append)
         self.children: dict[str, ScriptedChild] = {}
-        self.asked: list[tuple[str, int]] = []
+        self.asked: list[tuple[str, set[str]]] = []
         self.elsewhere: dict[str, set[str]] = {}
         self.turns: list[str] = []
-        self.supervisor._cluster.owned_elsewhere = self.owned_elsewhere  # type: ignore[method-assign]
+        self.supervisor._cluster.owned_by_others = self.owned_by_others  # type: ignore[method-assign]
 
-    async def owned_elsewhere(self, group: str, ours: int) -> set[str]:
+    async def owned_by_others(self, group: str, ours: set[str]) -> set[str]:
         """Say what others own."""
         self.asked.append((group, ours))
         return self.elsewhere.get(group, set())
@@ -79,7 +79,7 @@ class PartitionsSeen:
     def say(self, worker: str, *partitions: str, position: int = 0, **more: Any) -> None:
         """Let a worker that is ready say what it has."""
         said = {name: {"position": position, "end": 9} for name in partitions}
-        self.children[worker].status = {"ready": True, "partitions": said, **more}
+        self.children[worker].status = {"ready": True, "member": worker, "partitions": said, **more}
         self.supervisor.heard(self.supervisor._slots[worker], cast("Child", self.children[worker]))
 
     def end(self, worker: str, pause: float | None = 2.0, *, stopping: bool = False) -> ScriptedChild:
@@ -184,7 +184,7 @@ async def test_who_is_to_blame_is_killed_and_nobody_else(
 
 
 async def test_a_worker_that_is_not_ready_is_not_blamed(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It owns nothing yet; the group is asked how many members are not ours."""
+    """It owns nothing yet, and has no name in the group; the group is asked what those own that are not ours."""
     for worker in ("mill-1", "mill-2", "segment"):
         seen.start(worker)
     seen.say("mill-2")
@@ -192,7 +192,8 @@ async def test_a_worker_that_is_not_ready_is_not_blamed(seen: PartitionsSeen, mo
     seen.ends(raw_0=5)
     await looked(seen, monkeypatch, 9)
     assert killed(seen) == {"mill-2"}
-    assert set(seen.asked) == {(seen.settings.group, 1)}
+    assert seen.asked
+    assert all(asked == (seen.settings.group, {"", "mill-2"}) for asked in seen.asked)
 
 
 async def test_a_supervisor_shows_that_it_turns(

@@ -203,8 +203,8 @@ def test_lag_is_told_of_partitions_that_run_and_are_ours() -> None:
 
 def feed(meter: MillMeter, mill: PartitionMill, records: list[Record]) -> None:
     """Mill a fetch, as a raw partition does."""
-    with meter.feeding(records) as result:
-        result.milled = mill.feed(records)
+    meter.begin(records)
+    meter.fed(records, mill.feed(records).value_bytes)
 
 
 def test_tokens_in_an_open_block_are_not_durable_until_it_is_flushed() -> None:

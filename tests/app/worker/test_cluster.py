@@ -184,29 +184,25 @@ def group(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("ours", "elsewhere"), [(1, {"raw/0", "raw/1"}), (2, {"raw/0", "raw/1"}), (3, set()), (4, set())]
+    ("ours", "others"),
+    [
+        (set(), {"raw/0", "more/2", "raw/1"}),
+        ({""}, {"raw/0", "more/2", "raw/1"}),
+        ({"a"}, {"raw/1"}),
+        ({"b", "c"}, {"raw/0", "more/2"}),
+        ({"a", "b", "one that has left"}, set()),
+    ],
 )
-async def test_partitions_count_as_elsewhere_while_a_group_has_members_that_are_not_ours(
-    group: list[Any], ours: int, elsewhere: set[str]
-) -> None:
+async def test_others_are_told_by_their_ids(group: list[Any], ours: set[str], others: set[str]) -> None:
     """One of them is between two assignments."""
-    group += [member("a", raw=[0]), member("b", raw=[1]), member("c")]
-    cluster = Cluster(SETTINGS, ["raw"])
-    assert await cluster.owned_elsewhere("tokenmill", ours) == elsewhere
-
-
-async def test_who_asks_is_none_of_the_others(group: list[Any]) -> None:
-    """By the member id."""
-    group += [member("a", raw=[0], more=[2]), member("b", raw=[1])]
-    cluster = Cluster(SETTINGS, ["raw"])
-    assert await cluster.owned_by_others("tokenmill", "b") == {"raw/0", "more/2"}
-    assert await cluster.owned_by_others("tokenmill", "a") == {"raw/1"}
+    group += [member("a", raw=[0], more=[2]), member("b", raw=[1]), member("c")]
+    assert await Cluster(SETTINGS, ["raw"]).owned_by_others("tokenmill", ours) == others
 
 
 async def test_nobody_owns_anything_while_brokers_do_not_say(group: list[Any]) -> None:
     """That is no error of the supervisor's."""
     group.append(KafkaError())
-    assert await Cluster(SETTINGS, ["raw"]).owned_elsewhere("tokenmill", 0) == set()
+    assert await Cluster(SETTINGS, ["raw"]).owned_by_others("tokenmill", ()) == set()
 
 
 async def test_the_look_goes_on_by_itself(looks: list[Ask]) -> None:

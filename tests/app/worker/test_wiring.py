@@ -76,7 +76,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     """Return a worker whose reports go nowhere."""
     consumer = SimpleNamespace(ends=lambda: {TP("raw", 0): (5, 5)}, durable={})
     app: Any = SimpleNamespace(
-        batch_consumer=consumer, conf=SimpleNamespace(id="group"),
+        batch_consumer=consumer, conf=SimpleNamespace(id="group"), member="me",
         why_not_ready=lambda *, prepared: None if prepared else "it is not prepared",
     )  # fmt: skip
     made = Worker("mill", Settings(), cast("BatchApp", app), ["raw"])
@@ -107,13 +107,14 @@ async def test_a_worker_that_cannot_be_prepared_ends(worker: Worker, ended: list
 
 async def test_a_prepared_worker_says_where_its_partitions_are(worker: Worker, ended: list[BaseException]) -> None:
     """And how far their topics reach, as far as a fetch told it."""
-    assert worker.status() == {"role": "mill", "ready": False, "open_since": {}, "partitions": {}}
+    assert worker.status() == {"role": "mill", "ready": False, "member": "me", "open_since": {}, "partitions": {}}
     await worker.prepare()
     assert (ended, worker._why_not_ready()) == ([], None)
     await worker.partitions.assigned({TP("raw", 0), TP("raw", 1)})
     assert worker.status() == {
         "role": "mill",
         "ready": True,
+        "member": "me",
         "open_since": {},
         "partitions": {"raw/0": {"position": 3, "end": 5}, "raw/1": {"position": 3, "end": None}},
     }
