@@ -100,7 +100,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [
         report for found in terminalreporter.stats.values() for report in found if isinstance(report, pytest.TestReport)
     ]
-    shown = [value for report in reports for name, value in report.user_properties if name == SHOWN]
+    shown: list[Any] = [value for report in reports for name, value in report.user_properties if name == SHOWN]
     if not shown:
         return
     terminalreporter.section("faults")

@@ -1,7 +1,7 @@
 """What a supervisor makes of its workers' words, ends and standstills: the real one, with scripted processes."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -49,12 +49,12 @@ class PartitionsSeen:
         self.events: list[Event] = []
         self.supervisor = Supervisor(self.settings, only=only, limits=LIMITS, on_event=self.events.append)
         self.children: dict[str, ScriptedChild] = {}
-        self.asked: list[tuple[str, set[str]]] = []
+        self.asked: list[tuple[str, Collection[str]]] = []
         self.elsewhere: dict[str, set[str]] = {}
         self.turns: list[str] = []
         self.supervisor._cluster.owned_by_others = self.owned_by_others  # type: ignore[method-assign]
 
-    async def owned_by_others(self, group: str, ours: set[str]) -> set[str]:
+    async def owned_by_others(self, group: str, ours: Collection[str]) -> set[str]:
         """Say what others own."""
         self.asked.append((group, ours))
         return self.elsewhere.get(group, set())
