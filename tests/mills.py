@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, normalizers
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.columns import ChainOutcomes, OutcomeColumns, RecordColumns
 from tokenmill.app.milling.outcomes import Stages
+from tokenmill.app.milling.packing.document_shapes import document_shape
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
@@ -114,7 +115,8 @@ def chain_outcomes(source: Source, recipe: Recipe, records: Sequence[Record], to
     columns = OutcomeColumns.sort(source.stages, fetch, source.skips)
     bounds = np.cumsum([0, *tokens])
     batch = TokenBatch(np.zeros(bounds[-1], np.uint32), bounds)
-    return ChainOutcomes.of(recipe, fetch, columns, columns.kept[recipe.split], batch)
+    kept = columns.kept[recipe.split]
+    return ChainOutcomes.of(recipe, fetch, columns, kept, batch, shape=document_shape(recipe))
 
 
 def text(offset: int, value: str) -> Record:

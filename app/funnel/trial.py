@@ -197,11 +197,12 @@ class Trial:
         for recipe in self._recipes:
             kept = columns.kept[recipe.split]
             tokens = self._encode_kept(kept.documents.texts)
-            outcomes, totals = ChainOutcomes.of(recipe, part, columns, kept, tokens), self._totals[recipe.split]
+            shape, totals = document_shape(recipe), self._totals[recipe.split]
+            outcomes = ChainOutcomes.of(recipe, part, columns, kept, tokens, shape=shape)
             outcomes.count(totals, 0, len(part.records))
             if recipe.split in self._packings:
                 totals.packing.update(self._packings[recipe.split].add(outcomes.documents).counted)
-            filtered = dict(filtered_out(document_shape(recipe), tokens))
+            filtered = dict(filtered_out(shape, tokens))
             left_out += self._behind_steps(part, recipe.split, kept, tokens, filtered)
             self._show_kept(recipe, kept, tokens, places, filtered)
             self._show_changed(columns, recipe.split, places)

@@ -47,7 +47,10 @@ class ChainMill:
         self.recipe = recipe
         self._message_bytes = message_bytes
         self._ends = ends
+        self.shape = document_shape(recipe)
+        """What the packing makes of a document by its ids alone."""
         self._fingerprint = recipe.fingerprint
+        self._block_bytes = recipe.block_bytes
         self._packing = open_packing(
             recipe, open_tokens=point.open_tokens, open_entry=point.open_entry, references=point.references
         )
@@ -187,7 +190,7 @@ class ChainMill:
     def _cuts(self, packed: PackedBlocks) -> Iterator[tuple[int, int]]:
         """Divide the blocks into runs of about ``message_bytes``, and at the blocks where a message must end."""
         count, first = len(packed.entries), self.next_block
-        bytes_to = np.cumsum([0, *map(len, packed.entries)]) + np.arange(count + 1) * self.recipe.block_bytes
+        bytes_to = np.cumsum([0, *map(len, packed.entries)]) + np.arange(count + 1) * self._block_bytes
         forced = sorted(end - first for end in self._ends)
         low, room = 0, self._message_bytes - HEADER_OVERHEAD
         while low < count:

@@ -22,7 +22,7 @@ from tokenmill.wire.totals import LANGUAGE, Amount, Figures, Totals
 from .decoding import Decoder, one_by_one
 from .document_columns import DocumentColumns, divide, document_metas
 from .outcomes import Kind, Outcome, Stages
-from .packing.document_shapes import chosen, document_shape, filtered_out
+from .packing.document_shapes import DocumentShape, chosen, filtered_out
 from .packing.packed_blocks import Stretches, TokenizedDocuments
 from .steps import CustomStep, Step
 from .steps.protocol import Answer, each_alone
@@ -466,12 +466,13 @@ class ChainOutcomes:
         kept: KeptDocuments,
         tokens: TokenBatch,
         *,
+        shape: DocumentShape,
         first: int = 0,
     ) -> Self:
         """Look at ``columns``, and at the documents ``kept`` of the chain's split that it wants, with their ``tokens``.
 
         The columns' records begin at ``first`` of the fetch; the documents may begin in the middle of these, at the
-        first record that the chain has not passed.
+        first record that the chain has not passed. ``shape`` is the recipe's.
         """
         others = [
             (first + index, outcome.kind, outcome.reason)
@@ -480,7 +481,7 @@ class ChainOutcomes:
         ]
         failed = [(first + int(kept.indices[at]), error.reason) for at, error in tokens.failed.items()]
         others += [(index, Kind.DEAD_LETTERED, reason) for index, reason in failed]
-        shape, documents, indices = document_shape(recipe), kept.documents, first + kept.indices
+        documents, indices = kept.documents, first + kept.indices
         filtered = filtered_out(shape, tokens)
         others += [(int(indices[at]), Kind.FILTERED, reason) for at, reason in filtered]
         if failed or filtered:

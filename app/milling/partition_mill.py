@@ -19,7 +19,7 @@ from .columns import ChainOutcomes, KeptDocuments, OutcomeColumns, RecordColumns
 from .document_columns import divide
 from .native_calls import NativeCode
 from .outcomes import Kind, Outcome, Stages
-from .packing.document_shapes import DETAILS, document_shape, filtered_out
+from .packing.document_shapes import DETAILS, filtered_out
 from .tokenizers import REFERENCE, TokenBatch, joined
 
 BATCH_CHARACTERS: Final = 4 * 1024 * 1024
@@ -141,12 +141,12 @@ class PartitionMill:
             tokens = encoded.part(begin, end)
             for at, error in tokens.failed.items():
                 dead_letters.append(self._stages.refused(part.records[kept.indices[at]], split, error))
-            outcomes[split] = ChainOutcomes.of(chain.recipe, fetch, columns, kept, tokens, first=low)
+            outcomes[split] = ChainOutcomes.of(chain.recipe, fetch, columns, kept, tokens, shape=chain.shape, first=low)
             begin = end
             if self._list_rejected:
                 rejected += [
                     Outcome(part.records[kept.indices[at]], Kind.FILTERED, split, reason, DETAILS[reason])
-                    for at, reason in filtered_out(document_shape(chain.recipe), tokens)
+                    for at, reason in filtered_out(chain.shape, tokens)
                 ]
         rejected.sort(key=attrgetter("record.offset"))
         if encoded.failed:

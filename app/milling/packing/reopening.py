@@ -20,6 +20,7 @@ from tokenmill.wire.pieces import OpenReferences, Piece, encode_entry, split_ref
 
 from ..columns import ChainOutcomes, OutcomeColumns, RecordColumns
 from ..outcomes import Stages
+from .document_shapes import document_shape
 
 NEAR_OFFSETS: Final = 256
 """Referenced records that are nearer to each other than this are read in one go: a read of its own costs a request."""
@@ -48,6 +49,7 @@ class Reopening:
         offset that the source holds.
         """
         self._recipe, self._stages, self._point, self._skips = recipe, stages, point, skips
+        self._shape = document_shape(recipe)
         self._references = split_references(point.references)
         rows, lowest = self._references.rows.tolist(), source_first if point.is_complete else 0
         self._wanted = {row[0]: row[1:] for row in rows if row[0] >= lowest}
@@ -86,7 +88,7 @@ class Reopening:
         columns = OutcomeColumns.sort(self._stages, part, self._skips)
         kept = columns.kept[self._recipe.split]
         encoded = self._stages.engine.encode(kept.documents.texts)
-        documents = ChainOutcomes.of(self._recipe, part, columns, kept, encoded).documents
+        documents = ChainOutcomes.of(self._recipe, part, columns, kept, encoded, shape=self._shape).documents
         offsets, bounds, metas = documents.offsets.tolist(), documents.bounds, documents.metas
         firsts, sizes = (np.array([self._wanted[offset][at] for offset in offsets], np.int64) for at in (0, 1))
         for at in np.flatnonzero(firsts + sizes != np.diff(bounds)).tolist():
