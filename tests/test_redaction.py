@@ -72,6 +72,14 @@ def test_a_connection_string_in_an_address_is_hidden_in_part(secret: str, more: 
         assert all(secret not in redacted(f"hf://csv?storage_options={quote(table)}") for table in tables)
 
 
+@given(secret=SECRETS, begin=st.sampled_from(["{a; ", "'a ", "'a\\' ", '"a ', '"a,', "{a'"]))
+def test_a_quoted_password_outside_of_an_address_is_hidden(secret: str, begin: str) -> None:
+    """Braces of ODBC, quotes of libpq with what they escape, and of others; what follows is for people."""
+    end = {"{": "}", "'": "'", '"': '"'}[begin[0]]
+    shown = redacted(f"the driver says: host=h password={begin}{secret} z{end} dbname=d")
+    assert shown == f"the driver says: host=h password={HIDDEN} dbname=d"
+
+
 @given(secret=SECRETS)
 def test_what_a_library_takes_apart_is_hidden_too(secret: str) -> None:
     """Where the address is known."""

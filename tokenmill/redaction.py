@@ -33,7 +33,8 @@ _SECRET: Final = re.compile(
 LEAST_LETTERS: Final = 4
 """Of a secret that is looked for by itself: shorter ones are parts of any word."""
 _PLAIN: Final = re.compile(
-    r"(?i)(?<![\w-])([\w-]*?(?:password|passwd|pwd|secret|secret_?key|access_?key|api_?key|access_?token)=)[^\s;&,\"']+"
+    r"(?i)(?<![\w-])([\w-]*?(?:password|passwd|pwd|secret|secret_?key|access_?key|api_?key|access_?token)=)"
+    r"(?:\{[^}]+\}?|\"(?:[^\"\\]|\\.)+\"?|'(?:[^'\\]|\\.)+'?|[^\s;&,\"']+)"
 )
 """Parameters outside of an address, by the names that nothing else has: drivers repeat connection strings."""
 

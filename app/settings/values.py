@@ -22,7 +22,8 @@ EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 """What a Kafka topic name may hold (org.apache.kafka.common.internals.Topic)."""
 _STEPS_EXAMPLE: Final = '[{"name": "length", "min_words": 5}]'
-_HOST_AND_PORT: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+_PORTS: Final = range(1, 1 << 16)
 _BYTES: Final = TypeAdapter(ByteSize)
 
 
@@ -135,7 +136,8 @@ def parse_web_address(value: str | None) -> str | None:
             "it has a login, a query or a fragment in it, which logs would show: leave it out; names and passwords "
             "have settings of their own (…_username, …_password_file)"
         )
-    if parts.scheme not in {"http", "https"} or not _HOST_AND_PORT.fullmatch(parts.netloc):
+    found = _HOST_AND_PORT.fullmatch(parts.netloc)
+    if parts.scheme not in {"http", "https"} or found is None or int(found[1] or 1) not in _PORTS:
         raise ValueError("it is no address: write it like https://registry.example:8081")
     return urlunsplit((parts.scheme, parts.netloc.lower(), parts.path.rstrip("/"), "", ""))
 

@@ -21,6 +21,8 @@ LOGIN = {"schema_registry_url": URL, "schema_registry_username": "miller"}
         ({"schema_registry_url": "https://"}, "is no address"),
         ({"schema_registry_url": "https://registry.example:port"}, "is no address"),
         ({"schema_registry_url": "https://registry example"}, "is no address"),
+        ({"schema_registry_url": "https://registry.example:65536"}, "is no address"),
+        ({"schema_registry_url": "https://registry.example:0"}, "is no address"),
         ({"schema_registry_url": "https://miller:gr1st@registry.example"}, "has a login"),
         ({"schema_registry_url": "HTTPS://:gr1st@registry.example"}, "has a login"),
         ({"schema_registry_url": "https://gr1st@registry.example"}, "has a login"),
