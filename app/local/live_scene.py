@@ -114,6 +114,15 @@ def facts(scene: LiveScene, rates: Rates) -> Iterator[tuple[str, str]]:
         yield f"{training.wait_share:.0%} waiting for data", "cyan"
 
 
+def notes(status: Status) -> Iterator[tuple[str, str]]:
+    """Yield partitions that are halted or wait, on the raw topic or in the store, and why, each reason once."""
+    for partition in status.partitions:
+        for note in dict.fromkeys([partition.halted, *(chain.note for chain in partition.chains)]):
+            if note:
+                yield f"{partition.topic}/{partition.number}", note
+
+
 def plain_line(scene: LiveScene, rates: Rates) -> str:
-    """Return what a log file should hold every few seconds."""
-    return " · ".join([scene.title, *(fact for fact, _ in facts(scene, rates))])
+    """Return what a log file should hold every few seconds: why partitions make no progress as well."""
+    stopped = (f"{place}: {note}" for place, note in notes(scene.status))
+    return " · ".join([scene.title, *(fact for fact, _ in facts(scene, rates)), *stopped])

@@ -18,7 +18,7 @@ from rich.text import Text
 from ..logs import set_up_logging
 from ..supervisor import PartitionStatus, WorkerStatus
 from ..tables import ShownTable, flowed
-from .live_scene import Counted, LiveScene, Rates, facts, plain_line, short
+from .live_scene import Counted, LiveScene, Rates, facts, notes, plain_line, short
 
 STYLES: Final = {"green": ["running"], "yellow": ["starting"], "bold red": ["cut off", "silent", "ended", "nobody"]}
 """Words of tables that are seen from afar."""
@@ -48,10 +48,8 @@ def picture(scene: LiveScene, rates: Rates, seconds: float, width: int) -> Itera
             for style, words in STYLES.items():
                 line.highlight_words(words, style)
             yield line
-    for partition in scene.status.partitions:
-        for note in dict.fromkeys([partition.halted, *(chain.note for chain in partition.chains)]):
-            if note:  # advice, which takes the lines that it needs
-                yield Text.assemble((f"{partition.topic}/{partition.number}: ", "bold red"), (note, "red"))
+    for place, note in notes(scene.status):  # advice, which takes the lines that it needs
+        yield Text.assemble((f"{place}: ", "bold red"), (note, "red"))
 
 
 def _line(text: str, style: str = "") -> Text:

@@ -132,6 +132,7 @@ def test_why_a_partition_stands_is_told_in_full_below_the_table() -> None:
     lines = rendered(shown, 80)
     assert lines[:14] == rendered(scene(), 80)
     assert " ".join(lines[14:]) == f"raw-text/0: {reason}"
+    assert plain_line(shown, rates_of(shown)).endswith(f" · raw-text/0: {reason}")
 
 
 def test_splits_are_shown_where_there_is_room() -> None:
