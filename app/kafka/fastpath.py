@@ -1,7 +1,7 @@
 """What replaces parts of aiokafka for speed, in processes that call `install`; all others have aiokafka as it is.
 
-It is written for one version of aiokafka, and used only where that version is installed. `app.kafka.fetched_batches`
-hands out what a fetch brought a batch at a time. What is sent, and what is received, is the same, byte for byte.
+`app.kafka.fetched_batches` hands out what a fetch brought a batch at a time. What is sent, and what is received, is the
+same, byte for byte.
 
 **Receiving.** aiokafka reads through asyncio's `StreamReader`: the system's bytes are copied into an object, from there
 to the end of a `bytearray` that has grown for it, and that is emptied again with every answer; of a fetch, what the log
@@ -28,7 +28,6 @@ from typing import Any, Final
 
 import aiokafka.conn
 import numpy as np
-import structlog
 from aiokafka.conn import AIOKafkaProtocol
 from aiokafka.producer import message_accumulator
 from aiokafka.protocol.struct import Struct as Request
@@ -38,11 +37,9 @@ from aiokafka.record.util import encode_varint
 from crc32c import crc32c
 
 from ..broker_contact import CONTACT
-from .cluster import TESTED
+from .cluster import require_tested
 from .fetched_batches import hand_out_packed_batches
 
-VERSION: Final = TESTED["aiokafka"]
-"""The aiokafka that the replacements were written for."""
 SMALL_BYTES: Final = 64 * 1024
 """Size of the buffer of a connection: heartbeats and acknowledgements come in one read."""
 VIEW_BYTES: Final = 32 * 1024
@@ -69,33 +66,18 @@ NO_EPOCH: Final = -1
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-log = structlog.get_logger(__name__)
 
+def install() -> None:
+    """Let this process receive, unpack and send faster, with the same records. Call it before any client is made.
 
-def install() -> bool:
-    """Let this process receive, unpack and send faster; return whether it does. Call it before any client is made.
-
-    Where it is not available, aiokafka is used as it is: slower, with the same records.
+    Raises ImportError where aiokafka has another version than the one that this was written for.
     """
-    if not is_available():
-        return False
+    require_tested("aiokafka", aiokafka.__version__)
     aiokafka.conn.AIOKafkaProtocol = FrameProtocol
     aiokafka.conn.io = SimpleNamespace(BytesIO=_readable)
     hand_out_packed_batches()
     message_accumulator.BatchBuilder = BatchBuilder
     Request.encode = encode
-    return True
-
-
-def is_available() -> bool:
-    """Return whether the fast path fits the aiokafka that is installed; if not, the log says why in one line."""
-    fits: bool = aiokafka.__version__ == VERSION
-    if not fits:
-        log.warning(
-            "aiokafka is used without the fast path: slower, nothing else changes",
-            reason=f"it was written for aiokafka {VERSION}, not {aiokafka.__version__}",
-        )
-    return fits
 
 
 class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore[misc]  # untyped there

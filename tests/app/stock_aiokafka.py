@@ -1,8 +1,18 @@
-"""`tokenmill` on an aiokafka that the fast path was not written for: ``python -m tests.app.stock_aiokafka mill``."""
+"""`tokenmill` with aiokafka as it is, without the fast path: ``python -m tests.app.stock_aiokafka mill``."""
+
+from typing import Final
 
 from tokenmill.app.cli import main
 from tokenmill.app.kafka import fastpath
 
+LINE: Final = "aiokafka is used as it is"
+
+
+def install_nothing() -> None:
+    """Say so in the log."""
+    print(LINE, flush=True)  # noqa: T201
+
+
 if __name__ == "__main__":
-    fastpath.VERSION = "0.0.0"  # type: ignore[misc]
+    fastpath.install = install_nothing
     main()

@@ -426,10 +426,9 @@ def _receive(connection: Connection, process: BaseProcess, task: PartitionTask) 
 def _workers(count: int) -> Iterator[dict[Connection, BaseProcess]]:
     """Return a context of processes that verify; each has its share of the cores."""
     threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
-    fast = fastpath.is_available()  # asked here, so that the log says it once
     with side_processes(count, "verify", _work) as workers:
         for connection in workers:
-            _send(connection, (threads, fast))
+            _send(connection, threads)
         yield workers
 
 
@@ -453,10 +452,8 @@ def _work(connection: Connection) -> None:
         return opened[key]
 
     try:
-        threads, fast = connection.recv()
-        os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
-        if fast:
-            fastpath.install()
+        os.environ["RAYON_NUM_THREADS"] = str(connection.recv())  # read by tokenizers when it first encodes
+        fastpath.install()
         while True:
             task: PartitionTask = connection.recv()
             try:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.app.stock_aiokafka import LINE
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, records
 from tests.service import Raw, Service, send, service_settings
@@ -10,7 +11,6 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.store import open_partition
 
-LINE = "aiokafka is used without the fast path"
 LARGE = [Raw(b"grain " * 50_000, partition) for partition in (0, 1)]
 """Their messages are large enough to be sent, received and unpacked without being copied."""
 
