@@ -32,9 +32,10 @@ def say_open_tokens(settings: Settings, summary: Summary) -> None:
 
 def _say_first(texts: Sequence[str], number: int, rest: str, told: int = 0) -> None:
     """Say the first texts, but for those that are ``told``, and how many there are in all."""
-    for text in texts[told:SHOWN_REFUSALS]:
+    shown = texts[:SHOWN_REFUSALS]
+    for text in shown[told:]:
         say(text)
-    if number > SHOWN_REFUSALS:
+    if number > len(shown):  # an earlier call showed the others
         say(f"… {rest.format(f'{number:,}')} in all")
 
 

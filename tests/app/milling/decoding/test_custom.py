@@ -1,8 +1,6 @@
 """A decoder of the user's own: ``decode = "module:function"``."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from tokenmill.errors import FingerprintError, RecordError, SettingsError
 from tokenmill.records import Record
 
 HERE = user_decoders.__name__
-DOCS = Path(__file__).parents[4] / "docs"
 
 
 def test_it_makes_the_document_of_the_raw_bytes() -> None:
@@ -78,15 +75,6 @@ def test_path_and_version_are_part_of_the_fingerprint(monkeypatch: pytest.Monkey
     assert complete(draft, RAW, None)[0].fingerprint != recipe.fingerprint
     with pytest.raises(FingerprintError, match=r"decode: the stream has .*version 2.*version 3"):
         reopen_stages(recipe, RAW)
-
-
-def test_the_example_in_the_docs_is_a_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it stands, in a module on the path."""
-    (snippet,) = re.findall(r"```python\n(.*?)```", (DOCS / "architecture.md").read_text(), re.DOTALL)
-    (tmp_path / "readers_of_ours.py").write_text(snippet)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    decoder = opened("readers_of_ours:latin_1")
-    assert [answer(decoder, value) for value in (b"caf\xe9", b" ")] == [Document("café"), "nothing_there"]
 
 
 def test_mill_and_reference_agree() -> None:
