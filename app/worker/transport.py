@@ -320,16 +320,6 @@ class BatchConsumer(driver.Consumer):
         """Return what the last fetches told: each end offset, and the offset up to which no transaction is open."""
         return self._thread.ends_now()
 
-    @property
-    def connected(self) -> bool:
-        """Whether a connection to a broker is open."""
-        return self._thread.connected()
-
-    @property
-    def member(self) -> str:
-        """Our name in the consumer group; empty while we are no member."""
-        return self._thread.member()
-
     async def perform_seek(self) -> None:
         """Hand the new assignment to the app, which starts each partition by itself and in its own time."""
         self.durable.clear()
@@ -479,13 +469,17 @@ class BatchApp(faust.App):
         """Return why no work can be done now, None if it can; ``prepared``: `prepare` has been awaited."""
         if not prepared:
             return "the worker waits for its topics, its tokenizer, or its streams to be settled"
-        connected = isinstance(self._consumer, BatchConsumer) and self._consumer.connected
-        return None if connected else "no broker is connected"
+        thread = self._reading
+        return None if thread is not None and thread.connected() else "no broker is connected"
 
     @property
     def member(self) -> str:
         """Our name in the consumer group; empty while we are no member."""
-        return self._consumer.member if isinstance(self._consumer, BatchConsumer) else ""
+        return self._reading.member() if self._reading is not None else ""
+
+    @property
+    def _reading(self) -> ConsumerThread | None:
+        return self._consumer._thread if isinstance(self._consumer, BatchConsumer) else None  # noqa: SLF001
 
     async def start_partition(self, tp: TP, offset: int) -> int | None:
         """Let a partition flow from ``offset``; returns as `BatchConsumer.start_partition`."""
