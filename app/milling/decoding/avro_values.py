@@ -6,7 +6,6 @@ defaults, aliases and logical types, valid or not, decide nothing: registries ho
 these. Each value that is read is counted, so that a few bytes cannot ask for any number of them.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -15,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from tokenmill.errors import RecordError
 
-from .framed_values import Reader, RegisteredSchema, mismatch
+from .framed_values import Reader, RegisteredSchema, mismatch, schema_json
 from .protocol import INVALID_UTF8, TOO_DEEP, DecodingRules
 
 MAX_RECURSION: Final = 64
@@ -37,8 +36,8 @@ class AvroFormat:
         """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
         types = _Types()
         for needed in schema.needed().values():
-            types.reader(json.loads(needed.text))
-        read = types.reader(json.loads(schema.text))
+            types.reader(schema_json(needed.text))
+        read = types.reader(schema_json(schema.text))
         levels = MAX_RECURSION if types.recursive else MAX_NESTING
 
         def value_of(payload: bytes) -> Any:

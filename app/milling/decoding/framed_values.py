@@ -6,6 +6,7 @@ once; while it cannot be fetched, nothing is guessed. Modes ``avro`` (`avro_valu
 become a mapping of plain values, of which `ObjectFields` takes the text, the id and the carried fields.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
@@ -29,6 +30,7 @@ from .protocol import (
     DecodingRules,
     one_by_one,
 )
+from .refusals import nesting
 
 _FRAME: Final = Struct(">bi")
 """Magic byte and id: registries count their schemas in Java's int."""
@@ -75,6 +77,19 @@ class SchemaSource(Protocol):
 
     def subjects(self, number: int) -> str:
         """Return the names of the subjects that have the schema, for people; nothing where that cannot be told now."""
+
+
+MOST_LEVELS: Final = 500
+"""Arrays and objects in each other in the JSON of a schema. Python's parser takes almost 1,000 together with the
+functions that wait for it: without this bound, the same schema could be read in one process and not in another."""
+
+
+def schema_json(text: str) -> Any:
+    """Return what the JSON of a schema stands for; `ValueError` where it is none, or nested over `MOST_LEVELS` deep."""
+    depth = nesting(text.encode(errors="surrogatepass"))
+    if depth > MOST_LEVELS:
+        raise ValueError(f"it is nested {depth:,} deep, over {MOST_LEVELS}")
+    return json.loads(text)
 
 
 Reader: TypeAlias = Callable[[bytes], Any]

@@ -9,7 +9,6 @@ schema as through a tree, in which each reference is what it leads to. Only wher
 in, the library begins again, once for each array or object.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from jsonschema_rs import FancyRegexOptions
 
 from tokenmill.errors import RecordError
 
-from .framed_values import Reader, RegisteredSchema, mismatch
+from .framed_values import Reader, RegisteredSchema, mismatch, schema_json
 from .protocol import TOO_MANY_STEPS, DecodingRules
 from .refusals import most_values, parsed_json
 
@@ -288,8 +287,8 @@ class JsonSchemaFormat:
 
     def reader(self, schema: RegisteredSchema, rules: DecodingRules) -> Reader:
         """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
-        parsed = _with_draft(json.loads(schema.text))
-        needed = [(name, json.loads(one.text)) for name, one in schema.needed().items()]
+        parsed = _with_draft(schema_json(schema.text))
+        needed = [(name, schema_json(one.text)) for name, one in schema.needed().items()]
         cost = _cost(parsed, needed, rules)
         most = rules.most_steps
         validator = jsonschema_rs.validator_for(

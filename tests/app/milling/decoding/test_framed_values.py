@@ -1,5 +1,6 @@
 """Frames, and what is asked of a registry."""
 
+import json
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -247,3 +248,22 @@ def test_extra_that_is_not_installed_is_named(mode: str, monkeypatch: pytest.Mon
     monkeypatch.setattr("tokenmill.app.milling.decoding.import_module", lacking)
     with pytest.raises(SettingsError, match=r"pip install '\.\[registry\]'"):
         opened(mode, schemas=Registry({1: avro(AVRO)}))
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("avro", "AVRO"), ("json_schema", "JSON")])
+@pytest.mark.parametrize(("levels", "expected"), [(200, Document("a")), (700, "unusable_schema")])
+def test_how_deep_a_schema_may_be_nested_is_no_matter_of_who_calls(
+    mode: str, kind: str, levels: int, expected: Document | str
+) -> None:
+    """Python's parser takes fewer levels the more functions wait for it, so a bound of ours is below."""
+    text = json.dumps({**TEXT, "type": "record" if mode == "avro" else "object"})
+    schema = f'{text[:-1]}, "default": {"[" * levels}{"]" * levels}}}'
+    value = framed(written(TEXT, {"text": "a"}) if mode == "avro" else b'{"text":"a"}')
+
+    def answer_below(functions: int) -> Document | str:
+        if functions:
+            return answer_below(functions - 1)
+        return answer(framed_decoder(Registry({1: RegisteredSchema(kind, schema)}), mode), value)
+
+    assert answer_below(0) == expected
+    assert answer_below(250) == expected
