@@ -97,7 +97,7 @@ class Chunker:
                     items.append(item)
                     numbers.append(0 if type(content) is Text and content.whole else number)
                     if isinstance(item, Refused):
-                        size += item.size
+                        size += len(item.data)
                     else:
                         size += len(item.value)
                         unnamed += item.unnamed

@@ -67,23 +67,11 @@ class Refused(NamedTuple):
     """Whether it is a line, row or record of its source; else it is all of it."""
     limit: str = ""
     """The setting over whose limit it is; empty: it is not too long."""
-    item: Item | None = None
-    """Of a text that is too long: the document that it is to runs of earlier versions, whose limit was higher."""
 
     @property
     def without_data(self) -> "Refused":
         """Where and why, without the data: to be kept for people."""
-        return self._replace(data=b"", item=None)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the data, or of the document that it is to earlier versions, so that chunks end where theirs did."""
-        return len(self.data if self.item is None else self.item.value)
-
-
-def as_earlier(items: Sequence[Item | Refused]) -> list[Item | Refused]:
-    """Return the items as earlier versions made them, for a run that one of them began."""
-    return [(found.item or found) if isinstance(found, Refused) else found for found in items]
+        return self._replace(data=b"")
 
 
 Where: TypeAlias = tuple[str, int]
@@ -200,9 +188,9 @@ class ItemChunk(NamedTuple):
     ids: PlaceIds | None = None
     """Gives documents their places as ids; None: nothing in this source has a place that is found again."""
 
-    def placed(self, *, with_ids: bool = True) -> Iterator[tuple[Item | Refused, Where]]:
-        """Yield each item with its place; ``with_ids``: as its id as well, if it needs one."""
-        ids = self.ids if with_ids else None
+    def placed(self) -> Iterator[tuple[Item | Refused, Where]]:
+        """Yield each item with its place, which is its id as well, if it needs one."""
+        ids = self.ids
         for item, where in zip(self.items, zip(repeat(self.name), chain(self.numbers, repeat(0))), strict=False):
             if ids is not None and type(item) is Item and item.needs_id:
                 yield ids.given(item, where), where

@@ -1,7 +1,7 @@
 """From an object, a row or a text to a record: which field is the text, what goes with it, and what is left out."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Final
@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, OVER_A_LIMIT, TOO_LARGE, Limits
+from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, OVER_A_LIMIT, Limits
 from tokenmill.errors import InputError, RecordError
 
 from ..milling.decoding.auto import check_plain
@@ -43,7 +43,7 @@ class Shape:
 
     limits: Limits
     noted_text_bytes: int
-    """`Limits.max_text_bytes` as runs note it; of documents up to it, earlier versions left the choice to the mill."""
+    """`Limits.max_text_bytes` as runs note it; the limit without a tokenizer."""
     text_field: str
     """Name of the text in the topic's records."""
     id_field: str
@@ -159,7 +159,7 @@ class Shape:
             made = self._made(where, row, text, name if own is None else own)
             return self._told(made, row) if own is None and isinstance(made, Item) else made
         except RecordError as error:
-            return self._refused(where, error, data, lambda earlier: earlier.of_row(where, row, name, data))
+            return _refused(where, error, data)
         except (orjson.JSONEncodeError, UnicodeEncodeError):
             name = next(name for name, find in self.texts if type(find(row)) is str)
             return Refused(where, f"invalid_utf8: {name!r} has half a character (a surrogate)", data)
@@ -177,7 +177,7 @@ class Shape:
         except UnicodeDecodeError as error:
             return Refused(where, why_not(UTF_8, data, error), data)
         except RecordError as error:
-            return self._refused(where, error, data, lambda earlier: earlier.of_text(where, name, data))
+            return _refused(where, error, data)
 
     def too_long(self, where: str) -> Refused:
         """Return the refusal of what is longer than a record may be."""
@@ -204,16 +204,7 @@ class Shape:
             item = item._replace(needs_id=len(data) <= self.id_room)
             return self._told(item, row) if self.asked else item
         except RecordError as error:
-            return self._refused(where, error, data, lambda earlier: earlier.of_json(where, data))
-
-    def _refused(
-        self, where: str, error: RecordError, data: bytes, again: Callable[["Shape"], Item | Refused | Unmet]
-    ) -> Refused:
-        """Return why something is no document; ``again`` makes it with the limit of earlier versions."""
-        limits = replace(self.limits, max_text_bytes=self.noted_text_bytes)
-        made = again(replace(self, limits=limits)) if error.reason == TOO_LARGE and limits != self.limits else None
-        earlier = made._replace(text="") if isinstance(made, Item) else None
-        return Refused(where, str(error), data, limit=OVER_A_LIMIT.get(error.reason, ""), item=earlier)
+            return _refused(where, error, data)
 
     def _name(self, row: Row) -> str | int | None:
         """Return the id that a row has: a text or a whole number, also one that became a float; None: it has none."""
@@ -321,6 +312,11 @@ class Shape:
         if value is None or isinstance(value, (dict, list)):
             raise RecordError("no_key", f"no field {wanted!r} for the key")
         return word(value).encode()
+
+
+def _refused(where: str, error: RecordError, data: bytes) -> Refused:
+    """Return why something is no document."""
+    return Refused(where, str(error), data, limit=OVER_A_LIMIT.get(error.reason, ""))
 
 
 def _decoded(name: str, data: bytes) -> str:

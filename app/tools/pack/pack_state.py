@@ -27,7 +27,7 @@ from tokenmill.wire.message import Message, decode_message, encode_header
 from ...sources.items import Place
 from ...sources.reading_order import LaneState, OrderState
 from ...sources.source_changes import KnownSource
-from ..produce.run_notes import ORDER, ORDERS, utf8
+from ..produce.run_notes import ORDER, utf8
 
 T = TypeVar("T")
 RUN_FILE: Final = "run.json"
@@ -119,7 +119,7 @@ class PackFiles:
         Raises StoreError where another version wrote it, and DamagedError where it was changed.
         """
         run = self._read(RUN_FILE, _run_of)
-        if run is not None and run.order not in ORDERS:
+        if run is not None and run.order != ORDER:
             raise StoreError(f"{self.directory}: this version reads files in another order than the one that began it")
         return run
 

@@ -140,7 +140,7 @@ async def _mill_again(
     """Return how far the chains are behind all documents."""
     run, position = start
     beginning = PackPosition.start(len(sources), run)
-    dealer = await Dealer.open(millers, found, plan, run, beginning)
+    dealer = await Dealer.open(millers, found, plan, beginning)
     async with reporting(found, progress):
         await dealer.read(sources, beginning.state)
         await dealer.deal_open()

@@ -34,7 +34,6 @@ from ...sources.items import DocumentSource, Item, Refused
 from ...sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from ..produce.producing import partition_of
-from ..produce.run_notes import sent_items
 from ..produce.sender import Acknowledged
 from ..produce.summary import Progress, ReadingPlan, Summary, reporting
 from .mill_processes import Ends, Millers, MillTask, batch_of, joined
@@ -194,7 +193,7 @@ class _Call:
         for name in COUNTED:
             setattr(summary, name, getattr(position, name))
         summary.broken_before, summary.before = position.broken, position.number
-        self._dealer = await Dealer.open(self._millers, summary, self._plan, self._run, position)
+        self._dealer = await Dealer.open(self._millers, summary, self._plan, position)
         self._dealer.refuse, self._dealer.may_add = self._refuse, self._require_not_flushed
         async with reporting(summary, progress):
             self._committed = time.monotonic()
@@ -323,8 +322,6 @@ class Dealer:
     summary: Summary
     """Counts what is dealt out, and what is passed over."""
     plan: PackPlan
-    order: str
-    """Of the run (`PackRun.order`): it decides which partition a document goes to."""
     number: int
     """Of the next document."""
     offsets: list[int]
@@ -340,15 +337,12 @@ class Dealer:
     _open_bytes: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    async def open(
-        cls, millers: Millers, summary: Summary, plan: PackPlan, run: PackRun, position: PackPosition
-    ) -> "Dealer":
+    async def open(cls, millers: Millers, summary: Summary, plan: PackPlan, position: PackPosition) -> "Dealer":
         """Return one that goes on from a position, when all partitions are open. Raises as `Millers.opened`."""
         return cls(
             millers=millers,
             summary=summary,
             plan=plan,
-            order=run.order,
             number=position.number,
             offsets=list(position.offsets),
             wanted=await millers.opened(),
@@ -374,7 +368,7 @@ class Dealer:
                     await self.deal_open()
                     continue
                 self.summary.count_unmet(turn.chunk.unmet)
-                await self._items(item for item, _ in sent_items(turn.chunk, self.order))
+                await self._items(item for item, _ in turn.chunk.placed())
                 self.summary.bytes_read = turn.bytes_read
                 if self.plan.limit is not None and self.number >= self.plan.limit:
                     break
@@ -396,7 +390,7 @@ class Dealer:
                 continue
             if limit is not None and self.number >= limit:
                 return
-            partition = partition_of(self.number, item.key, count, self.order)
+            partition = partition_of(self.number, item.key, count)
             self.number += 1
             offset = offsets[partition]
             offsets[partition] = offset + 1

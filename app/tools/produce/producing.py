@@ -26,15 +26,12 @@ from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from .refused_records import RefusedRecords, require_leaders, topic_settings
 from .resuming import Resuming
 from .run_notes import (
-    IN_TURN,
-    ORDER,
     BatchMark,
     RunCheckpoint,
     RunPosition,
     SentBefore,
     encode_mark,
     run_name,
-    sent_items,
 )
 from .sender import MARK_BYTES, Acknowledged, Sender, SentDocument, batch_bytes, fenced_producer
 from .summary import Progress, ReadingPlan, Refusals, Summary, reporting, require_dead_letters
@@ -92,7 +89,7 @@ async def produce(
         async with _client(settings, topic, count, size, plan) as client, reporting(summary, progress):
             run = _Run(settings, client, plan, summary, size, dead_letters)
             if plan.identity is None:
-                await run.all(sources, RunPosition.nothing(len(sources), count), ORDER)
+                await run.all(sources, RunPosition.nothing(len(sources), count))
             else:
                 resuming = Resuming(settings, client, topic, plan.identity.run, sources, plan.only_new)
                 await _in_parts(resuming, run, plan, summary, count)
@@ -109,7 +106,7 @@ async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Sum
     while more:
         part = await resuming.next_part(partitions, restart=restart)
         summary.left_out = part.left_out
-        whole = await run.all(part.sources, part.position, part.run_start.order, part.run_start.started_ms)
+        whole = await run.all(part.sources, part.position, part.run_start.started_ms)
         if whole and part.run_start.run_end is None and (run.after.number or not run.after.refused):
             # (A run of which all was refused has sent nothing, and binds nobody: it is read again.)
             await resuming.settle(part.run_start, run.last_numbers, run.after)
@@ -147,14 +144,13 @@ class _Run:
     _started: float = field(default_factory=time.monotonic)
 
     async def all(
-        self, sources: Sequence[DocumentSource], position: RunPosition, order: str, started_ms: int | None = None
+        self, sources: Sequence[DocumentSource], position: RunPosition, started_ms: int | None = None
     ) -> bool:
-        """Send the rest of a part in an order, up to the limit; on return it is acknowledged.
+        """Send the rest of a part, up to the limit; on return it is acknowledged.
 
         ``started_ms`` is when the part began, for its marks; None: without marks. Returns whether the sources ended.
         """
         self._take(sources, position, started_ms)
-        self._order = order
         try:
             with ReadingOrder(sources, position.checkpoint.state) as reading:
                 await self._turns(reading)
@@ -213,7 +209,7 @@ class _Run:
             if turn is None:  # what was read is sent, for the next chunk may take long
                 await self._sender.send_open()
             else:
-                await self._items(sent_items(turn.chunk, self._order))
+                await self._items(turn.chunk.placed())
                 self._summary.bytes_read = turn.bytes_read
                 self._summary.count_unmet(turn.chunk.unmet)
                 await self._checkpoint(turn.after)
@@ -258,7 +254,7 @@ class _Run:
             if limit is not None and number >= limit:
                 return
             value, key = item.value, item.key
-            partition = partition_of(number, key, count, self._order)
+            partition = partition_of(number, key, count)
             self._number = number + 1
             if number <= sent[partition]:
                 self._summary.before += 1
@@ -286,8 +282,8 @@ class _Run:
             await asyncio.sleep(early)
 
 
-def partition_of(number: int, key: bytes | None, count: int, order: str) -> int:
-    """Return the partition, of ``count``, of the document with this number in a run of this order.
+def partition_of(number: int, key: bytes | None, count: int) -> int:
+    """Return the partition, of ``count``, of the document with this number in its run.
 
     With a key, it is the one that Kafka's own clients choose. Else documents are dealt out in rounds, one to each
     partition, and a hash of the round's number says where it begins: whatever alternates in the source, as long lines
@@ -295,9 +291,7 @@ def partition_of(number: int, key: bytes | None, count: int, order: str) -> int:
     """
     if key is not None:
         return int(murmur2(key) & 0x7FFFFFFF) % count
-    if order != IN_TURN:
-        number += xxhash.xxh32_intdigest((number // count).to_bytes(8, "little"))
-    return number % count
+    return (number + xxhash.xxh32_intdigest((number // count).to_bytes(8, "little"))) % count
 
 
 async def flush(settings: Settings, topic: str) -> int:

@@ -30,8 +30,6 @@ from ...sources.source_changes import (
     sources_to_send,
 )
 from .run_notes import (
-    IN_ROUNDS,
-    IN_TURN,
     NOTHING_BEFORE,
     ORDER,
     RunEnd,
@@ -80,10 +78,11 @@ class Resuming:
     def _notes(self) -> RunNotes:
         return RunNotes(self.settings, self.topic, self.run)
 
-    def _order(self, rule: str) -> str:
-        """Return how a part of this rule orders documents: the limit of texts decides which of them have a number."""
+    @property
+    def _order(self) -> str:
+        """How a part orders documents: the limit of texts decides which of them have a number."""
         limit = self.settings.for_topic(self.topic).limits.max_text_bytes
-        return rule if limit == MAX_TEXT_BYTES else f"{rule} {limit}"
+        return ORDER if limit == MAX_TEXT_BYTES else f"{ORDER} {limit}"
 
     async def next_part(self, partitions: int, *, restart: bool = False) -> NextPart:
         """Return the part that is to be sent; on return a new one is noted on Kafka.
@@ -99,7 +98,7 @@ class Resuming:
             return await self._begin(partitions, [one.seen for one in looks])
         if len(run_start.offsets) > partitions:
             raise SourceError(f"{self.topic} was created again, with fewer partitions, since this run began: {ADVICE}")
-        if run_start.order not in (self._order(ORDER), self._order(IN_ROUNDS), IN_TURN):
+        if run_start.order != self._order:
             raise InputError(
                 "this run began with another limit of texts (max_text_bytes, or another tokenizer), or with a version "
                 f"that orders documents in another way: set the limit back, or {ADVICE}"
@@ -140,7 +139,7 @@ class Resuming:
         ends = await partition_ends(self.settings, self.topic, partitions)
         now = time.time_ns() // 1_000_000
         started = max(now, earlier.started_ms + 1 if earlier is not None else 0)
-        run_start = RunStart(started, ends, tuple(present), before, self._order(ORDER))
+        run_start = RunStart(started, ends, tuple(present), before, self._order)
         await self._notes.write(self.client, run_start, earlier)
         sources = sources_to_send(present, self.sources)
         position = RunPosition.nothing(len(sources), partitions, before)

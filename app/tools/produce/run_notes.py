@@ -15,7 +15,7 @@ partition says: of this partition's documents, those up to ``number`` are here, 
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,7 +31,7 @@ from tokenmill.untrusted import inflated, parse_json
 from ...kafka.clients import consumer, offsets, read_range, sending_to
 from ...settings import Settings, produced_topic
 from ...sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
-from ...sources.items import MEMORY_BYTES, Item, ItemChunk, Place, Refused, Where, as_earlier
+from ...sources.items import MEMORY_BYTES, Place
 from ...sources.reading_order import READERS, LaneState, OrderState
 from ...sources.source_changes import KnownSource
 
@@ -39,21 +39,9 @@ MOST_BYTES: Final = 256 << 20
 """Largest note of sources that is read, decompressed: that of two million files."""
 PART_BYTES: Final = 512 << 10
 """Bytes of one part of a note of sources; half of what the topic takes."""
-IN_TURN: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS}"
-"""How the first versions ordered documents, and dealt them out: the n-th to partition n modulo their number ..."""
-IN_ROUNDS: Final = f"{IN_TURN} rounds"
-"""... then in rounds, with JSON objects without an id as they are ..."""
-ORDER: Final = f"{IN_ROUNDS} ids"
-"""... and how runs do that begin now: these get their places as ids (`PlaceIds`). A version with other chunks or lanes
-must not continue a run of this one."""
-ORDERS: Final = (ORDER, IN_ROUNDS, IN_TURN)
-"""Those of runs that this version continues, each as it began."""
-
-
-def sent_items(chunk: ItemChunk, order: str) -> Iterator[tuple[Item | Refused, Where]]:
-    """Yield each item as a run of this order sends it, and its place."""
-    chunk = chunk._replace(items=as_earlier(chunk.items)) if order == IN_TURN else chunk
-    return chunk.placed(with_ids=order.startswith(ORDER))
+ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS} rounds ids"
+"""How runs order documents, deal them out (`producing.partition_of`), and name those without an id (`PlaceIds`): a
+version that does so in another way does not continue a run of this one."""
 
 
 @dataclass(frozen=True, slots=True)

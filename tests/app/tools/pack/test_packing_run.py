@@ -30,8 +30,7 @@ from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run, parted_sources
 from tokenmill.app.tools.pack.pack_verification import PackVerification, verify_pack
-from tokenmill.app.tools.pack.packing_run import held_recipe, new_run
-from tokenmill.app.tools.produce.run_notes import IN_ROUNDS, IN_TURN
+from tokenmill.app.tools.pack.packing_run import held_recipe
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.consumers import Batches
 from tokenmill.errors import (
@@ -218,41 +217,19 @@ def test_every_tenth_of_a_run_is_as_the_whole(tmp_path: Path, partitions: int, p
     assert [one.mean() for one in tenths] == pytest.approx([whole] * 10, abs=0.06)
 
 
-def test_what_an_earlier_version_began_goes_on_by_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The n-th document to partition n modulo their number; a run that begins now deals them in rounds.
-
-    Texts that earlier versions left to the mill keep their number there: they are its dead letters. A run that begins
-    now leaves them out when it reads them.
-    """
-    monkeypatch.setattr(packing_run, "COMMIT_SECONDS", 0.0)
+def test_texts_over_the_limit_are_left_out_where_they_are_read(tmp_path: Path) -> None:
+    """By the limit that a tokenizer has, whatever their characters; no mill sees them."""
     given = rows(300)
     for number, word in ((40, "a "), (150, "\u00e4 "), (151, "a ")):
         given[number]["text"] = word * 800_000
     write_jsonl(tmp_path / "a.jsonl", given)
-    tokenizer = word_level(tmp_path)
-    settings, paths = small_settings(tmp_path / "store", splits={"all": 1}, **tokenizer), [tmp_path / "a.jsonl"]
-    with monkeypatch.context() as patch:
-        patch.setattr(packing_run, "new_run", lambda *a: replace(new_run(*a), order=IN_TURN))
-        pack_into(settings, paths, partitions=3, limit=100)
-    with pytest.raises(InputError, match=r"the mill cannot use documents \(too_large\): see .*--on-error skip"):
-        pack_into(settings, paths, partitions=3, on_error="fail")
-    assert open_eras(settings.store, "raw-text.all").eras == 1
-    summary = pack_into(settings, paths, partitions=3)
-    assert (summary.refused, summary.streams["raw-text.all"].totals.dead_lettered) == (0, {"too_large": 3})
-
-    ids = [one["id"] for one in given]
-    for number in range(3):
-        held = open_partition(settings.store, "raw-text.all", number)
-        found = [piece.id for block in range(held.blocks) for piece in held.documents(block) if piece.position == 0]
-        assert len(found) > 50
-        dealt = [one for one in ids[number::3] if one not in (ids[40], ids[150], ids[151])]
-        assert found == dealt[: len(found)]
-    assert verified(settings, paths, partitions=3).to_dict()["complete"]
-    other = small_settings(tmp_path / "other", splits={"all": 1}, **tokenizer)
-    summary = pack_into(other, paths, partitions=3)
-    assert (summary.documents, summary.refused, summary.over) == (297, 3, {"max_text_bytes": 3})
+    settings = small_settings(tmp_path / "store", splits={"all": 1}, **word_level(tmp_path))
+    with pytest.raises(InputError, match=r"the text is longer than .*\(max_text_bytes\)"):
+        pack_into(settings, [tmp_path / "a.jsonl"], partitions=3, on_error="fail")
+    summary = pack_into(settings, [tmp_path / "a.jsonl"], partitions=3)
+    assert (summary.before + summary.documents, summary.refused, summary.over) == (297, 3, {"max_text_bytes": 3})
     assert not summary.streams["raw-text.all"].totals.dead_lettered
-    assert content(other.store) != content(settings.store)
+    assert verified(settings, [tmp_path / "a.jsonl"], partitions=3).to_dict()["complete"]
 
 
 def ids_in(store: Path, stream: str, partitions: int) -> list[list[str | int | None]]:
@@ -265,24 +242,18 @@ def ids_in(store: Path, stream: str, partitions: int) -> list[list[str | int | N
 
 
 def test_places_are_ids_in_what_is_packed_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether one process reads the file or several its parts; one that an earlier version began goes on without."""
+    """Whether one process reads the file or several its parts."""
     path = tmp_path / "a.jsonl"
     write_jsonl(path, [{"text": row["text"]} for row in rows(300)])
-    one, parts, old = (small_settings(tmp_path / name, splits={"all": 1}) for name in ("one", "parts", "old"))
+    one, parts = (small_settings(tmp_path / name, splits={"all": 1}) for name in ("one", "parts"))
     pack_into(one, [path], partitions=1, flush=True)
     with monkeypatch.context() as patch:
         patch.setattr(parted_sources, "LEAST_BYTES", 0)
         patch.setattr(parted_sources, "PART_BYTES", 900)
         pack_into(parts, [path], partitions=1, processes=2, flush=True)
         assert verified(parts, [path], partitions=1, flush=True).to_dict()["complete"]
-    with monkeypatch.context() as patch:
-        patch.setattr(packing_run, "new_run", lambda *a: replace(new_run(*a), order=IN_ROUNDS))
-        pack_into(old, [path], partitions=1, limit=100)
-    pack_into(old, [path], partitions=1, flush=True)
-
     require_equal(content(one.store), content(parts.store))
     assert ids_in(one.store, "raw-text.all", 1) == [[f"{path}:{number}" for number in range(1, 301)]]
-    assert ids_in(old.store, "raw-text.all", 1) == [[None] * 300]
 
 
 def word_level(folder: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ from tokenmill.app.kafka.dead_letters import SourcePlace, decode_dead_letter
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import find_sources
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce, resuming
-from tokenmill.app.tools.produce.run_notes import IN_ROUNDS, IN_TURN, MARK_HEADER, BatchMark, decode_mark
+from tokenmill.app.tools.produce.run_notes import MARK_HEADER, BatchMark, decode_mark
 from tokenmill.errors import InputError, SourceError
 
 SETTINGS = Settings()
@@ -357,44 +357,30 @@ def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatc
         some.call()
 
 
-def test_a_run_that_an_earlier_version_began_goes_on_by_its_rule(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """The n-th document to partition n modulo their number; what is new since, as runs do that begin now."""
+def test_a_run_of_another_order_is_refused_and_can_be_sent_again(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Of a version that has other chunks, or deals documents out by another rule."""
     some = world(tmp_path, small, seed=5)
-    some.kafka.counts[RAW] = 3
     some.corpus.unwelcome = 0.0
     some.corpus.grow(files=1, lines=60)
     with small.context() as earlier:
-        earlier.setattr("tokenmill.app.tools.produce.resuming.ORDER", IN_TURN)
+        earlier.setattr("tokenmill.app.tools.produce.resuming.ORDER", "1048576 4096 2 4")
         some.call(after=4)
-    some.call()
-
-    documents = some.corpus.documents()
-    assert some.kafka.values(RAW) == [documents[number::3] for number in range(3)]
-    while len(some.corpus.documents()) < len(documents) + 30:
-        some.corpus.grow(files=1, lines=60)
-    some.call(only_new=True)
-    some.assert_once()
-    assert some.kafka.values(RAW) != [some.corpus.documents()[number::3] for number in range(3)]
+    with pytest.raises(InputError, match=r"a version that orders documents in another way: .*--restart"):
+        some.call()
 
 
-def test_places_are_ids_in_runs_that_begin_now(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """One that an earlier version began sends lines without an id as they are; what is new since has ids."""
+def test_places_are_ids_in_all_parts_of_a_run(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Also where it was interrupted, and in what is new since."""
     some = world(tmp_path, small, seed=5)
     some.kafka.counts[RAW] = 1
     file, lines = some.corpus.path / "a.jsonl", [b'{"text":"text %d"}' % number for number in range(40)]
     file.write_bytes(b"".join(line + b"\n" for line in lines[:30]))
-    with small.context() as earlier:
-        earlier.setattr("tokenmill.app.tools.produce.resuming.ORDER", IN_ROUNDS)
-        some.call(after=2)
+    some.call(after=2)
     some.call()
-    assert some.kafka.values(RAW) == [lines[:30]]
-
     file.write_bytes(b"".join(line + b"\n" for line in lines))
     some.call(only_new=True)
-    ends = [b',"id":"%s:%d"}' % (str(file).encode(), number) for number in range(31, 41)]
-    assert some.kafka.values(RAW) == [
-        lines[:30] + [line[:-1] + end for line, end in zip(lines[30:], ends, strict=True)]
-    ]
+    ends = [b',"id":"%s:%d"}' % (str(file).encode(), number) for number in range(1, 41)]
+    assert some.kafka.values(RAW) == [[line[:-1] + end for line, end in zip(lines, ends, strict=True)]]
 
 
 def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,6 @@ from tokenmill.app.sources.conditions import Condition
 from tokenmill.app.tools.produce import RunIdentity, RunPlan, dry_run, flush, produce
 from tokenmill.app.tools.produce.producing import partition_of
 from tokenmill.app.tools.produce.refused_records import require_leaders
-from tokenmill.app.tools.produce.run_notes import ORDER
 from tokenmill.errors import ClockError, InputError, MissingTopicError, TopicError
 from tokenmill.records import FLUSH_HEADER
 
@@ -74,7 +73,7 @@ def test_every_partition_gets_of_what_alternates(count: int, period: int) -> Non
     """One long line, and then some short ones, again and again: in each part of each partition as in the whole."""
     for part in range(4):
         numbers = range(part * 1000 * count, (part + 1) * 1000 * count)
-        found = [partition_of(number, None, count, ORDER) for number in numbers]
+        found = [partition_of(number, None, count) for number in numbers]
         long = [0] * count
         for number, partition in zip(numbers, found, strict=True):
             long[partition] += number % period == 0
