@@ -212,12 +212,8 @@ class HostStaging:
         return Staged(staged.x.to(self._device), staged.y.to(self._device))
 
 
-def _holders(arrays: list[Wide], index: int) -> int:
-    return getrefcount(arrays[index])
-
-
-_NOBODY: Final = _holders([np.empty((0, 0), np.int64)], 0)
-"""`_holders` of an array that only the list holds."""
+_NOBODY: Final = next(getrefcount(array) for array in [np.empty(0)])
+"""References to an array that a list alone holds, and a loop over it."""
 
 
 class ReusedMemory:
@@ -236,10 +232,10 @@ class ReusedMemory:
         arrays = self._arrays
         if arrays and arrays[0].shape != tokens.shape:
             arrays.clear()
-        for index in range(len(arrays)):
-            if _holders(arrays, index) == _NOBODY:
-                np.copyto(arrays[index], tokens)
-                return torch.from_numpy(arrays[index])
+        for array in arrays:
+            if getrefcount(array) == _NOBODY:
+                array[...] = tokens
+                return torch.from_numpy(array)
         arrays.append(tokens.astype(np.int64))
         if len(arrays) > max(_REUSED_BYTES // max(arrays[0].nbytes, 1), _REUSED_AT_LEAST):
             del arrays[0]  # who holds so many keeps them
