@@ -324,10 +324,11 @@ class FileSource:
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the file's items."""
-        return file_chunks(self, self.reading, max(start, self.begin), self._opened())
+        return file_chunks(self, self.reading, max(start, self.begin), self.opened())
 
     @contextmanager
-    def _opened(self) -> Iterator[Opened]:
+    def opened(self) -> Iterator[Opened]:
+        """Open the file, and say how it is read. Raises as `open_found`."""
         opened = self.open()
         opened.end = self.size if self.bounded else maxsize
         with BufferedReader(opened, BUFFER_BYTES) as raw:

@@ -84,17 +84,17 @@ def where_words(where: Where) -> str:
     return f"{name}:{number}" if number else name
 
 
+@dataclass(slots=True, eq=False)
 class FileSlice:
     """Stands for the bytes of a value that is in a file; it is as long as they are."""
 
-    __slots__ = ("begin", "end", "length", "path")
-
-    def __init__(self, path: str, begin: int, length: int, end: bytes = b"") -> None:
-        """Stand for these bytes; ``end``, if there is one, is written instead of their last bracket (`with_end`)."""
-        self.path = path
-        self.begin = begin
-        self.length = length
-        self.end = end
+    path: str
+    root: str
+    """The folder that the file was found in; empty: none."""
+    begin: int
+    length: int
+    end: bytes = b""
+    """Is written instead of their last bracket, if there is one (`with_end`)."""
 
     def __len__(self) -> int:
         return self.length + max(0, len(self.end) - 1)
@@ -121,7 +121,7 @@ class PlaceIds(NamedTuple):
         end = b"," + orjson.dumps({self.id_field: fit_id(where_words(where), self.max_id_bytes)})[1:]
         value: bytes | FileSlice = item.value
         if isinstance(value, FileSlice):
-            value = FileSlice(value.path, value.begin, value.length, end)
+            value = FileSlice(value.path, value.root, value.begin, value.length, end)
         else:
             value = with_end(value, end)
         return item._replace(value=cast("bytes", value), needs_id=False)

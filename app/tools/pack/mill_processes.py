@@ -80,9 +80,10 @@ class DocumentBatch(NamedTuple):
 
     partition: int
     first_offset: int
-    paths: Sequence[str]
+    files: Sequence[tuple[str, str]]
+    """Path, and the folder that it was found in (`FileSlice`)."""
     slices: npt.NDArray[np.int64]
-    """Shape ``[documents, 3]``: number of the path, begin and length; -1 where the value is among ``values``."""
+    """Shape ``[documents, 3]``: number of the file, begin and length; -1 where the value is among ``values``."""
     values: Sequence[bytes]
     keys: Sequence[bytes | None]
     """None at all where no document has one."""
@@ -98,14 +99,14 @@ Ends: TypeAlias = dict[int, dict[str, ChainEnd]]
 
 def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> DocumentBatch:
     """Return a batch of documents, whose values may be `FileSlice`."""
-    paths: dict[str, int] = {}
+    files: dict[tuple[str, str], int] = {}
     values: list[bytes] = []
     rows: list[tuple[int, int, int]] = []
     ends: list[bytes] = []
     for item in items:
         value: bytes | FileSlice = item.value
         if isinstance(value, FileSlice):
-            rows.append((paths.setdefault(value.path, len(paths)), value.begin, value.length))
+            rows.append((files.setdefault((value.path, value.root), len(files)), value.begin, value.length))
             ends.append(value.end)
         else:
             rows.append((_NO_SLICE, 0, 0))
@@ -115,7 +116,7 @@ def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> Docume
     return DocumentBatch(
         partition,
         first_offset,
-        list(paths),
+        list(files),
         np.array(rows, np.int64).reshape(-1, 3),
         values,
         keys if any(key is not None for key in keys) else (),
@@ -134,7 +135,7 @@ def records_of(batch: DocumentBatch, reader: SliceReader) -> list[Record]:
         if number == _NO_SLICE:
             found += itertools.islice(values, high - low)
         else:
-            found += reader.read(batch.paths[number], begins[low:high], lengths[low:high])
+            found += reader.read(batch.files[number], begins[low:high], lengths[low:high])
     if batch.ends:
         found = [with_end(value, end) if end else value for value, end in zip(found, batch.ends, strict=True)]
     keys: Sequence[bytes | None] = batch.keys or [None] * len(found)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from io import BufferedReader, FileIO
+from io import BufferedReader
 from typing import Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -22,11 +22,11 @@ import numpy.typing as npt
 from tokenmill.errors import SourceError
 
 from ...sources.compressed import BUFFER_BYTES, DAMAGE
-from ...sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk
+from ...sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk, open_found
 from ...sources.formats.columnar import read_parquet, row_groups
 from ...sources.formats.parquet_pages import RowGroup
 from ...sources.formats.text import line_start, lines_between, read_lines
-from ...sources.items import DocumentSource, Entry, File, FileSlice, Item, ItemChunk, Place, Refused, Unmet, readable
+from ...sources.items import DocumentSource, Entry, FileSlice, Item, ItemChunk, Place, Refused, Unmet, readable
 
 PART_BYTES: Final = 4 << 20
 """Bytes of a part of a file of lines: far more than a message between processes costs, and small beside a file."""
@@ -50,6 +50,8 @@ class LinesPart(NamedTuple):
     """The lines of a file that begin at the bytes ``[begin, end)``."""
 
     path: str
+    root: str
+    """The folder that it was found in; empty: none."""
     begin: int
     end: int
 
@@ -58,6 +60,7 @@ class RowsPart(NamedTuple):
     """One row group of a parquet file."""
 
     path: str
+    root: str
     group: int
     before: int
     """Rows of the groups before it."""
@@ -108,7 +111,7 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
     entries: list[tuple[int, int, int, int, bool]] = []
     others: list[Outcome] = []
     keys: list[bytes | None] = []
-    with BoundedFile(part.path) as file:
+    with open_found(part.path, part.root) as file:
         start, stop = (line_start(file.fileno(), at) for at in (part.begin, part.end))
         file.end = stop
         stream = BufferedReader(file, BUFFER_BYTES)
@@ -128,14 +131,12 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
 
 
 def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
-    groups = range(part.group, part.group + 1)
-    file = File(part.path, BufferedReader(FileIO(part.path)), part.path, groups=groups)
-    name = readable(part.path)
-    chunker = Chunker(reading.shape_of(name), name, Place())
+    source = FileSource(part.path, reading, 0, groups=range(part.group, part.group + 1), root=part.root)
+    chunker = Chunker(reading.shape_of(source.name), source.name, Place())
     entries: list[tuple[int, int, int, int, bool]] = []
     others: list[Outcome] = []
     last = begin = max(part.before, part.passed)
-    with file.stream:
+    with source.opened() as (file, _):
         for number, _, content in read_parquet(file, reading.needs, Place(begin)):
             outcome = chunker.outcome(number, content)
             last = number
@@ -184,15 +185,15 @@ class PartedSource:
         return self.size * place.entry // max(1, sum(group.rows for group in self.groups))
 
     def _parts(self, start: Place) -> Iterator[Part]:
-        path = self.source.path
+        file = self.source.path, self.source.root
         if not self.groups:
             for begin in range(start.byte, self.size, PART_BYTES):
-                yield LinesPart(path, begin, min(begin + PART_BYTES, self.size))
+                yield LinesPart(*file, begin, min(begin + PART_BYTES, self.size))
             return
         before = 0
         for number, group in enumerate(self.groups):
             if before + group.rows > start.entry:
-                yield RowsPart(path, number, before, start.entry)
+                yield RowsPart(*file, number, before, start.entry)
             before += group.rows
 
     def _entries(self, start: Place) -> Iterator[Entry]:
@@ -217,12 +218,13 @@ class PartedSource:
                 one.cancel()
 
     def _of_part(self, scanned: ScannedPart, before: int) -> Iterator[Entry]:
-        path, others, keys = self.source.path, iter(scanned.others), iter(scanned.keys)
+        source, others, keys = self.source, iter(scanned.others), iter(scanned.keys)
         for number, end, begin, length, needs_id in scanned.entries.tolist():
             if length == _ELSEWHERE:
                 yield before + number, end, next(others)
             else:
-                value = cast("bytes", FileSlice(path, begin, length))  # nobody looks into it who deals it out
+                slice_ = FileSlice(source.path, source.root, begin, length)
+                value = cast("bytes", slice_)  # nobody looks into it who deals it out
                 yield before + number, end, Item(value, "", next(keys, None), needs_id=bool(needs_id))
 
 
@@ -240,7 +242,8 @@ def _parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSour
         return PartedSource(source, scan_part, ahead)
     if source.kind == "parquet":
         try:
-            groups = row_groups(source.path)
+            with source.opened() as (file, _):
+                groups = row_groups(file.path or "")
         except Exception:  # noqa: BLE001 - no parquet, or damaged: who reads it says so
             return source
         if len(groups) > 1 and max(group.uncompressed_bytes for group in groups) <= GROUP_BYTES:
@@ -252,26 +255,26 @@ class SliceReader:
     """Reads slices of files; keeps the file open that it read last."""
 
     def __init__(self) -> None:
-        self._path = ""
-        self._descriptor = -1
+        self._place = "", ""
+        self._file: BoundedFile | None = None
 
-    def read(self, path: str, begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        """Return the slices' bytes, which are in the file in this order.
+    def read(self, place: tuple[str, str], begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        """Return the slices' bytes, which are in the file in this order; ``place``: its path and root (`FileSlice`).
 
         Raises SourceError where the file is shorter than it was, or cannot be read any more.
         """
         try:
-            return self._read(path, begins, lengths)
+            return self._read(place, begins, lengths)
         except OSError as error:
             raise SourceError(
-                f"{path} cannot be read any more ({error.strerror}): put it back, and the same command goes on"
+                f"{place[0]} cannot be read any more ({error.strerror}): put it back, and the same command goes on"
             ) from error
 
-    def _read(self, path: str, begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        if path != self._path:
+    def _read(self, place: tuple[str, str], begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        if self._file is None or place != self._place:
             self.close()
-            self._descriptor, self._path = os.open(path, os.O_RDONLY), path
-        descriptor, found = self._descriptor, []
+            self._file, self._place = open_found(*place), place
+        descriptor, found = self._file.fileno(), []
         total = sum(lengths)
         dense = total < LONG_BYTES * len(lengths) and begins[-1] + lengths[-1] - begins[0] <= SPARSE * total
         data, at = b"", 0
@@ -281,14 +284,14 @@ class SliceReader:
             value = data[begin - at : begin - at + length]
             if len(value) != length:
                 raise SourceError(
-                    f"{path} is shorter than it was when it was read a moment ago: put it back, and the same command "
-                    "goes on"
+                    f"{place[0]} is shorter than it was when it was read a moment ago: put it back, and the same "
+                    "command goes on"
                 )
             found.append(value)
         return found
 
     def close(self) -> None:
         """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor, self._path = -1, ""
+        if self._file is not None:
+            self._file.close()
+        self._file = None

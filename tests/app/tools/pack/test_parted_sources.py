@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.app.sources.files import write_parquet
 from tests.app.sources.reading import found_in, reading_of
 from tests.app.tools.pack.packing import rows
 from tokenmill.app.settings import Settings
-from tokenmill.app.sources import Item, Reading, Refused
+from tokenmill.app.sources import Item, Reading, Refused, find_sources
 from tokenmill.app.sources import file_sources as source_module
 from tokenmill.app.sources.file_sources import FileSource
 from tokenmill.app.sources.formats.columnar import row_groups
@@ -184,21 +185,51 @@ def test_slices_are_read_whether_they_are_dense_or_sparse(directory: Path, data:
     for begin, end in zip(bounds[::2], bounds[1::2], strict=False):
         ending = data.draw(st.sampled_from([b"", b',"id":"a"}']))
         whole = with_end(content[begin:end], ending) if ending else content[begin:end]
-        own: Any = whole if data.draw(st.booleans()) else FileSlice(str(path), begin, end - begin, ending)
+        own: Any = whole if data.draw(st.booleans()) else FileSlice(str(path), "", begin, end - begin, ending)
         items.append(Item(own, ""))
         wanted.append(whole)
 
-    records = records_of(batch_of(3, 7, items), SliceReader())
+    with closing(SliceReader()) as reader:
+        records = records_of(batch_of(3, 7, items), reader)
 
     assert [(record.offset, record.value) for record in records] == list(enumerate(wanted, 7))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_what_is_put_in_the_place_of_a_file_that_was_found_is_not_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """A link out of the folder would put into the store what was never meant to be there; whenever it is put there."""
+    monkeypatch.setattr(parted_sources, "LEAST_BYTES", 0)
+    reading, outside, file = reading_of(), tmp_path / "secret", tmp_path / "folder" / f"a.{suffix}"
+    file.parent.mkdir()
+    table = pa.table({"text": ["S3cret"] * 10})
+    for path in (file, outside):
+        path.write_bytes(b'{"text": "S3cret"}\n' * 10)
+        if suffix == "parquet":
+            pq.write_table(table, path, row_group_size=5)
+    (divided,) = parted(find_sources([str(file.parent)], reading), here(reading), 2)
+    assert isinstance(divided, PartedSource)
+    (before,) = divided.chunks(Place())
+    file.unlink()
+    file.symlink_to(outside)
+
+    (refused,) = [item for chunk in divided.chunks(Place()) for item in chunk.items]
+    assert isinstance(refused, Refused)
+    assert "something was put in its place" in refused.why
+    documents = [item for item in before.items if isinstance(item, Item)]
+    assert len(documents) == 10
+    if suffix == "jsonl":
+        with pytest.raises(SourceError, match="something was put in its place"):
+            records_of(batch_of(0, 0, documents), SliceReader())
 
 
 def test_a_file_that_became_shorter_is_named(tmp_path: Path) -> None:
     """It is no end of the process: the same command goes on once the file is back."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"short")
-    with pytest.raises(SourceError, match="shorter than it was"):
-        SliceReader().read(str(path), [3], [10])
+    with closing(SliceReader()) as reader, pytest.raises(SourceError, match="shorter than it was"):
+        reader.read((str(path), ""), [3], [10])
     path.unlink()
     with pytest.raises(SourceError, match="cannot be read any more"):
-        SliceReader().read(str(path), [3], [10])
+        SliceReader().read((str(path), ""), [3], [10])
