@@ -13,6 +13,10 @@ from typing import Final
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import BertProcessing
 
 from tests.scripts import Script
 
@@ -150,6 +154,23 @@ def test_labels_may_be_numbers(run: Callable[..., str], tmp_path: Path) -> None:
     found = run("classification", tmp_path / "reviews.jsonl", "--store", tmp_path / "store", *options)
     assert re.search(r"documents: \{0: \d+, 1: \d+\}", found)
     assert re.search(r"a document of label \d: 'a (good|bad) one ", found)
+
+
+def test_texts_have_the_tokens_around_them_of_a_tokenizer_of_berts_kind(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
+    """Each row begins with [CLS] and ends with [SEP]."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "good", "bad", "one"]
+    bert = Tokenizer(WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))  # noqa: S106 - no password
+    bert.pre_tokenizer = Whitespace()
+    bert.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    bert.add_special_tokens(words[:4])
+    bert.save(str(tmp_path / "bert.json"))
+    rows = [json.dumps({"text": f"a {'good' if n % 2 else 'bad'} one", "mark": n % 2}) for n in range(120)]
+    (tmp_path / "reviews.jsonl").write_text("\n".join(rows))
+    options = ("--tokenizer", tmp_path / "bert.json", "--label-field", "mark", "--labels", "0,1", "--steps", "2")
+    found = run("classification", tmp_path / "reviews.jsonl", "--store", tmp_path / "store", *options)
+    assert re.search(r"a document of label \d: '\[CLS\] a (good|bad) one \[SEP\]'", found)
 
 
 def test_segments(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
