@@ -25,7 +25,7 @@ from ..steps.protocol import Answer, Rejected, Step
 from .byte_strings import PADDING
 from .c4_kernel import REASONS as C4_REASONS
 from .c4_kernel import C4Limits, count_sentences, judge_paragraphs, keep_lines
-from .choosing import CURATION_PROBE, KernelStep
+from .choosing import CURATION_PROBE, WITH_KERNELS, KernelStep
 from .chunk_lookup import WordTable
 from .chunked_text import hash_texts
 from .compiled import ASK, KEEP, compiling_once
@@ -265,7 +265,7 @@ def with_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
 
     Raises SettingsError where kernel and reference differ, or spaCy has other rules than the kernels.
     """
-    with compiling_once({step.name for step in steps}):
+    with compiling_once(WITH_KERNELS.intersection(step.name for step in steps)):
         return tuple(_with_kernel(step) for step in steps)
 
 

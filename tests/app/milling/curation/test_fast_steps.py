@@ -1,6 +1,7 @@
 """Kernels give the answers of the references, for any text, and are caught where they do not."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import strategies as st
 
 from tests.app.milling.curation.odd_pieces import curated_texts
 from tests.app.milling.steps.curated import odd_texts
-from tokenmill.app.milling.curation import fast_steps
+from tokenmill.app.milling.curation import compiled, fast_steps
 from tokenmill.app.milling.curation.choosing import CURATION_PROBE
 from tokenmill.app.milling.curation.fast_steps import FastStep, Judgement, with_kernels
 from tokenmill.app.milling.curation.word_split import WordSplit
 from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.steps.basic import NotEmpty
 from tokenmill.app.milling.steps.c4_paragraph import C4Paragraph
 from tokenmill.app.milling.steps.c4_quality import C4Quality
 from tokenmill.app.milling.steps.fineweb_quality import FinewebQuality
@@ -150,3 +152,12 @@ def test_the_sample_is_the_same_in_every_part(fast: tuple[Step, ...]) -> None:
     again = {mixed[at] for located in words.locate(mixed) for at in fast_steps.sampled(located)}
     assert again == chosen & set(mixed)
     assert 1 <= len(chosen) <= 30
+
+
+def test_a_step_without_a_kernel_is_never_said_to_be_compiled(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else each machine was told once that filters are compiled, after they had been at set-up."""
+    monkeypatch.setattr(compiled, "kernel_folder", lambda: tmp_path)
+    with_kernels([NotEmpty()])
+    assert not caplog.records
