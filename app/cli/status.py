@@ -203,7 +203,8 @@ def ledger_command(
 def empty_line(ledger: RecordLedger) -> str:
     """Return the whole answer where no account has anything in it: a table of zeros would say it in many lines."""
     topics = ", ".join(dict.fromkeys(chain.raw_topic for chain in ledger.chains))
-    return f"no record of {topics} is milled yet ({count(len(ledger.streams), 'stream')})"
+    streams = count(len(ledger.streams), "stream")
+    return f"no block holds a record of {topics} yet ({streams}); tokenmill flush fills the open ones with padding"
 
 
 def accounts(ledger: RecordLedger) -> list[ChainLedger]:

@@ -188,7 +188,10 @@ def test_a_first_use_is_answered_in_one_line(
 
     assert not ended.value.code
     assert said.out == ""
-    assert said.err == f"tokenmill: no record of {settings.raw_topics[0]} is milled yet (2 streams)\n"
+    assert said.err == (
+        f"tokenmill: no block holds a record of {settings.raw_topics[0]} yet (2 streams); tokenmill flush fills the "
+        "open ones with padding\n"
+    )
     assert [(chain["partition"], chain["offset"]) for chain in found["chains"]] == [(0, 0), (1, 0)] * 2
 
 
