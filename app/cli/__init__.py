@@ -16,9 +16,6 @@ from tokenmill import __version__
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.extras import missing_extra
 
-from ..processes import collect_seldom
-from ..terminal import escaped, escaped_lines, guard_streams
-
 if TYPE_CHECKING:  # typer comes with an extra, and `main` says so where it is missing
     import typer
 
@@ -138,10 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _exit_code_of(given: Sequence[str]) -> int:
-    guard_streams()
-    collect_seldom()
     os.environ.setdefault(*BLAS_THREADS)
     try:
+        from ..processes import collect_seldom  # noqa: PLC0415 - Ctrl-C meanwhile is no traceback
+        from ..terminal import guard_streams  # noqa: PLC0415
+
+        guard_streams()
+        collect_seldom()
         create_cli(next(iter(given), None))(given, prog_name="tokenmill")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else end.code is not None
@@ -157,6 +157,8 @@ def _exit_code_of(given: Sequence[str]) -> int:
     except OSError as error:  # of a path that a person gave, and that no place knew better
         if error.filename is None:
             raise
+        from ..terminal import escaped  # noqa: PLC0415
+
         _say(
             f"{escaped(str(error.filename))} cannot be used ({error.strerror}): check that the path is right, of the "
             "right kind, and that this user may read or write there"
@@ -178,6 +180,8 @@ def _leave(code: int) -> None:
 
 
 def _say(message: str) -> None:
+    from ..terminal import escaped_lines  # noqa: PLC0415
+
     # What has several lines quotes a log; none of them must look like a message of ours.
     lines = escaped_lines(message).replace("\n", "\n  ")
     print(f"tokenmill: {lines}", file=sys.stderr, flush=True)  # noqa: T201 - `output.say` needs typer

@@ -10,7 +10,7 @@ import unicodedata
 from collections import Counter
 
 import numpy as np
-from corpus import arguments, items_of, ran_with
+from corpus import arguments, items_of, ran_with, run
 
 from tokenmill.app.sources import Refused
 
@@ -24,21 +24,22 @@ def main() -> None:
     print(ran_with())
     characters: Counter[str] = Counter()
     lengths: list[int] = []
-    refused = 0
+    refused: list[Refused] = []
     for item in items_of(options):
         if isinstance(item, Refused):
-            refused += 1
+            refused.append(item)
             continue
         text = item.text
         lengths.append(len(text))
         characters.update(set(text))
     if not lengths:
-        sys.exit(f"there are no texts in {' '.join(options.texts)}")
+        why = f": {refused[0].where}: {refused[0].why}" if refused else ""
+        sys.exit(f"there are no texts in {' '.join(options.texts)}{why}")
     found = np.array(lengths)
     percent = np.percentile(found, (5, 50, 95)).astype(int).tolist()
     print(f"{len(found):,} texts, {found.sum():,} characters")
     print(f"5 % have {percent[0]:,} characters or fewer, half {percent[1]:,}, 95 % {percent[2]:,}")
-    print(f"{refused:,} entries are no texts" if refused else "all entries are texts")
+    print(f"{len(refused):,} entries are no texts" if refused else "all entries are texts")
     print(f"{len(characters):,} different characters")
     print(" ".join(map(ascii, sorted(characters)[: options.shown])) + (" …" if len(characters) > options.shown else ""))
     kinds = Counter(unicodedata.category(character)[0] for character in characters)
@@ -58,4 +59,4 @@ KINDS = {
 }
 
 if __name__ == "__main__":
-    main()
+    run(main)

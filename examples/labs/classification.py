@@ -7,16 +7,18 @@ Without texts of your own, Python files are told from pages of text.
 
 # ruff: noqa: INP001 - a script, no part of a package
 
+import argparse
 import json
 import time
 from pathlib import Path
 
 import torch
-from corpus import STANDARD_LIBRARY, arguments, pack, reading
+from corpus import STANDARD_LIBRARY, arguments, pack, reading, run
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional
 
+from tokenmill.app.milling.tokenizers import load_tokenizer
 from tokenmill.consumers import Documents, PaddedBatches
 from tokenmill.store import read_stream
 
@@ -37,10 +39,10 @@ def main() -> None:
     if has_template(options.tokenizer):
         settings["template"] = "tokenizer"
     train = pack(texts, options.store, options.tokenizer, reading(options), **settings)["train"]
-    names = [int(name) if name.lstrip("-").isdigit() else name for name in options.labels.split(",")]
+    names = label_names(options, train.stream)
     documents = Documents(options.store, train.stream, label_field=options.label_field, label_names=names)
     print(f"{len(documents):,} documents: {documents.label_distribution()}")
-    show(options.store, train.stream, documents)
+    show(documents)
     for rank in range(WORKERS):
         mine = PaddedBatches(documents, batch_size=8, rank=rank, world_size=WORKERS)
         print(f"worker {rank}: {mine.label_distribution()}")
@@ -50,20 +52,25 @@ def main() -> None:
 
 def has_template(tokenizer: str | None) -> bool:
     """Return whether a tokenizer puts tokens around a text by itself, as BERT's does with [CLS] and [SEP]."""
-    if tokenizer in {None, "bytes"}:
+    if tokenizer is None:
         return False
-    found = Tokenizer.from_file(tokenizer) if Path(tokenizer).exists() else Tokenizer.from_pretrained(tokenizer)
-    return bool(found.num_special_tokens_to_add(is_pair=False))
+    content = load_tokenizer(tokenizer).content  # None: bytes
+    return content is not None and Tokenizer.from_str(content.decode()).num_special_tokens_to_add(is_pair=False) > 0
 
 
-def show(store: Path, stream: str, documents: Documents) -> None:
+def label_names(options: argparse.Namespace, stream: str) -> list[str | int]:
+    """Return the labels as the documents have them: 0 and 1 are numbers in JSON and parquet, and texts in csv."""
+    names = options.labels.split(",")
+    value = Documents(options.store, stream)[0].fields.get(options.label_field)
+    numbers = isinstance(value, int) and all(name.lstrip("-").isdigit() for name in names)
+    return [int(name) for name in names] if numbers else names
+
+
+def show(documents: Documents) -> None:
     """Print the first text as its tokens say it, with its label."""
-    path = store / stream / "tokenizer.json"
     row = next(iter(PaddedBatches(documents, batch_size=1)))
-    ids = row["input_ids"][0][row["attention_mask"][0].bool()].tolist()
-    known = Tokenizer.from_file(str(path)) if path.exists() else None  # else the ids are bytes
-    text = known.decode(ids, skip_special_tokens=False) if known else bytes(ids).decode(errors="replace")
-    print(f"a document of label {row['labels'][0].item()}: {text[:160]!r}")
+    text = documents.decode(row["input_ids"][0][row["attention_mask"][0].bool()])
+    print(f"a document of label {documents.label_names[row['labels'][0].item()]}: {text[:160]!r}")
 
 
 def labelled(store: Path) -> Path:
@@ -104,4 +111,4 @@ def fit(batches: PaddedBatches, vocabulary: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

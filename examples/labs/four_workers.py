@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import NamedTuple
 
-from corpus import arguments, pack, reading
+from corpus import arguments, pack, reading, run
 
 from tokenmill.consumers import Batches
 
@@ -66,7 +66,7 @@ def read(share: Share, start: Barrier) -> tuple[float, list[str]]:
     No sample is in two shares.
     """
     ranks = {"rank": share.rank, "world_size": share.workers}
-    batches = Batches(share.store, share.stream, batch_size=16, sequence_length=LENGTH, passes=ENDLESS, **ranks)
+    batches = Batches(share.store, share.stream, batch_size=16, passes=ENDLESS, **ranks)
     start.wait()
     began = time.perf_counter()
     first = []
@@ -80,4 +80,4 @@ def read(share: Share, start: Barrier) -> tuple[float, list[str]]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

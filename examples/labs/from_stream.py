@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from corpus import TOKENMILL, arguments, ran_with, reading
+from corpus import TOKENMILL, arguments, ran_with, reading, run
 
 from tokenmill.consumers import Batches
 from tokenmill.errors import StoreError
@@ -91,7 +91,7 @@ def opened(store: Path, stream: str, seconds: float = 120) -> Batches:
     until = time.monotonic() + seconds
     while True:
         try:
-            return Batches(store, stream, batch_size=4, sequence_length=LENGTH, timeout=seconds, passes=ENDLESS)
+            return Batches(store, stream, batch_size=4, timeout=seconds, passes=ENDLESS)
         except StoreError:
             if time.monotonic() > until:
                 raise
@@ -99,4 +99,4 @@ def opened(store: Path, stream: str, seconds: float = 120) -> Batches:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from corpus import arguments, pack, reading
-from tokenizers import Tokenizer
+from corpus import arguments, pack, reading, run
 from torch.nn import functional
 
 from tokenmill.consumers import Batches
@@ -47,10 +46,10 @@ def main() -> None:
 
 def show(store: Path, stream: str) -> None:
     """Print the first blocks as text."""
-    tokenizer = Tokenizer.from_file(str(store / stream / "tokenizer.json"))
-    batch = next(iter(Batches(store, stream, batch_size=2, sequence_length=BLOCK - 1, shuffle=False)))
+    batches = Batches(store, stream, batch_size=2, shuffle=False)
+    batch = next(iter(batches))
     for number, row in enumerate(torch.cat([batch.x, batch.y[:, -1:]], 1).tolist()):
-        print(f"block {number}: {tokenizer.decode(row, skip_special_tokens=False)[:160]!r} …")
+        print(f"block {number}: {batches.decode(row)[:160]!r} …")
 
 
 def fit(store: Path, stream: str, steps: int, seed: int) -> None:
@@ -59,7 +58,7 @@ def fit(store: Path, stream: str, steps: int, seed: int) -> None:
     vocabulary = read_stream(store, stream).values["genesis"]["recipe"]["vocabulary_size"]
     model = GPT(vocabulary, BLOCK - 1, width=96, layers=2, heads=4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    batches = Batches(store, stream, batch_size=16, sequence_length=BLOCK - 1, seed=seed, passes=100)
+    batches = Batches(store, stream, batch_size=16, seed=seed, passes=100)
     for batch in islice(batches, steps):
         loss = functional.cross_entropy(model(batch.x).flatten(0, 1), batch.y.flatten())
         optimizer.zero_grad()
@@ -73,4 +72,4 @@ def fit(store: Path, stream: str, steps: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

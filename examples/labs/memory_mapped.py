@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from corpus import ran_with, run
 from torch.utils.data import DataLoader, Dataset
 
 AT_ONCE = 256  # rows that are written in one go
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="uint8")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    print(ran_with())
     shape = tuple(int(size) for size in options.shape.split(","))
     began = time.perf_counter()
     write_rows(options.file, made_up(options.rows, shape, options.dtype, options.seed), options.rows)
@@ -92,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

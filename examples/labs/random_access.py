@@ -8,7 +8,7 @@ python examples/labs/random_access.py my_texts/ --takes 1000
 import time
 
 import numpy as np
-from corpus import arguments, pack, reading
+from corpus import arguments, pack, reading, run
 
 from tokenmill.consumers import Documents
 
@@ -36,4 +36,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,7 +10,7 @@ An optimizer step is made for each segment; the memory goes from one to the next
 from itertools import islice
 
 import torch
-from corpus import arguments, pack, reading
+from corpus import arguments, pack, reading, run
 from torch import nn
 from torch.nn import functional
 
@@ -80,4 +80,4 @@ def validate(model: ByteModel, batches: Batches, segments: int = 16) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from corpus import TOKENMILL, arguments, items_of, pack, reading, tokenizer_for
+from corpus import TOKENMILL, arguments, items_of, pack, reading, run, tokenizer_for
 from from_stream import LENGTH, opened, produce, service
 from tokenizers import Tokenizer
 
 from tokenmill.app.sources import Item
 from tokenmill.consumers import Batches, Documents
-from tokenmill.errors import StoreError
+from tokenmill.errors import InputError, StoreError
 from tokenmill.store import read_stream
 
 BATCH = 4
@@ -94,7 +94,7 @@ def packed(options: argparse.Namespace) -> Way:
     began, store = time.perf_counter(), options.store / "packed"
     streams = pack(options.texts, store, options.tokenizer, reading(options), sequence_length=LENGTH)
     made = time.perf_counter() - began
-    batches = iter(Batches(store, streams["train"].stream, batch_size=BATCH, sequence_length=LENGTH, passes=100_000))
+    batches = iter(Batches(store, streams["train"].stream, batch_size=BATCH, passes=100_000))
     next(batches)
     first = time.perf_counter() - began
     return Way(first, made, tokens_in(store), speed(batches, options.seconds))
@@ -121,10 +121,15 @@ def streamed(options: argparse.Namespace, wanted: int) -> Way:
 
 
 def tokens_in(store: Path) -> int:
-    """Return how many tokens a loop can read; 0 as long as there is no stream."""
+    """Return how many tokens a loop can read, of both streams."""
+    return sum(tokens_of(store, f"{TOPIC}.{split}") for split in ("train", "validation"))
+
+
+def tokens_of(store: Path, stream: str) -> int:
+    """Return how many tokens a loop can read of a stream; 0 as long as it, or its first era, is not there."""
     try:
-        return sum(int(Documents(store, f"{TOPIC}.{split}").lengths.sum()) for split in ("train", "validation"))
-    except StoreError:
+        return int(Documents(store, stream).lengths.sum())
+    except (InputError, StoreError):
         return 0
 
 
@@ -137,4 +142,4 @@ def speed(batches: Iterator[object], seconds: float) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -5,7 +5,7 @@ python examples/labs/stratified.py my_texts/ --samples 200 --strata 5
 
 # ruff: noqa: INP001 - a script, no part of a package
 
-from corpus import arguments, pack, reading
+from corpus import arguments, pack, reading, run
 
 from tokenmill.consumers import Documents, PaddedBatches, StratifiedSampler
 
@@ -33,4 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -7,6 +7,8 @@ interpreter's lock.
 import fcntl
 import logging
 import os
+import signal
+import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -77,9 +79,28 @@ def compiling_once(names: Collection[str]) -> Iterator[None]:
     with (folder / "lock").open("w") as lock:
         with suppress(OSError):  # a file system without locks: then each compiles by itself
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        with _ended_by_ctrl_c():
+            yield
         for name in names:
             _mark(folder, name).touch()
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end this process at once where it would raise KeyboardInterrupt.
+
+    Raised in a callback of LLVM's, it would be lost, and numba fail over code that is not there. Nothing is half done:
+    a kernel's code is kept whole or not at all.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def are_kept(names: Collection[str]) -> bool:
