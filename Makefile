@@ -53,10 +53,10 @@ demo: $(VENV)/.installed $(VENV)/.kernels $(if $(filter 0,$(TRAIN)),,$(VENV)/.tr
 test test-quick faults $(VENV)/.warm $(VENV)/.warm-java: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ##1 all tests, against a real broker; some 8 minutes on two cores (ARGS="-k cursor" chooses)
-	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 6 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ##1 pure and unit tests: no broker, no service, few examples
-	$(BIN)/python -m pytest --quick --override-ini tmp_path_retention_count=1 --numprocesses 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --quick --override-ini tmp_path_retention_count=1 --numprocesses 3 --dist loadgroup $(ARGS)
 
 test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ##2 loops of other frameworks, readers of exports, object stores, datatrove; 50 minutes, 2 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
@@ -72,7 +72,7 @@ test-stack: $(VENV)/.installed ##2 the container image and the compose stack, re
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
 faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ##2 every fault, for more than an hour; needs strace and unshare (FAULT_SEED=1 repeats)
-	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.installed ##2 breaks a running service at random (MINUTES=60; SEED=1 repeats)
 	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))

@@ -11,7 +11,6 @@ import shutil
 import signal
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,18 +19,16 @@ import structlog
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import for_code
 from hypothesis import HealthCheck, settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
 
 from tests.forked import SideForks
 from tests.java_cache import VARIABLE, java_options
 from tests.shared_broker import WORKER, shared_broker, shared_directory
 from tokenmill.app import processes
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.processes import keep_loaded
+from tokenmill.app.processes import collect_seldom
 
-# Until all tests are loaded (`pytest_collection_finish`): next to nothing of that is garbage.
-gc.disable()
+# As in workers and commands: most of what tests load and make is no garbage.
+collect_seldom()
 
 # Objects of the parent are never freed in a fork: libraries whose threads are missing there may crash.
 os.register_at_fork(after_in_child=gc.freeze)
@@ -64,7 +61,7 @@ SLOW_FOLDERS: Final = frozenset({"faults", "stack", "peers", "local", "examples"
 SHARED: Final = ("milled", "secured")
 """Fixtures that start a service or a broker, once in each process that has a test which uses them."""
 LONGEST: Final = (*SHARED, "tests/test_readme.py", "tests/docs/test_produce_page.py", "tests/examples/test_labs.py")
-"""What one process runs for a minute and more (`unit_of`), and so begins with."""
+"""Groups of tests (`pytest_itemcollected`) that take a minute and more, and so are begun with."""
 WAITING_SHARE: Final = 0.8
 """Part of a run in which tests that wait for others are begun."""
 LONG_FOLDERS: Final = frozenset({"faults", "simulation", "benchmarks"})
@@ -104,6 +101,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.getoption("--quick") and collection_path.name in SLOW_FOLDERS else None
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Have one process run the tests of a file, but for those that use one of `SHARED`: one process runs all these."""
+    shared = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
+    item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.nodeid.partition("::")[0]))
+
+
 class TopicFactory(Protocol):
     """Creates a topic and returns its name, which no other test uses. Works in plain tests and in coroutines.
 
@@ -129,51 +132,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--quick"):
         _keep(config, items, _is_quick)
     places = _places(items)
-    items.sort(key=lambda item: places[item.path])
+    items.sort(key=lambda item: places[_group(item)])
 
 
-def _places(items: Iterable[pytest.Item]) -> dict[Path, float]:
-    """Return by which number the files are ordered: what is longest has the lowest, faults are before others.
+def _places(items: Iterable[pytest.Item]) -> dict[str, float]:
+    """Return by which number the groups are ordered: what is longest has the lowest, faults are before others.
 
     Tests that wait for real processes are spread between those that compute, so that the cores always have work. The
     last part of the run has none that wait: one process would be left with them.
     """
-    waiting: dict[Path, bool] = {}
+    waiting: dict[str, bool] = {}
     for item in items:
-        waiting[item.path] = waiting.get(item.path, False) or not _is_quick(item)
-    units = {path: unit_of(str(path.relative_to(ROOT))) if ROOT in path.parents else "" for path in waiting}
-    places = {path: -1 / (1 + LONGEST.index(unit)) for path, unit in units.items() if unit in LONGEST}
+        waiting[_group(item)] = waiting.get(_group(item), False) or not _is_quick(item)
+    places = {group: -1 / (1 + LONGEST.index(group)) for group in waiting if group in LONGEST}
     for waits, share in ((True, WAITING_SHARE), (False, 1.0)):
-        files = [path for path, found in waiting.items() if found is waits and path not in places]
-        files.sort(key=lambda path: "faults" not in path.parts)
-        places |= {path: share * number / len(files) for number, path in enumerate(files)}
+        groups = [group for group, found in waiting.items() if found is waits and group not in places]
+        groups.sort(key=lambda group: not group.startswith("tests/faults"))
+        places |= {group: share * number / len(groups) for number, group in enumerate(groups)}
     return places
 
 
-def pytest_collection_finish() -> None:
-    """Leave what was imported, and the tests themselves, out of all collections of garbage to come."""
-    keep_loaded()
-    gc.enable()
-
-
-class SharingFixtures(LoadFileScheduling):  # type: ignore[misc]
-    """One process runs all tests of a file, and of all files whose tests use the same one of `SHARED`."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return unit_of(str(nodeid).partition("::")[0])
-
-
-@cache
-def unit_of(file: str) -> str:
-    """Return the name of what a file's tests are run with: a fixture of `SHARED`, or the file itself."""
-    text = (ROOT / file).read_text()
-    return next((name for name in SHARED if f"{name}: {name.title()}" in text), file)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Give the processes their tests."""
-    return SharingFixtures(config, log) if config.getoption("dist") == "loadfile" else None
+def _group(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("xdist_group")
+    return str(marker.args[0]) if marker else ""
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from tests.conftest import unit_of
+from tests.conftest import pytest_itemcollected
 from tests.shared_broker import shared_broker
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.processes import Process
@@ -108,8 +110,12 @@ def test_a_test_run_that_is_ended_leaves_no_broker(
             broker.signal(signal.SIGKILL)
 
 
-def test_files_that_share_a_costly_fixture_are_run_by_one_process() -> None:
-    """So that a run starts it once; any other file goes to whatever process is free."""
-    units = {name: unit_of(f"tests/app/{name}.py") for name in ("test_trace", "tools/test_inspect", "test_rights")}
-    assert units == {"test_trace": "milled", "tools/test_inspect": "milled", "test_rights": "secured"}
-    assert unit_of("tests/app/test_serve.py") == "tests/app/test_serve.py"
+@pytest.mark.parametrize(
+    ("fixtures", "group"), [(["broker", "milled"], "milled"), (["secured"], "secured"), (["broker"], "tests/a.py")]
+)
+def test_tests_that_share_a_costly_fixture_are_one_group(fixtures: Sequence[str], group: str) -> None:
+    """So that one process of a run starts it, once; any other file goes to whatever process is free."""
+    marks: list[pytest.MarkDecorator] = []
+    item = SimpleNamespace(fixturenames=fixtures, nodeid="tests/a.py::test_b[c]", add_marker=marks.append)
+    pytest_itemcollected(cast("pytest.Item", item))
+    assert [mark.args for mark in marks] == [(group,)]
