@@ -2,12 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.marked import until
-from tests.scripts import Script
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, segment_of
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches
@@ -59,17 +59,17 @@ def store(tmp_path: Path) -> Store:
 
 def train(store: Store, look_seconds: float, folder: Path) -> tuple[int, str, str]:
     """Cut the tokens off while a process reads them; return how it ended and what it wrote."""
-    script, told, said = (folder / name for name in ("reads.py", "told", "said"))
-    script.write_text(TRAIN)
-    here, there = os.pipe()
-    with os.fdopen(here), Script(script, [str(look_seconds), store.path, STREAM], told, said, here) as process:
-        assert until(lambda: "ready" in told.read_text() or process.poll() is not None, 60)
-        assert process.poll() is None, said.read_text()
+    said = folder / "said"
+    command = [sys.executable, "-c", TRAIN, str(look_seconds), store.path, STREAM]
+    with (
+        said.open("w") as errors,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", said.read_text()
         os.truncate(segment_of(store).tokens, 4096)
-        os.write(there, b"go\n")
-        os.close(there)
-        code = process.wait()
-    return code, told.read_text().removeprefix("ready\n"), said.read_text()
+        told, _ = process.communicate("go\n")
+    return process.returncode, told, said.read_text()
 
 
 @pytest.mark.slow

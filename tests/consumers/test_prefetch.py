@@ -3,6 +3,8 @@
 import gc
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import ERAS, INFO, era_store, expected, open_batches, rows_of, together
-from tests.scripts import run_code
 from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches, Mixture, prefetch
@@ -254,9 +255,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.mark.slow
-def test_the_loop_never_waits_for_a_page(large: Store, tmp_path: Path) -> None:
+def test_the_loop_never_waits_for_a_page(large: Store) -> None:
     """The thread that trains has no major page fault on a cold store: eras read whole, and by sample."""
-    lines = run_code(COLD, [large.path, STREAM, str(1 << 30), "1", "0"], tmp_path).splitlines()
+    command = [sys.executable, "-c", COLD, large.path, STREAM, str(1 << 30), "1", "0"]
+    lines = subprocess.check_output(command).splitlines()
     *ahead, (plain, faults) = map(json.loads, lines)
     if not faults:
         pytest.skip("this file system keeps its files in memory, so nothing is read from a disk")

@@ -18,18 +18,9 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import BertProcessing
 
-from tests.scripts import Script
-
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]  # processes that load torch
 
 LABS: Final = Path(__file__).parents[2] / "examples" / "labs"
-LOAD: Final = """
-import runpy, sys
-
-sys.path[0], *labs = sys.argv[1:]
-for lab in labs:
-    runpy.run_path(lab)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -58,24 +49,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., str]:
+def run() -> Callable[..., str]:
     """Return what runs a lab, and returns what it prints."""
-    printed, said = tmp_path / "printed", tmp_path / "said"
 
     def run(name: str, *arguments: str | Path) -> str:
-        with Script(LABS / f"{name}.py", arguments, printed, said) as lab:
-            assert lab.wait() == 0, said.read_text()[-2000:]
-        return printed.read_text()
+        command = [sys.executable, LABS / f"{name}.py", *arguments]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
 
     return run
-
-
-def test_a_new_python_finds_what_labs_import(tmp_path: Path) -> None:
-    """One that knows nothing of these tests: in a `Script` their imports are there already."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-c", LOAD, *map(str, (LABS, *sorted(LABS.glob("*.py"))))]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_characters(run: Callable[..., str], texts: Path, tmp_path: Path) -> None:
