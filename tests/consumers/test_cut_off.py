@@ -60,7 +60,7 @@ def store(tmp_path: Path) -> Store:
 def train(store: Store, look_seconds: float, folder: Path) -> tuple[int, str, str]:
     """Cut the tokens off while a process reads them; return how it ended and what it wrote."""
     said = folder / "said"
-    command = [sys.executable, "-c", TRAIN, str(look_seconds), store.path, STREAM]
+    command = [sys.executable, "-c", TRAIN, str(look_seconds), str(store.path), STREAM]
     with (
         said.open("w") as errors,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,

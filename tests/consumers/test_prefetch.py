@@ -257,7 +257,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.mark.slow
 def test_the_loop_never_waits_for_a_page(large: Store) -> None:
     """The thread that trains has no major page fault on a cold store: eras read whole, and by sample."""
-    command = [sys.executable, "-c", COLD, large.path, STREAM, str(1 << 30), "1", "0"]
+    command = [sys.executable, "-c", COLD, str(large.path), STREAM, str(1 << 30), "1", "0"]
     lines = subprocess.check_output(command).splitlines()
     *ahead, (plain, faults) = map(json.loads, lines)
     if not faults:

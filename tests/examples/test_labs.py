@@ -81,7 +81,7 @@ def test_characters(run: Callable[..., str], texts: Path, tmp_path: Path) -> Non
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, name: str, words: str) -> None:
     """A path that leads nowhere, and texts that are in another field."""
     (tmp_path / "articles.jsonl").write_text(json.dumps({"article": "zap"}))
-    command = [sys.executable, LABS / "characters.py", tmp_path / name]
+    command = [sys.executable, str(LABS / "characters.py"), str(tmp_path / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     (said,) = done.stderr.splitlines()
