@@ -4,7 +4,7 @@
 #   TRAIN=0             no training in the demo, so no torch
 #   TEXT=path           the demo's text: a file or folder of your own
 #
-# torch: the lock has PyPI's build for CUDA (about 5 GB). One of your own is used instead, and never replaced, if the
+# torch: the lock has PyPI's build for CUDA (7 GB on disk). One of your own is used instead, and never replaced, if the
 # Python that makes .venv can import it (the environment then sees that Python's packages), or if you put one into
 # .venv yourself between `make setup` and the first `make demo` or `make test`.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from tokenmill.errors import SettingsError
+from tokenmill.errors import InputError, SettingsError
 
 from ..logs import set_up_logging
 from ..settings import SECRETS, ConnectionSettings, Settings, TopicSettings, load_with_origins
@@ -36,6 +36,13 @@ def panel(title: str | None) -> Callable[..., Any]:
         return typer.Option(*names, metavar=value, help=text, rich_help_panel=title, **more)
 
     return declared
+
+
+def require_beside(other: str, given: object, **options: object) -> None:
+    """Raise InputError where one of the ``options`` is given without the ``other`` one, and so would do nothing."""
+    for name, value in options.items():
+        if value and not given:
+            raise InputError(f"--{name.replace('_', '-')} does nothing without {other}: give both, or leave it out")
 
 
 def argument(text: str, value: str | None = None) -> Any:

@@ -19,7 +19,7 @@ from ..tools.pack.packing_run import PackPlan, PackSummary, pack
 from ..tools.produce.producing import require_flush_allowed
 from ..tools.verify.reference_sample import ReferenceSample
 from .figures import show_figures
-from .options import command, panel
+from .options import command, panel, require_beside
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .produce_output import ProduceProgress, require_documents, require_whole, say_refusals, say_unmet, summary_json
 from .progress import until_interrupted
@@ -83,6 +83,7 @@ def pack_command(
     worker make. Interrupted or killed, the same command goes on where it was. What cannot be a document is in files
     beside the streams, in the store's folder pack/.
     """
+    require_beside("--verify", verified, reference=reference, sample_seed=sample_seed is not None)
     topic = raw_topic or settings.raw_topics[0]
     if then_flush:
         require_flush_allowed(settings, topic)

@@ -27,7 +27,7 @@ from ..sources.sql import sql_sources
 from ..tools.produce import RunIdentity
 from ..tools.produce.run_notes import deciding_options
 from ..tools.produce.summary import OnError
-from .options import argument, panel
+from .options import argument, panel, require_beside
 from .output import say
 from .produce_output import say_not_read
 
@@ -222,6 +222,8 @@ def _source_choice(
     seed: Annotated[int, _sent("Decides the shuffled order.")] = 0,
     key: Annotated[str | None, _sent("Equal values share a partition.", "FIELD")] = None,
 ) -> SourceChoice:
+    require_beside("--map", map_name, map_batch=map_batch, map_processes=map_processes)
+    require_beside("--shuffle-buffer", shuffle_buffer, seed=seed)
     shape_options = ShapeOptions(
         fields=tuple(field or ()),
         id_field=id_field,

@@ -198,6 +198,7 @@ class _Demo:
         await until_settled(self._supervisor.status)
         blocks = self._supervisor.status().stored
         self._view.say(f"{blocks:,} blocks are in the store; each is computed again by the reference, and compared")
+        self._doing = f"verifying, 0 of {blocks:,} blocks"
         result = await check(self._settings, blocks, self._do)
         say_funnel(self._view, result)
         good = say_result(self._view, self._feeding.killed, result)

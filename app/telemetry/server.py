@@ -72,13 +72,14 @@ def serving(
         server = PageServer(settings.metrics_host, settings.metrics_port, pages(collectors, probes, status))
         server.start()
     except OSError as error:
+        why = (error.strerror or str(error)).partition(" (")[0]  # behind it the address stands once more
         log.warning(
             "no metrics are served: set metrics_host and metrics_port to an address that is free",
             host=settings.metrics_host, port=settings.metrics_port, error=str(error),
         )  # fmt: skip
         yield (
             f"this service serves no status and no metrics, for {settings.metrics_host}:{settings.metrics_port} cannot "
-            f"be used ({error.strerror}): give it another --metrics-port"
+            f"be used ({why}): give it another --metrics-port (TOKENMILL_METRICS_PORT)"
         )
         return
     log.info("metrics are served", url=f"http://{settings.metrics_host}:{settings.metrics_port}/metrics")

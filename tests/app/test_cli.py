@@ -394,6 +394,26 @@ def test_options_that_would_be_ignored_are_refused(cli: Cli, tmp_path: Path) -> 
     assert "a list of one row" in cli(*command, "--map", "json:dumps", "--map-batch", "1", "--map-processes", "1").err
 
 
+@pytest.mark.parametrize(
+    ("command", "alone", "other"),
+    [
+        ("produce raw", "--map-batch 8", "--map"),
+        ("try", "--map-processes 2", "--map"),
+        ("produce raw", "--seed 3", "--shuffle-buffer"),
+        ("pack", "--reference", "--verify"),
+        ("pack", "--sample-seed 0", "--verify"),
+    ],
+)
+def test_options_that_do_nothing_alone_are_refused(
+    cli: Cli, tmp_path: Path, command: str, alone: str, other: str
+) -> None:
+    """With the one that they need."""
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    refused = cli(*command.split(), "a.jsonl", *alone.split())
+    assert refused.code == 12
+    assert f"{alone.split(maxsplit=1)[0]} does nothing without {other}: give both" in refused.err
+
+
 def test_a_dry_run_tells_what_conditions_leave_out(cli: Cli, tmp_path: Path) -> None:
     """And how much of it for want of the field, as where its name is misspelt."""
     (tmp_path / "a.csv").write_text("text;score\none;0.5\ntwo;0.25\nthree;none\n")

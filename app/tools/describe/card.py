@@ -46,7 +46,7 @@ def _lines(facts: DataSetFacts) -> Iterator[str]:
         rows = [{"language": name, **amount} for name, amount in facts.languages.items()]
         yield from _table("Languages", ("language", "documents", "tokens"), rows)
     produced = [source for run in facts.files or () for source in run["sources"]]
-    yield from _table("Files that it came from", ("name", "bytes", "digest"), produced)
+    yield from _table("Files that it came from, and their 128-bit XXH3 digests", ("name", "bytes", "digest"), produced)
     yield from _values("Tokenizer", facts.tokenizer)
     yield from _values("Recipe", {"fingerprint": info.fingerprint.hex(), **recipe})
     segments = [segment.to_dict() for segment in facts.segments]

@@ -81,12 +81,12 @@ def test_the_whole_story(text: Path, tmp_path: Path, runs: int) -> None:
     "moment",
     [
         "starting Apache Kafka",
-        *(pytest.param(moment, marks=pytest.mark.needs("minutes")) for moment in ("feeding", "; verifying each")),
+        *(pytest.param(moment, marks=pytest.mark.needs("minutes")) for moment in ("feeding", "computed again")),
     ],
 )
 def test_ctrl_c_leaves_no_process(text: Path, tmp_path: Path, moment: str) -> None:
     """At any moment, as at a terminal: the signal reaches the whole process group."""
-    demo = Demo(tmp_path, ["--no-train", "--text", str(text), "--seconds", "0.5" if "verifying" in moment else "20"])
+    demo = Demo(tmp_path, ["--no-train", "--text", str(text), "--seconds", "0.5" if "again" in moment else "20"])
     assert demo.says(moment), demo.output
     os.killpg(demo.process.pid, signal.SIGINT)
 
