@@ -1,5 +1,7 @@
 """``tokenmill broker``, ``up`` and ``demo``: a local Kafka, with the service, and with all of it in two minutes."""
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +39,7 @@ def start(
     require_directory("--directory", directory)
     broker = Broker(directory, port=port)
     say(f"starting Kafka in {directory}")
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as Ctrl-C: Kafka has not started then
     broker.start(detached=True)
     show(broker.bootstrap_servers)
 

@@ -148,8 +148,12 @@ class Broker:
         if not (self.directory / "data" / "meta.properties").exists():
             self._format(java)
         process = start_process([*java, "kafka.Kafka", str(self._properties_path)], self.log_path, detached=detached)
-        process.save(self._pid_path)
-        self._await_service(process)
+        try:
+            process.save(self._pid_path)
+            self._await_service(process)
+        except BaseException:  # Ctrl-C, too: nobody was told of a broker that may be detached
+            self.kill()
+            raise
 
     def stop(self) -> None:
         """End the broker in order; on return it is gone. Does nothing when none runs."""
@@ -213,7 +217,6 @@ class Broker:
             if not process.running:
                 raise BrokerError(f"Kafka ended while it started. {self._log_end()}")
             if time.monotonic() > deadline:
-                self.kill()
                 raise BrokerError(f"Kafka did not serve clients within {START_SECONDS:.0f} s. {self._log_end()}")
             time.sleep(POLL_SECONDS)
 

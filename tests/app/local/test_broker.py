@@ -11,6 +11,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.conftest import topics_on
+from tests.marked import until
+from tests.scraping import free_port
 from tokenmill.app.kafka.clients import consumer, producer
 from tokenmill.app.kafka.cluster import partitions_of
 from tokenmill.app.local.broker import HOST, Broker
@@ -155,3 +157,18 @@ def test_only_a_detached_broker_outlives_its_owner(tmp_path: Path, way: str) -> 
     if way == "detached":
         Broker.attach(tmp_path).stop()
     assert process.ends_within(30)
+
+
+def test_a_start_that_is_interrupted_leaves_no_broker(tmp_path: Path) -> None:
+    """At Ctrl-C, and at SIGTERM, while Kafka starts: nobody was told of it."""
+    command = [sys.executable, "-m", "tokenmill.app.cli", "broker", "start", "--directory", str(tmp_path)]
+    path = tmp_path / "broker.pid"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with subprocess.Popen([*command, "--port", str(free_port())], stdout=subprocess.DEVNULL) as starting:
+            assert until(lambda: (found := Process.load(path)) is not None and found.running, 60.0)
+            process = Process.load(path)
+            starting.send_signal(number)
+        assert starting.returncode == 128 + number
+        assert process is not None
+        assert not process.running
+        assert not path.exists()
