@@ -45,7 +45,10 @@ _LIKE_JSON: Final = re.compile(
 _SCALAR: Final = re.compile(
     rb"(?:[\t\n\r ]|\xef\xbb\xbf)*+(?P<scalar>(?:[\"0-9-]|true|false|null|NaN|Infinity).*+)\Z", re.DOTALL
 )
-_NOT_FINITE: Final = frozenset((b"NaN", b"Infinity", b"-Infinity"))
+_NUMBER: Final = re.compile(rb"NaN|-?Infinity|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
+"""A number of JSON, too large for a double or not, or what Python writes for none."""
+_SEQUENCE: Final = re.compile(rb"\x1e[\t\n\r ]*+[{\[\"]")
+"""How a JSON text sequence begins: <https://www.rfc-editor.org/rfc/rfc7464>."""
 _OBJECT_IN_STRING: Final = re.compile(rb'"[\t\n\r ]*+(?:\[[\t\n\r ]*+)*+\{[\t\n\r ]*+(?:\\"|\})')
 """An object that was encoded twice, however much of it is there."""
 
@@ -65,13 +68,17 @@ def check_no_scalar(value: bytes, text_by: str = 'decode = "text", which takes i
     ``text_by`` says what takes it as a text. The reason is `NOT_AN_OBJECT`; for a string with half a surrogate pair,
     `INVALID_UNICODE`.
     """
+    if _SEQUENCE.match(value):
+        raise RecordError(
+            NOT_AN_OBJECT, f"a JSON text sequence (byte 30 first): send each of its objects; else {text_by}"
+        )
     found = _SCALAR.match(value)
     if found is None:
         return
     scalar = found["scalar"].rstrip(b"\t\n\r ")
     twice = _OBJECT_IN_STRING.match(scalar) is not None
     try:
-        if scalar not in _NOT_FINITE and not twice:
+        if not twice and _NUMBER.fullmatch(scalar) is None:
             orjson.loads(scalar)
     except orjson.JSONDecodeError:
         if repaired(scalar) is not None:

@@ -114,7 +114,7 @@ def _is_no_json(value: bytes) -> bool:
     try:
         orjson.loads(value)
     except orjson.JSONDecodeError:
-        return value.strip() not in (b"NaN", b"Infinity", b"-Infinity")
+        return re.fullmatch(rb"NaN|-?Infinity|-?\d+(\.\d+)?([eE][+-]?\d+)?", value.strip()) is None
     return False
 
 
@@ -127,6 +127,8 @@ def _is_no_json(value: bytes) -> bool:
         (b"true", "not_an_object"),
         (b"null", "not_an_object"),
         (b"-Infinity", "not_an_object"),
+        (b"1e999", "not_an_object"),
+        (b"7" * 400, "not_an_object"),
         (b'"a text"', "not_an_object"),
         (json_bytes(json_bytes({"text": "a"}).decode()), "not_an_object"),
         (json_bytes(json_bytes([{"text": "a"}]).decode())[:-3], "not_an_object"),
@@ -138,6 +140,12 @@ def test_json_that_is_no_object_is_no_text_either(begin: bytes, value: bytes, re
     assert answer(opened("auto"), begin + value + b"\n") == reason
     assert isinstance(answer(opened("auto", rules=2), begin + value + b"\n"), Document)
     assert isinstance(answer(opened("auto"), begin + value + b" or more"), Document) == ("{" not in value.decode())
+
+
+def test_a_json_text_sequence_is_no_text() -> None:
+    """Its objects are behind a record separator each."""
+    assert "text sequence" in detail(b'\x1e{"text": "a"}\n\x1e{"text": "b"}\n')
+    assert isinstance(answer(opened("auto", rules=2), b'\x1e{"text": "a"}\n'), Document)
 
 
 @given(json_objects)
