@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 import orjson
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import RecordError
+from tokenmill.recipe import Recipe
 
 Scalar: TypeAlias = str | int | float | bool | None
 """A JSON value without parts. An int is within `INTEGERS`; a float is finite."""
@@ -71,6 +72,11 @@ class Limits:
     """
     max_fields_bytes: int
     """Of the object of carried fields in canonical JSON, braces included."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Self:
+        """Return those of a recipe."""
+        return cls(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
 
     @property
     def max_meta_bytes(self) -> int:

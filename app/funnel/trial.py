@@ -257,7 +257,8 @@ class Trial:
         passage = columns.passages.get(split)
         if passage is None:
             return
-        for index, step in zip(passage.changes.indices.tolist(), passage.changes.steps.tolist(), strict=True):
+        for document, step in np.argwhere(passage.changed.T).tolist():
+            index = int(passage.entered[document])
             label, record = passage.labels[step], columns.records[index]
             self._changes[label] += 1
             sample = self._changed.get(label)

@@ -11,7 +11,7 @@ from tokenmill.records import SourceRecord, is_flush
 
 from .decoding import Decoder, FunctionDecoder
 from .splits import SplitRule
-from .steps import CustomStep, Rejected, Step
+from .steps import Rejected, Step
 from .steps.protocol import SHORT_FORMS, counting_key, step_labels
 from .tokenizers import Engine
 
@@ -85,11 +85,6 @@ class Stages:
         object.__setattr__(self, "labels", labels)
         counted = self.every_step_counts or not SHORT_FORMS.issuperset(labels)
         object.__setattr__(self, "counted_labels", labels if counted else ())
-
-    @property
-    def custom(self) -> bool:
-        """Whether one of the steps is a user's own function, which may do anything."""
-        return any(isinstance(step, CustomStep) for step in self.steps)
 
     @property
     def custom_decoder(self) -> bool:

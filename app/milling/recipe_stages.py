@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, cast
 
-from tokenmill.documents import Limits
 from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.packings import SEPARATE, packing_of
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 
 from .curation.choosing import faster_steps
-from .decoding import Decoder, SchemaSource, open_decoder
-from .decoding.protocol import RULES
+from .decoding import SchemaSource, open_decoder
 from .document_frame import NONE, TemplateName, Wanted, document_frame
 from .outcomes import Stages
 from .splits import SplitRule
@@ -47,47 +45,18 @@ def open_stages(
     steps name, by SHA-256. Raises SettingsError where a value in the recipe cannot be used.
     """
     choice = choose_engine(tokenizer, engine, cast("SpecialTokens", recipe.special_tokens_in_text))
-    limits = Limits(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
-    steps = open_steps(
-        normalize=recipe.normalize,
-        min_chars=recipe.min_chars,
-        function=recipe.function,
-        pipeline=recipe.pipeline,
-        lists=lists,
-        metadata_fields=recipe.metadata_fields,
-        limits=limits,
-        tokenizer=tokenizer,
-        rules=recipe.rules,
-    )
+    steps = open_steps(recipe, lists, tokenizer)
     refused = ""
     if engine != REFERENCE:
         steps, refused = faster_steps(steps)
     return Stages(
-        decoder=decoder_of(recipe, schemas),
+        decoder=open_decoder(recipe, schemas),
         splits=SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by),
         steps=steps,
         steps_refused=refused,
         engine=choice.engine,
         engine_refused=choice.refused,
         allow_flush=recipe.allow_flush,
-    )
-
-
-def decoder_of(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:
-    """Return the decoder of the recipe's raw topic, by the rules that its ``steps`` name; ``schemas`` as `open_stages`.
-
-    Raises SettingsError where it needs a schema registry, and there is none; or a library that is not installed.
-    """
-    return open_decoder(
-        recipe.decode,
-        text_fields=recipe.text_fields,
-        id_field=recipe.id_field,
-        metadata_fields=recipe.metadata_fields,
-        max_text_bytes=recipe.max_text_bytes,
-        max_id_bytes=recipe.max_id_bytes,
-        max_fields_bytes=recipe.max_fields_bytes,
-        schemas=schemas,
-        rules=next((said["rules"] for said in recipe.decoder if "rules" in said), RULES.number),
     )
 
 

@@ -23,7 +23,7 @@ from tokenmill.wire.chain import Cursor
 from tokenmill.wire.totals import LANGUAGE, Amount, Totals
 
 from .outcomes import NO_TOKENS, Kind, Outcome, Stages
-from .packing.reference_packings import ITEM, LeavingBlock, Pieces, ReferencePacking, reference_packing
+from .packing.reference_packings import ITEM, REFERENCES, LeavingBlock, Pieces, ReferencePacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Reference:
 
     def __post_init__(self) -> None:
         """Begin before block 0."""
-        self._packing = reference_packing(self.recipe)
+        self._packing = REFERENCES[self.recipe.packing](self.recipe)
         seed = b"tokenmill chain 1" + self.recipe.fingerprint + pack("<I", self.partition)
         self.chain = xxhash.xxh3_128_digest(seed)
 

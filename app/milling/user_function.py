@@ -34,10 +34,11 @@ from inspect import iscoroutinefunction
 from math import isfinite
 from operator import attrgetter
 from types import FrameType, ModuleType
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, Literal, TypeGuard
 
 from tokenmill.documents import INTEGERS, Document, Limits
 from tokenmill.errors import RecordError, SettingsError
+from tokenmill.recipe import Recipe
 
 from .native_calls import NativeCode, shown_error
 
@@ -185,18 +186,17 @@ class UserFunction:
         return Document(answer.text, answer.id, fields)
 
 
-def open_user_function(
-    setting: str, path: str, *, takes: str, metadata_fields: Sequence[str], limits: Limits
-) -> UserFunction:
-    """Import the function that ``path`` (``module:function``), the value of ``setting``, names.
+def open_user_function(setting: Literal["function", "decode"], recipe: Recipe) -> UserFunction:
+    """Import the function (``module:function``) that a setting of the recipe names.
 
-    ``takes`` says, in messages, what the function is called with. Raises SettingsError where it cannot be imported or
-    called, or its author does not state its version.
+    Raises SettingsError where it cannot be imported or called, or its author does not state its version.
     """
+    path = str(getattr(recipe, setting))
     said = f'{setting} = "{path}"'
     function = _imported(said, path)
     version = getattr(function, "version", None)
     if not callable(function) or iscoroutinefunction(function):
+        takes = "bytes" if setting == "decode" else "a Document"
         raise SettingsError(f"{said} is no plain function: name one that takes {takes} and returns a Document")
     if not (isinstance(version, str) and version):
         raise SettingsError(
@@ -204,7 +204,7 @@ def open_user_function(
             "and raise it whenever an answer changes"
         )
     reasons = _reasons(said, getattr(function, "reasons", ()))
-    return UserFunction(path, version, function, reasons, tuple(metadata_fields), limits)
+    return UserFunction(path, version, function, reasons, recipe.metadata_fields, Limits.of(recipe))
 
 
 def _imported(said: str, path: str) -> Any:

@@ -10,9 +10,9 @@ from ..kafka.clients import offsets, read_range
 from ..kafka.control_topic import Settled, require_topic
 from ..kafka.schema_registry import schemas_for_command
 from ..kafka.settled_streams import lists_of, tokenizer_of
-from ..milling.decoding import Decoder
+from ..milling.decoding import Decoder, open_decoder
 from ..milling.outcomes import Stages
-from ..milling.recipe_stages import decoder_of, reopen_stages
+from ..milling.recipe_stages import reopen_stages
 from ..milling.tokenizers import EngineName
 from ..settings import Settings
 
@@ -62,7 +62,7 @@ async def require_record(client: AIOKafkaConsumer, partition: TopicPartition, of
 
 def recipe_decoder(settings: Settings, recipe: Recipe) -> Decoder:
     """Return what makes documents of a raw topic's values."""
-    return decoder_of(recipe, schemas_for_command(settings, recipe.decode))
+    return open_decoder(recipe, schemas_for_command(settings, recipe.decode))
 
 
 def stream_stages(settings: Settings, settled: Settled, engine: EngineName) -> Stages:

@@ -5,16 +5,17 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.mills import RECIPE
 from tokenmill.app.milling.user_function import open_user_function
-from tokenmill.documents import Document, Limits
+from tokenmill.documents import Document
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own_functions.md").read_text()
-LIMITS = Limits(1000, 100, 100)
 
 
 def test_the_functions_change_documents_and_give_their_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +25,7 @@ def test_the_functions_change_documents_and_give_their_reasons(tmp_path: Path, m
     monkeypatch.syspath_prepend(ROOT / "examples")
 
     notes, tidy, latin_1 = (
-        open_user_function("function", path, takes="", metadata_fields=("label",), limits=LIMITS)
+        open_user_function("function", replace(RECIPE, function=path, metadata_fields=("label",)))
         for path in ("step_of_the_page:without_notes", "own_steps:tidy", "own_steps:latin_1")
     )
 

@@ -6,15 +6,17 @@
 `open_decoder`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Final, cast
 
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
+from tokenmill.recipe import Recipe
 
+from ..user_function import open_user_function
 from .auto import AutoDecoder
-from .custom import FunctionDecoder, open_function_decoder
+from .custom import FunctionDecoder
 from .framed_values import FramedDecoder, RegisteredSchema, SchemaFormat, SchemaSource
 from .json_objects import JsonDecoder, ObjectFields
 from .plain_text import TextDecoder
@@ -43,41 +45,29 @@ MODES: Final = ("auto", "json", "text", *FORMATS)
 """Beside these, a mode is the import path of a function of the user's own, which has a colon."""
 
 
-def open_decoder(
-    mode: str,
-    *,
-    text_fields: Sequence[str],
-    id_field: str,
-    metadata_fields: Sequence[str],
-    max_text_bytes: int,
-    max_id_bytes: int,
-    max_fields_bytes: int,
-    schemas: SchemaSource | None = None,
-    rules: int = RULES.number,
-) -> Decoder:
-    """Return the decoder of ``mode`` (one of `MODES`, or ``module:function``).
+def open_decoder(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:
+    """Return the decoder of the recipe's ``decode`` (one of `MODES`, or ``module:function``), by the rules in it.
 
-    The other arguments are explained in `ObjectFields` and `Limits`. ``rules`` is the number that a stream's recipe
-    has; for one that this version does not know, the decoder has the newest, and says so (`Decoder.describe`).
-
-    ``schemas`` is asked by the modes in `FORMATS`, by no other. Raises SettingsError: an unknown mode, no text field, a
-    limit that nothing can pass, a function that cannot be used, no registry where the mode needs one, or a library that
-    is not installed.
+    For rules that this version does not know, the decoder has the newest, and says so (`Decoder.describe`). ``schemas``
+    is asked by the modes in `FORMATS`, by no other. Raises SettingsError: an unknown mode, no text field, a limit that
+    nothing can pass, a function that cannot be used, no registry where the mode needs one, or a library that is not
+    installed.
     """
-    for name, limit in (("max_text_bytes", max_text_bytes), ("max_id_bytes", max_id_bytes)):
+    mode, limits = recipe.decode, Limits.of(recipe)
+    for name, limit in (("max_text_bytes", limits.max_text_bytes), ("max_id_bytes", limits.max_id_bytes)):
         if limit < 1:
             raise SettingsError(f"{name} = {limit}: set it to 1 or more")
-    if max_fields_bytes < (len("{}") if metadata_fields else 0):
-        raise SettingsError(f"max_fields_bytes = {max_fields_bytes}: set it so high that the carried fields fit")
-    limits = Limits(max_text_bytes, max_id_bytes, max_fields_bytes)
+    if limits.max_fields_bytes < (len("{}") if recipe.metadata_fields else 0):
+        raise SettingsError(f"max_fields_bytes = {limits.max_fields_bytes}: set it so high that the carried fields fit")
     if mode == "text":
         return TextDecoder(limits)
     if ":" in mode:
-        return open_function_decoder(mode, metadata_fields=metadata_fields, limits=limits)
-    if not text_fields:
+        return FunctionDecoder(open_user_function("decode", recipe))
+    if not recipe.text_fields:
         raise SettingsError(f'text_fields is empty, but decode = "{mode}" needs one: name it, or set decode = "text"')
-    fields = ObjectFields(tuple(text_fields), id_field, tuple(metadata_fields), limits)
-    objects = JsonDecoder(fields, KNOWN.get(rules, RULES))
+    number = next((said["rules"] for said in recipe.decoder if "rules" in said), RULES.number)
+    fields = ObjectFields(recipe.text_fields, recipe.id_field, recipe.metadata_fields, limits)
+    objects = JsonDecoder(fields, KNOWN.get(number, RULES))
     if mode == "json":
         return objects
     if mode == "auto":

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.documents import Document, Limits
+from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 
-from ..user_function import UserFunction, open_user_function
+from ..user_function import UserFunction
 from .protocol import Decoded, one_by_one
 
 
@@ -46,13 +46,3 @@ class FunctionDecoder:
     def many(self, values: Sequence[bytes]) -> Decoded:
         """Decode each value."""
         return one_by_one(self, values)
-
-
-def open_function_decoder(path: str, *, metadata_fields: Sequence[str], limits: Limits) -> FunctionDecoder:
-    """Import the function that ``path`` (``module:function``) names.
-
-    Raises SettingsError where it cannot be imported or called, or its author does not state its version.
-    """
-    return FunctionDecoder(
-        open_user_function("decode", path, takes="bytes", metadata_fields=metadata_fields, limits=limits)
-    )

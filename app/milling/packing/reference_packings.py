@@ -1,9 +1,10 @@
 """Each packing once more, slow and plain, token by token, from the format's description: parts of the reference."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import calcsize, iter_unpack, pack, unpack, unpack_from
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from tokenmill.packings import Fit, packing_of
 from tokenmill.reading.continuing import ResumePoint
@@ -36,46 +37,41 @@ class OpenBlock:
     pieces: Pieces = field(default_factory=list)
 
 
-class ReferencePacking(Protocol):
-    """What the reference asks of a packing."""
-
-    blocks: list[OpenBlock]
-    """The open ones, in their order."""
-
-    def dropped(self, tokens: Sequence[int]) -> str:
-        """Return why a document of these tokens is filtered out; an empty text if it is not."""
-
-    def given(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens a kept document of these tokens gives to blocks, padding not counted."""
-
-    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:
-        """Place a document whose record has this CRC; yield the blocks that leave, each before it goes on."""
-
-    def flush(self, offset: int) -> Iterator[LeavingBlock]:
-        """Do what a flush record at ``offset`` asks for; yield the blocks that leave."""
-
-    def reopen(self, point: ResumePoint) -> None:
-        """Begin with the open blocks of a point."""
-
-    def references(self) -> bytes:
-        """Return the open blocks as references, in a packing that has them in every message; else nothing."""
-
-
-class ConcatReference:
-    """All documents one after the other, cut where a block ends."""
+class ReferencePacking(ABC):
+    """What the reference asks of a packing; of one without open blocks, unless it says otherwise."""
 
     def __init__(self, recipe: Recipe) -> None:
         """Begin with no open block."""
         self._recipe = recipe
-        self.blocks: list[OpenBlock] = []
+        self.blocks: list[Any] = []
+        """The open ones, `OpenBlock`, in their order."""
 
-    def dropped(self, tokens: Sequence[int]) -> str:  # noqa: ARG002 - the protocol's
-        """Nothing is."""
+    def dropped(self, tokens: Sequence[int]) -> str:  # noqa: ARG002 - a packing that drops some looks at them
+        """Return why a document of these tokens is filtered out; an empty text if it is not."""
         return ""
 
     def given(self, tokens: Sequence[int]) -> int:
-        """All of them."""
+        """Return how many tokens a kept document of these tokens gives to blocks, padding not counted."""
         return len(tokens)
+
+    @abstractmethod
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:
+        """Place a document whose record has this CRC; yield the blocks that leave, each before it goes on."""
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002 - a packing with open blocks closes them
+        """Do what a flush record at ``offset`` asks for; yield the blocks that leave."""
+        return iter(())
+
+    def reopen(self, point: ResumePoint) -> None:  # noqa: B027 - there may be nothing to open
+        """Begin with the open blocks of a point."""
+
+    def references(self) -> bytes:
+        """Return the open blocks as references, in a packing that has them in every message; else nothing."""
+        return b""
+
+
+class ConcatReference(ReferencePacking):
+    """All documents one after the other, cut where a block ends."""
 
     def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
         """Append the tokens, one after the other."""
@@ -107,10 +103,6 @@ class ConcatReference:
         if tokens:
             self.blocks = [OpenBlock(list(tokens), pieces_of(point.open_entry))]
 
-    def references(self) -> bytes:
-        """None: carries hold the open block."""
-        return b""
-
 
 @dataclass(slots=True)
 class ReferringBlock(OpenBlock):
@@ -119,25 +111,17 @@ class ReferringBlock(OpenBlock):
     crcs: list[int] = field(default_factory=list)
 
 
-class FitReference:
+class FitReference(ReferencePacking):
     """Whole documents, each in the open block with the least sufficient room."""
 
     def __init__(self, recipe: Recipe) -> None:
         """Begin with no open block."""
+        super().__init__(recipe)
         parameters = packing_of(recipe)
         if not isinstance(parameters, Fit):
             raise TypeError(recipe.packing)
         self._size, self._padding, self._item = recipe.block_tokens, recipe.padding_id, ITEM[recipe.dtype]
         self._most_open, self._max_age = parameters.open_blocks, parameters.max_age_offsets
-        self.blocks: list[ReferringBlock] = []
-
-    def dropped(self, tokens: Sequence[int]) -> str:  # noqa: ARG002 - the protocol's
-        """Nothing is."""
-        return ""
-
-    def given(self, tokens: Sequence[int]) -> int:
-        """All of them."""
-        return len(tokens)
 
     def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:
         """Give whole blocks, then place the rest; yield the blocks that leave."""
@@ -222,16 +206,15 @@ class FitReference:
         return {"padding": padding, "joined": int(len(block.pieces) > 1), "cut": 0}
 
 
-class RowsReference:
+class RowsReference(ReferencePacking):
     """One document a row, or several rows, each between the ids before and after a text."""
 
     def __init__(self, recipe: Recipe) -> None:
         """Begin; no block is ever open."""
-        self._recipe = recipe
+        super().__init__(recipe)
         self._long = recipe.packing_parameters.get("long", "truncate")
         self._short = recipe.packing_parameters.get("short", "pad")
         self._room = recipe.block_tokens - len(recipe.begin_of_document) - len(recipe.after)
-        self.blocks: list[OpenBlock] = []
 
     def dropped(self, tokens: Sequence[int]) -> str:
         """Return why no row comes of the document, if none does."""
@@ -251,17 +234,6 @@ class RowsReference:
         pieces = [(0, offset, number * self._room, meta) for number in range(len(rows))]
         yield from _padded(self._recipe, rows, pieces, left_out)
 
-    def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
-        """Yield nothing."""
-        return iter(())
-
-    def reopen(self, point: ResumePoint) -> None:
-        """Do nothing: a point has no open block."""
-
-    def references(self) -> bytes:
-        """None."""
-        return b""
-
     def _text(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens[len(self._recipe.begin_of_document) : len(tokens) - len(self._recipe.after)]
 
@@ -277,15 +249,14 @@ class RowsReference:
         return rows
 
 
-class ChunksReference:
+class ChunksReference(ReferencePacking):
     """A document in chunks, each with one id more, with which the next one begins."""
 
     def __init__(self, recipe: Recipe) -> None:
         """Begin; no block is ever open."""
-        self._recipe = recipe
+        super().__init__(recipe)
         self._rest = recipe.packing_parameters.get("rest", "drop")
         self._size = recipe.block_tokens - 1
-        self.blocks: list[OpenBlock] = []
 
     def dropped(self, tokens: Sequence[int]) -> str:
         """Return why no chunk comes of the document, if none does."""
@@ -301,17 +272,6 @@ class ChunksReference:
         left_out = max(0, len(tokens) - 1 - len(chunks) * self._size)
         pieces = [(0, offset, number * self._size, meta) for number in range(len(chunks))]
         yield from _padded(self._recipe, chunks, pieces, left_out)
-
-    def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
-        """Yield nothing."""
-        return iter(())
-
-    def reopen(self, point: ResumePoint) -> None:
-        """Do nothing: a point has no open block."""
-
-    def references(self) -> bytes:
-        """None."""
-        return b""
 
     def _chunks(self, tokens: Sequence[int]) -> list[list[int]]:
         chunks, begin = [], 0
@@ -341,19 +301,13 @@ def _padded(recipe: Recipe, parts: list[list[int]], of_document: Pieces, left_ou
         yield LeavingBlock(padded, pieces, 0 if is_last else (number + 1) * size, is_last, figures)
 
 
-REFERENCES: Final[Mapping[str, Any]] = {
+REFERENCES: Final[Mapping[str, type[ReferencePacking]]] = {
     "concat": ConcatReference,
     "fit": FitReference,
     "rows": RowsReference,
     "chunks": ChunksReference,
 }
-"""By the packing's name, what makes one from a recipe."""
-
-
-def reference_packing(recipe: Recipe) -> ReferencePacking:
-    """Return the recipe's packing without any open block."""
-    packing: ReferencePacking = REFERENCES[recipe.packing](recipe)
-    return packing
+"""By the packing's name."""
 
 
 def pieces_of(entry: bytes) -> Pieces:

@@ -4,13 +4,12 @@ The function takes a `Document` and returns one, or a reason or None to filter i
 has the rules for it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tokenmill.documents import Document, Limits
+from tokenmill.documents import Document
 
-from ..user_function import UserFunction, open_user_function
+from ..user_function import UserFunction
 from .protocol import EachAlone, Rejected
 
 
@@ -33,13 +32,3 @@ class CustomStep(EachAlone):
         """
         answer = self.function(document)
         return Rejected(answer) if isinstance(answer, str) else answer
-
-
-def open_function(path: str, *, metadata_fields: Sequence[str], limits: Limits) -> CustomStep:
-    """Import the function that ``path`` (``module:function``) names.
-
-    Raises SettingsError where it cannot be imported or called, or its author does not state its version.
-    """
-    return CustomStep(
-        open_user_function("function", path, takes="a Document", metadata_fields=metadata_fields, limits=limits)
-    )

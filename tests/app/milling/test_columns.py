@@ -22,9 +22,10 @@ from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.outcomes import Kind, Outcome
 from tokenmill.app.milling.steps import Rejected, Step
 from tokenmill.app.milling.steps.basic import MinChars, NotEmpty
-from tokenmill.app.milling.steps.custom import open_function
+from tokenmill.app.milling.steps.custom import CustomStep
 from tokenmill.app.milling.steps.pipeline import open_pipeline
 from tokenmill.app.milling.steps.protocol import Answer, each_alone
+from tokenmill.app.milling.user_function import open_user_function
 from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError
 from tokenmill.records import Record
@@ -248,7 +249,7 @@ def test_outcomes_of_a_fetch_are_those_of_its_records(
 @pytest.mark.parametrize(("name", "kind"), [("picky", Kind.FILTERED), ("careful", Kind.DEAD_LETTERED)])
 def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, kind: Kind) -> None:
     """A user's function says no to one of three, or raises over it."""
-    function = open_function(f"{user_functions.__name__}:{name}", metadata_fields=(), limits=Limits(1000, 20, 40))
+    function = CustomStep(open_user_function("function", replace(RECIPE, function=f"{user_functions.__name__}:{name}")))
     stages = replace(make_source().stages, steps=(function,))
     records = [text(0, "fine"), text(1, "spam"), text(2, "fine")]
     found = _outcomes(OutcomeColumns.sort(stages, RecordColumns.of(records)))
@@ -338,7 +339,7 @@ def test_a_step_changes_no_columns_that_another_step_was_given() -> None:
 
 def test_the_note_names_each_record_that_a_function_sees() -> None:
     """And all records again when it has seen the last: what hangs after that is none of its doing."""
-    function = open_function(f"{user_functions.__name__}:picky", metadata_fields=(), limits=Limits(1000, 20, 40))
+    function = CustomStep(open_user_function("function", replace(RECIPE, function=f"{user_functions.__name__}:picky")))
     stages = replace(make_source().stages, steps=(_Odd("x", "filter"), function))
     records = [text(4, "a"), text(5, "x"), text(6, "b")]
     told: list[tuple[int, int]] = []

@@ -1,21 +1,23 @@
 """A user's own function as a step."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.app.milling.steps import user_functions
 from tests.app.milling.tokenizers.panicking import HARMFUL
+from tests.mills import RECIPE
 from tokenmill.app.milling.steps import Rejected, Step, open_steps
-from tokenmill.documents import Document, Limits
+from tokenmill.documents import Document
 from tokenmill.errors import RecordError, SettingsError
 
 HERE = user_functions.__name__
-LIMITS = Limits(100, 10, 30)
+DRAFT = replace(RECIPE, steps=(), max_text_bytes=100, max_id_bytes=10, max_fields_bytes=30)
 
 
 def _opened(function: str) -> Step:
-    return open_steps(function=f"{HERE}:{function}", metadata_fields=("label",), limits=LIMITS)[0]
+    return open_steps(replace(DRAFT, function=f"{HERE}:{function}", metadata_fields=("label",)))[0]
 
 
 def test_a_function_changes_text_id_and_carried_fields() -> None:
@@ -79,7 +81,7 @@ def test_what_is_no_document_never_gets_out_of_it(text: str) -> None:
 def test_a_function_that_cannot_be_used_is_refused_at_start(path: str, message: str) -> None:
     """The message names the setting and what to do."""
     with pytest.raises(SettingsError, match=f"^function = .*{re.escape(message)}"):
-        open_steps(function=path, limits=LIMITS)
+        open_steps(replace(DRAFT, function=path))
 
 
 def test_native_code_that_panics_is_a_dead_letter_as_well() -> None:

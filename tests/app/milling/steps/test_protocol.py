@@ -1,18 +1,23 @@
 """What every step promises."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.milling.steps import user_functions
+from tests.mills import RECIPE
 from tests.strategies import texts
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps import Step, open_steps
 from tokenmill.app.milling.steps.protocol import counting_key, each_alone, step_labels
-from tokenmill.documents import Document, Limits
+from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 
-STEPS = open_steps(
+DRAFT = replace(
+    RECIPE,
+    steps=(),
     normalize="NFC",
     min_chars=3,
     function=f"{user_functions.__name__}:picky",
@@ -27,8 +32,9 @@ STEPS = open_steps(
         {"name": "fix_unicode", "normalization": "NFC"},
     ),
     metadata_fields=("url", "language"),
-    limits=Limits(1000, 20, 1000),
+    max_fields_bytes=1000,
 )
+STEPS = open_steps(DRAFT)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
