@@ -48,6 +48,8 @@ def run(lab: Callable[[], None]) -> NoReturn:
         sys.exit(lab())
     except TokenMillError as error:
         sys.exit(str(error))
+    except subprocess.CalledProcessError as error:
+        sys.exit(error.returncode)  # it has said why
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -125,9 +127,5 @@ def _spelled(value: Any) -> str:
 
 def _run(*command: str, **variables: str) -> str:
     """Run the command line, whose progress and errors are shown; return what it printed."""
-    done = subprocess.run(
-        [TOKENMILL, *command], env=os.environ | variables, stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(done.returncode)  # it has said why
-    return done.stdout
+    environment = os.environ | variables
+    return subprocess.run([TOKENMILL, *command], env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout

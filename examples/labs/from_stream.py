@@ -16,6 +16,7 @@ from pathlib import Path
 
 from corpus import TOKENMILL, arguments, ran_with, reading, run
 
+from tokenmill.app.local.broker import Broker
 from tokenmill.consumers import Batches
 from tokenmill.errors import StoreError
 
@@ -44,7 +45,7 @@ def main() -> None:
 def service(options: argparse.Namespace) -> Iterator[dict[str, str]]:
     """Run a Kafka and the service, as in production, until the block ends; give it the settings of both."""
     options.store.mkdir(parents=True, exist_ok=True)
-    broker = ["--directory", str(options.store.with_name(options.store.name + "-broker"))]
+    directory = options.store.with_name(options.store.name + "-broker")
     environment = os.environ | {
         "TOKENMILL_BOOTSTRAP_SERVERS": f"127.0.0.1:{options.port}",
         "TOKENMILL_RAW_TOPICS": options.topic,
@@ -54,8 +55,8 @@ def service(options: argparse.Namespace) -> Iterator[dict[str, str]]:
         "TOKENMILL_ERA_MAX_SECONDS": "1",
         "TOKENMILL_SPLITS": "train=90,validation=10",
     }
-    subprocess.run([TOKENMILL, "broker", "start", *broker, "--port", str(options.port)], check=True)
-    try:
+    print(f"starting Kafka in {directory}")
+    with Broker(directory, port=options.port):  # it ends with this process, however that ends
         subprocess.run([TOKENMILL, "topics", "create", "--partitions", "2"], env=environment, check=True)
         log = options.store.with_name(options.store.name + "-service.log")
         print(f"the service runs, and writes its log to {log}")
@@ -64,8 +65,6 @@ def service(options: argparse.Namespace) -> Iterator[dict[str, str]]:
                 yield environment
             finally:
                 process.terminate()
-    finally:
-        subprocess.run([TOKENMILL, "broker", "stop", *broker], check=True)
 
 
 def produce(options: argparse.Namespace, environment: dict[str, str]) -> None:
