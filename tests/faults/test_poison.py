@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -56,31 +56,41 @@ def value(content: bytes) -> bytes:
     return batch([record(0, content)])
 
 
-PLAIN: Final = (
-    Poison("decode", value(b'{"a":' * 5000), "too_deep"),
-    Poison("steps", packed(b"a" + "\u0323\u0301".encode() * 100_000)),
-    Poison("tokenizer", value(HARMFUL.encode()), "tokenizer_failed"),
-    *(Poison("fetch", data) for data in ODD.values()),
-    Poison("letter", packed(b"word " * (LARGE // 5)), "too_large"),
-    Poison("letter", packed(b"\xff", key=b"k" * LARGE), "invalid_utf8"),
-    Poison("letter", packed(b"\xff" * LARGE, key=b"k" * LARGE), "invalid_utf8"),
-    Poison("letter", packed(b"\xff", headers=[(b"n" * LARGE, b"v" * LARGE), (b"\xe9", b"1")]), "invalid_utf8"),
-    Poison("letter", packed(b"\xff", headers=[(b"", None)] * 1_000_000), "invalid_utf8"),
-    Poison("letter", packed(b" " * 1_000_000, key=b"k" * LARGE)),
-    Poison("letter", batch([record(n, b"\xff") for n in range(MANY)], GZIP, gzip.compress), "invalid_utf8", MANY),
-)
 SCHEMAS: Final = ("{}", '{"not": ' * 5000 + "{}" + "}" * 5000, json.dumps({"anyOf": BRANCHES}))
 """By their ids, from 1 on: a good one, one that cannot be learned, one by which values take long."""
-FRAMED: Final = (
-    Poison("learn", value(framed(b'{"text": "a"}', 2)), "unusable_schema"),
-    Poison("decode", value(nested(300).replace(b"\1", b"\3", 1)), "schema_mismatch"),
-    Poison("decode", packed(framed(b'{"text": "a", "b": ' + b"[" * 1_000_000)), "too_many_values"),
-)
-RECIPES: Final[Mapping[str, tuple[dict[str, Any], bytes, Sequence[Poison]]]] = {
-    "plain text": ({"rejects": "topic", "normalize": "NFC"}, TEXT, PLAIN),
-    "schemas": ({"decode": "json_schema"}, framed(json.dumps({"text": TEXT.decode()}).encode()), FRAMED),
+
+
+def plain_poisons() -> Sequence[Poison]:
+    """Return those of texts as they are; they take a second to make."""
+    return (
+        Poison("decode", value(b'{"a":' * 5000), "too_deep"),
+        Poison("steps", packed(b"a" + "\u0323\u0301".encode() * 100_000)),
+        Poison("tokenizer", value(HARMFUL.encode()), "tokenizer_failed"),
+        *(Poison("fetch", data) for data in ODD.values()),
+        Poison("letter", packed(b"word " * (LARGE // 5)), "too_large"),
+        Poison("letter", packed(b"\xff", key=b"k" * LARGE), "invalid_utf8"),
+        Poison("letter", packed(b"\xff" * LARGE, key=b"k" * LARGE), "invalid_utf8"),
+        Poison("letter", packed(b"\xff", headers=[(b"n" * LARGE, b"v" * LARGE), (b"\xe9", b"1")]), "invalid_utf8"),
+        Poison("letter", packed(b"\xff", headers=[(b"", None)] * 1_000_000), "invalid_utf8"),
+        Poison("letter", packed(b" " * 1_000_000, key=b"k" * LARGE)),
+        Poison("letter", batch([record(n, b"\xff") for n in range(MANY)], GZIP, gzip.compress), "invalid_utf8", MANY),
+    )
+
+
+def framed_poisons() -> Sequence[Poison]:
+    """Return those of values with schemas."""
+    return (
+        Poison("learn", value(framed(b'{"text": "a"}', 2)), "unusable_schema"),
+        Poison("decode", value(nested(300).replace(b"\1", b"\3", 1)), "schema_mismatch"),
+        Poison("decode", packed(framed(b'{"text": "a", "b": ' + b"[" * 1_000_000)), "too_many_values"),
+    )
+
+
+RECIPES: Final[Mapping[str, tuple[dict[str, Any], bytes, Callable[[], Sequence[Poison]]]]] = {
+    "plain text": ({"rejects": "topic", "normalize": "NFC"}, TEXT, plain_poisons),
+    "schemas": ({"decode": "json_schema"}, framed(json.dumps({"text": TEXT.decode()}).encode()), framed_poisons),
 }
-"""Settings, a value that is harmless by them, and poisons."""
+"""Settings, a value that is harmless by them, and what makes poisons."""
 
 
 async def send_all(settings: Settings, neighbour: bytes, poisons: Sequence[Poison]) -> dict[int, Poison]:
@@ -114,7 +124,8 @@ def test_no_record_stops_another_whatever_stage_it_is_poison_for(  # noqa: PLR09
     registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, recipe: str, entry: str
 ) -> None:
     """No worker ends, all that is sent is milled, and each has its letter; a record that is skipped, too."""
-    others, neighbour, poisons = RECIPES[recipe]
+    others, neighbour, make = RECIPES[recipe]
+    poisons = make()
     (tmp_path / "tokenizer.json").write_bytes(panicking())
     for number, schema in enumerate(SCHEMAS):
         assert registry.register(f"pages-{number}", schema, "JSON") == number + 1

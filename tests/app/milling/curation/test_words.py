@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from time import process_time
 from typing import Any
 
@@ -14,11 +16,17 @@ from hypothesis import strategies as st
 from tests.app.milling.curation.texts import curious_texts
 from tokenmill.app.milling.curation.words import CHUNK_CHARACTERS, REMEMBERED_CHARACTERS, english, pieces, suffix_search
 
-spacy = pytest.importorskip("spacy")
+pytestmark = pytest.mark.skipif(find_spec("spacy") is None, reason="needs spaCy")
 
 
 @pytest.fixture(scope="module")
-def stock() -> Any:
+def spacy() -> Any:
+    """Return the module: it takes a second, and every process of a run loads this file."""
+    return import_module("spacy")
+
+
+@pytest.fixture(scope="module")
+def stock(spacy: Any) -> Any:
     """Return spaCy's pipeline as datatrove opens it."""
     pipeline = spacy.blank("en")
     pipeline.add_pipe("sentencizer")
@@ -86,7 +94,7 @@ def test_a_long_chunk_is_cut_into_words_by_its_pieces() -> None:
 
 @pytest.mark.slow
 @given(curious_texts.map(lambda text: "".join(text.split())), st.integers(0, 80), st.sampled_from("(.-a1'$"))
-def test_a_suffix_is_found_in_the_end_of_a_text(text: str, more: int, filling: str) -> None:
+def test_a_suffix_is_found_in_the_end_of_a_text(spacy: Any, text: str, more: int, filling: str) -> None:
     """As in all of it."""
     spacy_search = spacy.util.compile_suffix_regex(spacy.blank("en").Defaults.suffixes).search
     expression: re.Pattern[str] = spacy_search.__self__
