@@ -143,30 +143,21 @@ def test_classification(run: Callable[..., str], tmp_path: Path) -> None:
     assert re.search(r"a document of label (code|prose): '.+'", found)
 
 
-def test_labels_may_be_numbers(run: Callable[..., str], tmp_path: Path) -> None:
-    """As in data sets of reviews; the text is in a field of another name."""
-    rows = [json.dumps({"review": f"a {'good' if n % 2 else 'bad'} one " * 9, "mark": n % 2}) for n in range(120)]
-    (tmp_path / "reviews.jsonl").write_text("\n".join(rows))
-    options = ("--tokenizer", "bytes", "--field", "review", "--label-field", "mark", "--labels", "0,1", "--steps", "5")
-    found = run("classification", tmp_path / "reviews.jsonl", "--store", tmp_path / "store", *options)
-    assert re.search(r"documents: \{0: \d+, 1: \d+\}", found)
-    assert re.search(r"a document of label \d: 'a (good|bad) one ", found)
-
-
-def test_texts_have_the_tokens_around_them_of_a_tokenizer_of_berts_kind(
+def test_labels_may_be_numbers_and_a_tokenizer_of_berts_kind_has_its_tokens_around_each_row(
     run: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Each row begins with [CLS] and ends with [SEP]."""
+    """As in data sets of reviews; the text is in a field of another name. Rows begin with [CLS] and end with [SEP]."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "good", "bad", "one"]
     bert = Tokenizer(WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))  # noqa: S106 - no password
     bert.pre_tokenizer = Whitespace()
     bert.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     bert.add_special_tokens(words[:4])
     bert.save(str(tmp_path / "bert.json"))
-    rows = ["text,mark", *(f"a {'good' if n % 2 else 'bad'} one,{n % 2}" for n in range(120))]
-    (tmp_path / "reviews.csv").write_text("\n".join(rows))  # whose numbers are texts
-    options = ("--tokenizer", tmp_path / "bert.json", "--label-field", "mark", "--labels", "0,1", "--steps", "2")
-    found = run("classification", tmp_path / "reviews.csv", "--store", tmp_path / "store", *options)
+    rows = [json.dumps({"review": f"a {'good' if n % 2 else 'bad'} one", "mark": n % 2}) for n in range(120)]
+    (tmp_path / "reviews.jsonl").write_text("\n".join(rows))
+    options = ("--tokenizer", tmp_path / "bert.json", "--field", "review", "--label-field", "mark", "--labels", "0,1")
+    found = run("classification", tmp_path / "reviews.jsonl", "--store", tmp_path / "store", *options, "--steps", "5")
+    assert re.search(r"documents: \{0: \d+, 1: \d+\}", found)
     assert re.search(r"a document of label \d: '\[CLS\] a (good|bad) one \[SEP\]'", found)
 
 

@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
 def hub(contents: list[bytes], readme: bytes = b"") -> Iterator[Hub]:
     """Serve a data set whose commits have these contents."""
     with Hub(contents, readme) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
             yield server

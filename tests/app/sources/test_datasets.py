@@ -93,9 +93,14 @@ except SystemExit as ended:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("said", "ended"), [(None, "0 True False None"), ("1", "0 True True 1")], ids=["by itself", "where it is wanted"]
+    ("command", "said", "ended"),
+    [
+        (["produce", "raw-text", "--dry-run"], None, "0 True False None"),
+        (["try", "--tokenizer", "bytes"], None, "0 True False None"),
+        (["try", "--tokenizer", "bytes"], "1", "0 True True 1"),
+    ],
+    ids=["produce", "try", "where it is wanted"],
 )
-@pytest.mark.parametrize("command", [["produce", "raw-text", "--dry-run"], ["try", "--tokenizer", "bytes"]])
 def test_a_command_loads_no_torch_for_rows_of_text(
     tmp_path: Path, command: list[str], said: str | None, ended: str
 ) -> None:

@@ -215,7 +215,7 @@ class _Hub(BaseHTTPRequestHandler):
 def hub() -> Iterator[str]:
     """Return the address of a hub with one model, ``owner/model``."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -114,7 +114,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "batch.arrow": lambda path: _batches(path, _values(3000, 100_000), "zstd"),
     "batch.arrows": lambda path: _batches(path, _values(3000, 100_000), "lz4"),
     "plain.arrow": lambda path: _batches(path, _values(600, 200_000)),
-    "many.arrow": lambda path: _batches(path, pa.table({"text": pa.nulls(20_000_000, pa.string())})),
+    "many.arrow": lambda path: _batches(path, pa.table({"text": pa.nulls(4_000_000, pa.string())})),
 }
 REFUSED = {"a value.parquet", "batch.arrow", "batch.arrows"}
 PROGRAM = """
