@@ -11,13 +11,16 @@
 """
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -30,14 +33,54 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
+from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE, counted
 from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import BrokerError, StoreError
 from tokenmill.records import Record
 from tokenmill.store import open_partition
 
-from .beats import Beats
 from .forked import Forked
+
+
+class Beats:
+    """Hears one worker: its last status, and its last words."""
+
+    def __init__(self) -> None:
+        self.status: Mapping[str, Any] = {}
+        """The last heartbeat; empty before the first."""
+        self.words: str | None = None
+        """Why the worker says that it ends."""
+        self._ours = -1
+        self._heard = threading.Event()
+
+    @contextmanager
+    def descriptor(self) -> Iterator[int]:
+        """Yield the file descriptor that the worker must inherit; it is closed here when the block ends."""
+        self._ours, its = os.pipe()
+        try:
+            yield its
+        finally:
+            os.close(its)
+            threading.Thread(target=self._listen, daemon=True).start()
+
+    def counted(self, name: str) -> float:
+        """Return what the last heartbeat counts of one of `COUNTED`."""
+        return counted((sample, value) for sample, _, value in self.status.get("metrics", ()))[name]
+
+    def wait_for_end(self, seconds: float = 5.0) -> None:
+        """Wait until everything is heard that an ended worker said."""
+        self._heard.wait(seconds)
+
+    def _listen(self) -> None:
+        with os.fdopen(self._ours, "rb") as pipe:
+            for line in pipe:
+                beat = json.loads(line) if line.endswith(b"\n") else {}  # a killed worker may leave half a line
+                if "ends" in beat:
+                    self.words = str(beat["ends"])
+                elif beat:
+                    self.status = beat
+        self._heard.set()
+
 
 WAIT_SECONDS: Final = 90.0
 """How long a wait for the service may take: far longer than it should, on a machine that does other things as well."""

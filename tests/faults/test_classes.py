@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.classes import CLASSES
-from tests.simulation.era_rules import ERA_RULES
-from tests.simulation.rules import RULES
+from tests.simulation.test_eras import ERA_RULES
+from tests.simulation.test_rules import RULES
 
 NOT_APPLICABLE: Final[dict[str, str]] = {}
 """Class and reason, as docs/reliability.md has it."""

@@ -2,14 +2,13 @@
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 import pytest
 
-from tests.faults.odd_chains import ODD, chain_named
 from tests.faults.packings import CHAINS
 from tests.faults.trial import Trial
 from tests.store.chains import (
@@ -26,11 +25,48 @@ from tests.store.chains import (
 from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair.repairing import examine, repair_partition
+from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.store import PartitionWriter, Store, open_partition
+from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
+from tokenmill.store.sealing import MAGIC
 from tokenmill.store.store import read_start
-from tokenmill.wire.pieces import decode_entry
+from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.pieces import PADDING, Piece, decode_entry, encode_entry
+
+
+def _of_bytes(pattern: bytes) -> Callable[[StreamInfo, int], bytes]:
+    return lambda info, count: (pattern * (count * info.block_bytes // len(pattern) + 1))[: count * info.block_bytes]
+
+
+ODD: Final[dict[str, Callable[[StreamInfo, int], bytes]]] = {
+    "zeros": _of_bytes(b"\0"),
+    "ones": _of_bytes(b"\xff"),
+    "commit records": _of_bytes(MAGIC + (64).to_bytes(4, "little")),
+    "manifests": _of_bytes(canonical_json({"format": 1, "first": 0})),
+    "padding": _of_bytes(b"\0\0"),
+}
+
+
+def odd_chain(name: str, info: StreamInfo, count: int) -> Blocks:
+    """Return a chain with these tokens; ``padding`` has no other pieces, and the others spell magic in their metas."""
+    tokens = ODD[name](info, count)
+    entries = [encode_entry(_pieces(name, number)) for number in range(count)]
+    return Blocks(0, tokens, entries, roll(genesis_hash(info.fingerprint, 0), tokens, entries))
+
+
+def _pieces(name: str, number: int) -> Sequence[Piece]:
+    if name == "padding":
+        return [Piece(0, 100 * number, PADDING, b"")]
+    return [Piece(0, 100 * number, 0, canonical_json({"id": MAGIC.decode() * 16}))]
+
+
+def chain_named(name: str, info: StreamInfo, count: int) -> Blocks:
+    """Return an odd chain, that of a packing (`tests.faults.packings`), or, of another name, an ordinary one."""
+    if name in CHAINS:
+        return CHAINS[name](info, count)
+    return odd_chain(name, info, count) if name in ODD else make_chain(info, count)
+
 
 INFO: Final = make_info(segment_blocks=6)
 BLOCKS: Final = 17

@@ -1,14 +1,495 @@
-"""Eras under competing writers and a log that loses its tail: all readers agree, and every block is in one era."""
+"""Eras under competing writers and a log that loses its tail: all readers agree, and every block is in one era.
 
+A history is a list of actions drawn from a seed. Mills that close, persons who close for good, segment workers that
+bring, and readers are coroutines of the project's own code (`era_workers`) over simulated topics (`era_kafka`), so that
+anything can happen in between: another owner, a kill, a send that lands late or never, a log that loses its tail. Each
+`EraRule` is a rule by which eras are closed and followed, with a way to switch it off.
+"""
+
+import random
 from collections import Counter
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.eras.judging import read_ended, stops_of
 from tests.faults.trial import Trial
-from tests.simulation.era_rules import ERA_RULES, EraRule
-from tests.simulation.eras import EraHistory
-from tokenmill.errors import TokenMillError
+from tests.simulation.era_kafka import MOST_BLOCKS, SimulatedConsumer, Topics, Written, written
+from tests.simulation.era_workers import (
+    Bringer,
+    Flight,
+    Mill,
+    Pace,
+    Person,
+    Reader,
+    StoreFiles,
+    Truth,
+    Worker,
+    era_written,
+    outside,
+)
+from tests.simulation.logs import Log
+from tokenmill.app.kafka import control_topic
+from tokenmill.app.kafka.token_topic import KafkaLogs
+from tokenmill.app.mill import era_closing as closing
+from tokenmill.app.mill.era_closing import EraCloser, Extents
+from tokenmill.app.segments.era_bringing import EraBringer
+from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog
+from tokenmill.errors import DifferenceError, TokenMillError
+from tokenmill.reading import continuing
+from tokenmill.reading.continuing import find_extent
+
+_add = EraLog.add
+_read_eras = control_topic.read_eras
+_step = EraCloser.step
+_runs = continuing._runs
+
+
+class EraRule(NamedTuple):
+    """A rule, how it is switched off, and the seed of a history that needs it."""
+
+    name: str
+    off: Callable[[pytest.MonkeyPatch], None]
+    seed: int
+
+
+def _patched(*changes: tuple[object, str, object]) -> Callable[[pytest.MonkeyPatch], None]:
+    def off(patch: pytest.MonkeyPatch) -> None:
+        for owner, name, value in changes:
+            patch.setattr(owner, name, value)
+
+    return off
+
+
+def _any_hash(self: EraLog, era: Era) -> bool:
+    return (
+        not self.ended
+        and era.number == self.next_number
+        and len(era.ranges) >= self.partitions
+        and all(self.end(number) == (part.first, part.before) for number, part in enumerate(era.ranges))
+    )
+
+
+def _must_continue(self: EraLog, value: bytes | None) -> Era | None:
+    era = _add(self, value)
+    try:
+        if era is None and Era.unpack(value or b"").number >= self.next_number:
+            raise DifferenceError("an era does not continue the one before")
+    except ValueError:
+        return None
+    return era
+
+
+async def _look_once(client: Any, topic: str, follower: EraFollower) -> AsyncIterator[object]:
+    if follower.log.last is None:
+        async for found in _read_eras(client, topic, follower):
+            yield found
+
+
+async def _believing_step(self: EraCloser, client: Any, *, end: bool = False) -> Era | None:
+    era = await _step(self, client, end=end)
+    if era is not None:
+        self._follower.log.add(era.pack())
+    return era
+
+
+async def _two_steps(self: EraCloser, client: Any) -> None:
+    for _ in range(2):
+        await self.step(client, end=True)
+
+
+async def _unknown(logs: Any, recipe: Any, partition: int, _: int) -> object:
+    return await find_extent(logs, recipe, partition)
+
+
+async def _last_run(*arguments: Any) -> object:
+    found, whole, last = await _runs(*arguments)
+    return found[-1:], whole and len(found) < 2, last
+
+
+async def _strict_extent(self: Extents, client: Any, partition: Any, known: int) -> object:
+    logs = KafkaLogs(client, partition, partition)
+    return await find_extent(logs, self._recipe, partition.partition, known)
+
+
+def _forgive(self: EraFollower) -> None:
+    self._known = None
+
+
+ERA_RULES: Final = (
+    EraRule("a look begins with the reader's own head", _patched((EraFollower, "holds", lambda *_: True)), 2),
+    EraRule("a head that is not on the chain halts its reader", _patched((EraFollower, "finish", _forgive)), 21),
+    EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 2),
+    EraRule(
+        "offsets without a record before the first one of a fetch are read again",
+        _patched((control_topic, "_one_fetch", control_topic._first_fetch)),
+        1259248152,
+    ),
+    EraRule("what is in eras was there, whatever retention left", _patched((closing, "find_extent", _unknown)), 472),
+    EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 506),
+    EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 36),
+    EraRule("nothing follows the end marker", _patched((EraLog, "ended", False)), 18),
+    EraRule("the end marker is written until it is there", _patched((EraCloser, "close", _two_steps)), 2),
+    EraRule(
+        "a record is read back before the next is written",
+        _patched((closing, "read_eras", _look_once), (EraCloser, "step", _believing_step)),
+        0,
+    ),
+    EraRule("an era ends where blocks are missing", _patched((continuing, "_runs", _last_run)), 84),
+    EraRule(
+        "a partition that contradicts itself keeps no other out", _patched((Extents, "_extent", _strict_extent)), 9
+    ),
+    EraRule("after an error a store's eras are read again", _patched((EraBringer, "_close", lambda *_: None)), 13),
+)
+
+
+MOST_MILLS: Final = 3
+MOST_PARTITIONS: Final = 4
+MOST_STEPS: Final = 30
+"""That a worker takes at a time: enough for a look and what follows from it."""
+SETTLING_STEPS: Final = 6_000
+
+WEIGHTS: Final = {
+    "produce": 20, "mill": 40, "bring": 16, "read": 10, "land": 18, "fill": 6, "start mill": 5, "start bringer": 4,
+    "kill mill": 2, "kill bringer": 2, "own": 2, "drop": 1, "lose control": 1.2, "recreate control": 0.1,
+    "lose tokens": 1.5, "retain tokens": 1, "write junk": 2, "write ahead": 4, "write again": 1, "write another": 0.5,
+    "stop partition": 0.3, "add partition": 0.5, "close": 0.8, "silence": 1, "disk": 1,
+}  # fmt: skip
+"""How often each thing happens; what is below 5 is a fault, of which a history has some."""
+
+
+class EraHistory:
+    """One history; `run` goes through it and raises AssertionError at the first thing that must not be."""
+
+    def __init__(self, seed: int) -> None:
+        """Draw what there is at the beginning."""
+        self.seen: Counter[str] = Counter()
+        """How often each fault and each answer to it was met."""
+        self.clock = 0.0
+        self.topics = Topics(partitions := (rng := random.Random(seed)).randint(1, 2))
+        self.topics.seen = self.seen
+        self._rng = rng
+        self._ever = [0] * partitions
+        """The most blocks that ever stood on each partition without a gap."""
+        self._stopped: set[int] = set()
+        """Partitions whose mill has halted: no block of theirs comes any more."""
+        self._flights: list[Flight] = []
+        self._places: set[tuple[int, bytes | None]] = set()
+        self._sent: list[bytes] = []
+        """All that ever stood on the control topic."""
+        self._mills: list[Mill | Person] = []
+        self._stores = [StoreFiles(), StoreFiles()]
+        self._bringers = [Bringer(self, store) for store in self._stores]
+        self._readers = [Reader(self) for _ in range(2)]
+        self._stored = [0 for _ in self._stores]
+        self.truth = Truth(self.topics, self._ever)
+
+    def run(self, actions: int = 120) -> None:
+        """Let so many things happen, then end all faults, and check that every reader has every block once."""
+        faults = [name for name, weight in WEIGHTS.items() if weight < 5]
+        left_out = set(self._rng.sample(faults, self._rng.randint(0, len(faults))))
+        chosen = {name: weight for name, weight in WEIGHTS.items() if name not in left_out}
+        with outside(self):
+            for name in self._rng.choices(list(chosen), list(chosen.values()), k=actions):
+                self.clock += 1
+                DOES[name](self)
+            self._settle()
+
+    # what workers ask
+
+    def new_client(self) -> SimulatedConsumer:
+        """Return a consumer of the topics."""
+        return SimulatedConsumer(self.topics, self._rng)
+
+    # what happens
+
+    def produce(self) -> None:
+        """Let a mill publish blocks."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        if partition not in self._stopped:
+            first = self.topics.reach(partition)
+            self._write(partition, first, first + self._rng.randint(1, 5))
+
+    def write_ahead(self) -> None:
+        """Let a message of an owner that knows more than the topic land behind a hole."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        first = self.topics.reach(partition) + self._rng.randint(1, 4)
+        known = first <= self._ever[partition] and not self.topics.tokens[partition].first
+        if known and partition not in self._stopped:
+            self._write(partition, first, first + self._rng.randint(1, 6))
+            self.seen["messages behind a hole"] += 1
+
+    def write_again(self) -> None:
+        """Let a zombie's message land: blocks that are there, cut otherwise."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        reached = self.topics.reach(partition)
+        if reached and partition not in self._stopped:
+            first = self._rng.randrange(reached)
+            self._write(partition, first, self._rng.randint(first + 1, reached))
+            self.seen["zombies' messages"] += 1
+
+    def write_another(self) -> None:
+        """Let a partition contradict itself: a block is there twice, with different tokens; its mill halts."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        reached = self.topics.reach(partition)
+        if reached and partition not in self._stopped:
+            self.topics.tokens[partition].append(written(partition, reached - 1, reached, branch=2))
+            self._stopped.add(partition)
+            self.seen["partitions that contradict themselves"] += 1
+
+    def stop_partition(self) -> None:
+        """Let the chain of a partition halt, partition 0 most often: its owner still has it, and closes eras."""
+        partition = self._rng.choice([0, 0, self._rng.randrange(len(self.topics.tokens))])
+        self._stopped.add(partition)
+        self.seen["partition 0 halted"] += partition == 0
+
+    def mill(self) -> None:
+        """Let some mill go on, another one stands meanwhile."""
+        self._some_steps(self._mills)
+        self._mills = [mill for mill in self._mills if not mill.over]
+
+    def bring(self) -> None:
+        """Let some segment worker go on."""
+        self._some_steps(self._bringers)
+
+    def read(self) -> None:
+        """Let some reader go on."""
+        self._some_steps([reader for reader in self._readers if not reader.over])
+
+    def land(self) -> None:
+        """Let a record arrive, however late."""
+        if self._flights:
+            flight = self._flights.pop(self._rng.randrange(len(self._flights)))
+            self._append(era_written(flight))
+            flight.state = "acknowledged" if self._rng.random() < 0.97 else "refused"
+            self.seen["written, and told that it was not"] += flight.state == "refused"
+
+    def drop(self) -> None:
+        """Let a record never arrive."""
+        if self._flights:
+            self._flights.pop(self._rng.randrange(len(self._flights))).state = "refused"
+            self.seen["sends lost"] += 1
+
+    def fill(self) -> None:
+        """Let a store commit blocks."""
+        store = self._rng.choice(self._stores)
+        partition = self._rng.randrange(len(self._ever))
+        have = store.blocks.get(partition, 0)
+        store.blocks[partition] = max(have, self._rng.randint(have, max(have, self._ever[partition])))
+
+    def start_mill(self) -> None:
+        """Start a mill that believes to have partition 0, whoever else does."""
+        if len(self._mills) < MOST_MILLS:
+            pace = Pace(self._rng.randint(1, 12), self._rng.choice([0.0, 5.0, 40.0]))
+            self._mills.append(Mill(self, self._flights, pace))
+            self.seen["mills beside each other"] += len(self._mills) > 1
+
+    def close(self) -> None:
+        """Let a person close the stream while mills go on."""
+        self._mills.append(Person(self, self._flights))
+
+    def start_bringer(self) -> None:
+        """Start one more segment worker on a store, or one where there is none."""
+        store = self._rng.choice(self._stores)
+        if sum(bringer.store is store for bringer in self._bringers) < 2:
+            self._bringers.append(Bringer(self, store))
+            self.seen["bringers beside each other"] += 1
+
+    def kill_mill(self) -> None:
+        """Kill a mill, at whatever step."""
+        if self._mills:
+            self._mills.pop(self._rng.randrange(len(self._mills))).kill()
+            self.seen["mills killed"] += 1
+
+    def kill_bringer(self) -> None:
+        """Kill a segment worker."""
+        if self._bringers:
+            self._bringers.pop(self._rng.randrange(len(self._bringers))).kill()
+            self.seen["bringers killed"] += 1
+
+    def own(self) -> None:
+        """Let partition 0 be revoked from somebody, or assigned again."""
+        workers = [worker for worker in (*self._mills, *self._bringers) if isinstance(worker, Mill | Bringer)]
+        if workers:
+            worker = self._rng.choice(workers)
+            worker.owns = not worker.owns
+            self.seen["partition 0 revoked or assigned"] += 1
+
+    def lose_control(self) -> None:
+        """Let the control topic lose its last records."""
+        log = self.topics.control
+        if log.truth and not self.seen["token retention"]:
+            cut = sorted(log.truth)[-min(len(log.truth), self._rng.randint(1, 3))]
+            self.seen["eras lost after their acknowledgement"] += sum(offset >= cut for offset in log.truth)
+            log.lose_tail(cut)
+            self.truth.changed()
+
+    def recreate_control(self) -> None:
+        """Delete the control topic, and make it again."""
+        if not self.seen["token retention"]:
+            self.topics.control.recreate()
+            self.truth.changed()
+            self.seen["control topics recreated"] += 1
+
+    def lose_tokens(self) -> None:
+        """Let a token partition lose its tail; the mill writes the same blocks again, some time."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        log = self.topics.tokens[partition]
+        if log.truth and partition not in self._stopped:
+            log.lose_tail(sorted(log.truth)[-min(len(log.truth), self._rng.randint(1, 3))])
+            self.seen["token tails lost"] += 1
+
+    def retain_tokens(self) -> None:
+        """Let retention remove the first messages of a token partition, not all, and none that no era has.
+
+        A stream whose eras were lost, or whose partition contradicts itself or has a hole, needs what was removed.
+        """
+        partition = self._rng.randrange(len(self.topics.tokens))
+        log, stops = self.topics.tokens[partition], stops_of(self.truth.versions[-1])
+        lost = self.seen["eras lost after their acknowledgement"] + self.seen["control topics recreated"]
+        hole = max((entry.blocks[1] for entry in log.entries.values()), default=0) > self.topics.reach(partition)
+        if lost or hole or partition in self._stopped or partition >= len(stops):
+            return
+        needed = [offset for offset, entry in sorted(log.entries.items()) if entry.blocks[1] > stops[partition]]
+        free = [offset for offset in sorted(log.entries)[:-1] if not needed or offset <= needed[0]]
+        if free:
+            log.retain_from(self._rng.choice(free))
+            self.seen["token retention"] += 1
+
+    def write_junk(self) -> None:
+        """Let something stand there that is no era, one that was written before, or one that another key makes none."""
+        value = self._rng.choice([b"junk", b"", *self._sent, *self._sent[-3:] * 3])
+        self._append(Written(self._rng.choice([ERA_KEY, ERA_KEY, b"skip"]), value))
+        self.seen["junk"] += 1
+
+    def add_partition(self) -> None:
+        """Let the raw topic, and the token topic with it, get one more partition."""
+        if len(self.topics.tokens) < MOST_PARTITIONS:
+            self.topics.tokens.append(Log())
+            self._ever.append(0)
+            self.seen["partitions added"] += 1
+
+    def silence(self) -> None:
+        """Let the broker not answer some requests."""
+        self.topics.failing = self._rng.randint(1, 3)
+
+    def disk(self) -> None:
+        """Let the disk of a store fail after an era or two."""
+        self._rng.choice(self._stores).commits_left = self._rng.randint(0, 2)
+        self.seen["disks that fail"] += 1
+
+    # how it is done
+
+    def _some_steps(self, workers: Sequence[Worker]) -> None:
+        if workers:
+            worker = self._rng.choice(workers)
+            for _ in range(self._rng.randint(1, MOST_STEPS)):
+                worker.step()
+            self._look_at_stores()
+
+    def _write(self, partition: int, first: int, stop: int) -> None:
+        if stop <= MOST_BLOCKS:
+            self.topics.tokens[partition].append(written(partition, first, stop), self._rng.choice([0, 0, 0, 1]))
+            self._ever[partition] = max(self._ever[partition], self.topics.reach(partition))
+
+    def _append(self, entry: Written) -> None:
+        gap = self._rng.choice([0, 0, 0, 1])  # now and then an offset that holds none
+        end = self.topics.control.end
+        while (end + gap, entry.value) in self._places:  # nobody could tell that it was lost meanwhile; nobody sends it
+            gap += 1
+        self._places.add((end + gap, entry.value))
+        self.topics.control.append(entry, gap)
+        self._sent.append(entry.value or b"")
+        before = self.truth.versions[-1]
+        self.truth.changed()
+        self.seen["records ignored"] += self.truth.versions[-1] == before
+        self.seen["eras"] += self.truth.versions[-1] != before
+
+    def _look_at_stores(self) -> None:
+        """See that what stands in each store was once on the topic, and how far its blocks are."""
+        for number, store in enumerate(self._stores):
+            lines = [era.pack() for era, _ in store.eras]
+            if len(lines) != self._stored[number]:
+                self._stored[number] = len(lines)
+                assert any(version[: len(lines)] == lines for version in self.truth.versions), "a store has other eras"
+            stops = stops_of(lines)
+            have = [store.blocks.get(partition, 0) for partition in range(len(self._ever))]
+            stops += [0] * (len(have) - len(stops))
+            self.seen["eras ahead of their blocks"] += any(n < stop for n, stop in zip(have, stops, strict=True))
+            self.seen["blocks ahead of their eras"] += any(n > stop for n, stop in zip(have, stops, strict=True))
+
+    # how it ends
+
+    def _settle(self) -> None:
+        """End all faults: what is under way lands, one of each goes on, and the mills write the lost blocks again."""
+        self._end_faults()
+        mill = Mill(self, self._flights, Pace(1, 0.0))
+        bringers = [Bringer(self, store) for store in self._stores]
+        workers: list[Worker] = [mill, *bringers, *self._readers]
+        for _ in range(SETTLING_STEPS):
+            for worker in workers:
+                worker.step()
+            while self._flights:
+                flight = self._flights.pop()
+                self._append(era_written(flight))
+                flight.state = "acknowledged"
+            if self._is_settled(bringers):
+                break
+        assert not mill.gave_up, "a new mill closes no eras"
+        self._judge(bringers)
+        for worker in workers:
+            worker.kill()
+
+    def _end_faults(self) -> None:
+        for worker in (*self._mills, *self._bringers):
+            worker.kill()
+        self.topics.failing = 0
+        while self._flights:
+            self.land()
+        for partition in set(range(len(self._ever))) - self._stopped:
+            while (reached := self.topics.reach(partition)) < self._ever[partition]:
+                self._write(partition, reached, self._ever[partition])
+        for store in self._stores:
+            store.commits_left = None
+
+    def _is_settled(self, bringers: Sequence[Bringer]) -> bool:
+        chain = self.truth.versions[-1]
+        return (
+            self._all_in_eras()
+            and all(b.gave_up or [e.pack() for e, _ in b.store.eras] == chain for b in bringers)
+            and all(r.halted or [e.pack() for e in r.known] == chain for r in self._readers)
+        )
+
+    def _all_in_eras(self) -> bool:
+        chain = self.truth.versions[-1]
+        if chain and read_ended(chain[-1]):
+            return True
+        stops = stops_of(chain)
+        stops += [0] * (len(self._ever) - len(stops))  # partitions that never had a block
+        return all(
+            stop == most or partition in self._stopped
+            for partition, (stop, most) in enumerate(zip(stops, self._ever, strict=True))
+        )
+
+    def _judge(self, bringers: Sequence[Bringer]) -> None:
+        chain = self.truth.versions[-1]
+        assert self._all_in_eras(), "blocks are left though nothing fails any more"
+        for bringer in bringers:
+            lines = [era.pack() for era, _ in bringer.store.eras]
+            if bringer.gave_up:
+                assert lines[-1] not in chain, "a store halted though its last era stands there"
+            else:
+                assert lines == chain, "a store has other eras than the topic"
+        for reader in self._readers:
+            if not reader.halted:
+                assert [era.pack() for era in reader.known] == chain, "a reader sees other eras than the topic holds"
+
+
+DOES: Final[dict[str, Callable[[EraHistory], None]]] = {
+    name: getattr(EraHistory, name.replace(" ", "_")) for name in WEIGHTS
+}
+
 
 HISTORIES: Final = 250
 HISTORIES_IN_FULL: Final = 20_000

@@ -6,8 +6,7 @@ from typing import Final
 import pytest
 
 from tests.faults.trial import Trial
-from tests.simulation.history import WEIGHTS, History, Plan, draw_plan
-from tests.simulation.shrinking import shrink
+from tests.simulation.history import WEIGHTS, History, Plan, draw_plan, shrink
 
 HISTORIES: Final = 400
 """Enough that each of `SIGNS` is missing in fewer than one run of ten thousand."""

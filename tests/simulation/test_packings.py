@@ -10,9 +10,8 @@ import pytest
 from tests.faults.trial import Trial
 from tests.mills import RECIPE
 from tests.simulation import history
-from tests.simulation.history import Action, History, Plan, draw_plan
+from tests.simulation.history import Action, History, Plan, draw_plan, shrink
 from tests.simulation.scene import Scene, scene_of
-from tests.simulation.shrinking import shrink
 from tests.simulation.test_histories import FAULTS
 from tests.simulation.worker import Rules
 from tokenmill.errors import DifferenceError
