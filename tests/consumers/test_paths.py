@@ -91,7 +91,11 @@ def test_what_is_no_path_of_this_machine_is_refused(path: Any) -> None:
         Windows(path, STREAM, 4)
 
 
-def test_the_folder_of_a_stream_is_told_from_the_store(place: Path) -> None:
-    """With the one to give."""
-    with pytest.raises(StoreError, match=f"{place / STREAM} is the folder of a stream: give .* in, {place}$"):
-        opened(place / STREAM)
+@pytest.mark.parametrize("within", [STREAM, f"{STREAM}/0"])
+def test_the_folder_of_a_stream_is_told_from_the_store(place: Path, within: str) -> None:
+    """With the one to give, in classes and commands."""
+    told = f"{place / within} is of the stream {STREAM}, and no store: give {place}"
+    with pytest.raises(StoreError, match=f"^{told}$"):
+        opened(place / within)
+    with pytest.raises(StoreError, match=f"^{told}$"):
+        streams_in(place / within)

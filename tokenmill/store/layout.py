@@ -104,8 +104,17 @@ def store_directory(store: StorePath) -> Path:
 
     Raises:
         InputError: this is no path.
+        StoreError: it is the folder of a stream, or of one of its partitions.
 
     """
+    path = _absolute(store)
+    for folder in (path, path.parent):
+        if os.path.exists(folder / STREAM_FILE):  # noqa: PTH110 - False also where nothing may be looked at
+            raise StoreError(f"{path} is of the stream {folder.name}, and no store: give {folder.parent}")
+    return path
+
+
+def _absolute(store: StorePath) -> Path:
     try:
         text = os.fsdecode(store)
         if text and "\0" not in text and "://" not in text:

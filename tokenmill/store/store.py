@@ -370,8 +370,6 @@ def read_stream(store: StorePath, stream: str) -> StreamInfo:
     try:
         data = read_regular(directory / STREAM_FILE, most=MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
-        if (store / STREAM_FILE).exists():
-            raise StoreError(f"{store} is the folder of a stream: give the one that it is in, {store.parent}") from None
         known = ", ".join(streams_in(store)) or "none"
         raise StoreError(
             f"the store {store} holds no stream {stream!r} (streams there: {known}); check both names, and whether "
