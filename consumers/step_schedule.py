@@ -165,13 +165,14 @@ class Found(NamedTuple):
 
         Raises DamagedError as in `Chunk.refuse`, and in `Chunk.stretches`.
         """
+        damaged_row = DamagedRowError  # this may be ended with the interpreter, whose modules have no names any more
         stretches = self.chunk.stretches()
         if self.phase.split > 1:
             self.chunk.split = self.phase.split
             stretches = map(split_rows, stretches, repeat(self.phase.split))
         try:
             yield from map(Copy, stretches, count(0, self.chunk.together), repeat(self))
-        except DamagedRowError as damaged:
+        except damaged_row as damaged:
             self.chunk.refuse(damaged.at)
 
 

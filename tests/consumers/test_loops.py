@@ -6,6 +6,8 @@ Here with what torch and torchdata have; other frameworks: tests/peers/loops.
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
@@ -337,3 +339,15 @@ def _run_in_fork(run: Callable[[], None]) -> None:
     """
     torch.set_num_threads(1)
     run()
+
+
+def test_a_process_that_ends_amid_its_loop_says_nothing(store: Store) -> None:
+    """Its iterators end with the interpreter, when modules have lost their names."""
+    code = (
+        "from tokenmill.consumers import *\n"
+        f"batches = Batches({str(store.path)!r}, {STREAM!r}, batch_size=3, sequence_length=4)\n"
+        "loop = iter(batches)\n"
+        "print(len(next(loop).x))\n"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], stderr=subprocess.STDOUT, text=True)
+    assert said == "3\n"
