@@ -17,7 +17,7 @@ from tests.every_step import EXTRAS, every_step, record_of, text_of
 from tests.milled_store import DRAFT, SHAPES
 from tests.mills import PARTITION, RAW, RECIPE, Source, tiny_bpe
 from tests.store.eras import make_eras, with_offsets, write_eras
-from tokenmill.app.kafka.control_log import list_parts, skip_record, skip_request_record, tokenizer_parts
+from tokenmill.app.kafka.control_log import LIST_PREFIX, file_parts, skip_record, skip_request_record
 from tokenmill.app.kafka.dead_letters import RecordPlace
 from tokenmill.app.kafka.ignoring import ignore_record
 from tokenmill.app.mill.publisher import letter_of
@@ -95,7 +95,7 @@ def genesis_records(recipe: Recipe) -> Iterator[bytes]:
     """Yield keys and values of a control topic; what is compressed, as it was, since libraries differ."""
     yield from (GENESIS_KEY, genesis_of(recipe).pack())
     yield from (*skip_record(PARTITION, 3), *skip_request_record(PARTITION, 6), *ignore_record(PARTITION, 9, bytes(16)))
-    for key, value in (*tokenizer_parts(b"a tokenizer"), *list_parts(b"a list")):
+    for key, value in (*file_parts(b"a tokenizer"), *file_parts(b"a list", LIST_PREFIX)):
         yield from (key, zlib.decompress(value))
 
 

@@ -188,9 +188,7 @@ async def producer(
 async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
     """Yield a started consumer of no group and no topic, to `assign` and `seek`; it reads committed records only.
 
-    It never jumps: a position that the log does not hold raises. ``options`` go to aiokafka. Raises BrokerError where
-    no broker answers, at the start or in the block; and SettingsError where the brokers refuse the login, the
-    certificate or what is asked for, or theirs is not believed.
+    It never jumps: a position that the log does not hold raises. ``options`` go to aiokafka. Raises as `producer`.
     """
     fixed = {
         "isolation_level": "read_committed",
@@ -209,11 +207,7 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
 
 @asynccontextmanager
 async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """Yield a started admin client.
-
-    Raises BrokerError where no broker answers, at the start or in the block; and SettingsError where the brokers refuse
-    the login, the certificate or what is asked for, or theirs is not believed.
-    """
+    """Yield a started admin client. Raises as `producer`."""
     with broker_errors(settings):
         client = AIOKafkaAdminClient(**connection(settings), request_timeout_ms=REQUEST_MS)
         prepare(client)

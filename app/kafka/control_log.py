@@ -184,17 +184,8 @@ def skip_request_record(partition: int, offset: int) -> tuple[bytes, bytes]:
     return SKIP_REQUEST_KEY, canonical_json({"partition": partition, "offset": offset})
 
 
-def tokenizer_parts(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the control records (key, value) that hold a tokenizer.json."""
-    return _parts(TOKENIZER_PREFIX, content)
-
-
-def list_parts(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the control records (key, value) that hold a step's list."""
-    return _parts(LIST_PREFIX, content)
-
-
-def _parts(prefix: bytes, content: bytes) -> Iterator[tuple[bytes, bytes]]:
+def file_parts(content: bytes, prefix: bytes = TOKENIZER_PREFIX) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the control records (key, value) that hold a tokenizer.json, or by its prefix a step's list."""
     packed = zlib.compress(content, 9)
     parts = [packed[i : i + PART_BYTES] for i in range(0, len(packed), PART_BYTES)]
     digest = sha256(content).hexdigest()

@@ -24,7 +24,7 @@ from ..settings import Settings, Stream
 from ..telemetry import worker_metrics as metrics
 from .clients import consumer, offsets, producer, read_batches, read_range
 from .cluster import partitions_of
-from .control_log import ControlLog, list_parts, tokenizer_parts
+from .control_log import LIST_PREFIX, ControlLog, file_parts
 from .security import refused_time
 
 CONTROL_PREFIX: Final = "control."
@@ -161,9 +161,9 @@ async def settle(
             )
         require_fingerprint(genesis_found, recipe)
         if tokenizer is not None and control.tokenizer(recipe.tokenizer_sha256) is None:
-            await write_control(settings, stream.control_topic, list(tokenizer_parts(tokenizer)))
+            await write_control(settings, stream.control_topic, list(file_parts(tokenizer)))
         for digest in lists.keys() - control.lists().keys():
-            await write_control(settings, stream.control_topic, list(list_parts(lists[digest])))
+            await write_control(settings, stream.control_topic, list(file_parts(lists[digest], LIST_PREFIX)))
         return Settled(stream, genesis_found, control)
 
 

@@ -125,11 +125,6 @@ class DeadLetter:
     """The same of the key."""
 
     @property
-    def topic(self) -> str:
-        """The raw topic."""
-        return self.place.topic
-
-    @property
     def has_value(self) -> bool:
         """Whether there is a value to send again: not where it was cut, or where `produce` could not hold the item."""
         return self.whole_value is None and (isinstance(self.place, RecordPlace) or bool(self.value))

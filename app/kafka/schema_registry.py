@@ -18,7 +18,7 @@ from tokenmill.redaction import redacted
 from ..backoff import Backoff
 from ..milling.decoding import FORMATS, RegisteredSchema, SchemaSource
 from ..settings import Settings
-from .security import registry_login, registry_ssl_context
+from .security import registry_login, ssl_context
 
 ANSWER_SECONDS: Final = 10.0
 """A registry answers within milliseconds; after so long, another try is likelier to be answered than this one."""
@@ -60,9 +60,8 @@ class SchemaRegistry:
         self.url = settings.schema_registry_url
         self._httpx = httpx
         self._login = registry_login(settings)
-        self._ssl_context = registry_ssl_context(
-            settings
-        )  # whatever the address: nothing decides that it is not needed
+        # whatever the address: nothing decides that it is not needed
+        self._ssl_context = ssl_context(settings, "schema_registry_")
         self._known: dict[int, RegisteredSchema] = {}
 
     def schema(self, number: int) -> RegisteredSchema:

@@ -64,29 +64,18 @@ def registry_login(settings: RegistrySettings) -> tuple[str, str] | None:
     return None if name is None else (name, password(settings, "schema_registry"))
 
 
-def registry_ssl_context(settings: RegistrySettings) -> ssl.SSLContext:
-    """Return what TLS is spoken with to the schema registry.
+def ssl_context(settings: ConnectionSettings | RegistrySettings, prefix: str = "ssl_") -> ssl.SSLContext:
+    """Return what TLS is spoken with: whom we believe, and who we are, by the settings that begin with ``prefix``.
 
     Raises SettingsError where a file cannot be read, is not PEM, or does not fit its key.
     """
-    cafile = settings.schema_registry_cafile
-    context = ssl.create_default_context(cadata=_authorities("schema_registry_cafile", cafile))
-    if settings.schema_registry_certfile is not None:
-        keyfile = settings.schema_registry_keyfile
-        _load_certificate(context, "schema_registry_", settings.schema_registry_certfile, keyfile, None)
-    return context
-
-
-def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
-    """Return what TLS is spoken with: whom we believe, and who we are.
-
-    Raises SettingsError where a file cannot be read, is not PEM, or does not fit its key.
-    """
-    context = ssl.create_default_context(cadata=_authorities("ssl_cafile", settings.ssl_cafile))
-    context.check_hostname = settings.ssl_check_hostname
-    if settings.ssl_certfile is not None:
-        secret = settings.ssl_keyfile_password
-        _load_certificate(context, "ssl_", settings.ssl_certfile, settings.ssl_keyfile, secret)
+    cafile, certfile, keyfile, secret = (
+        getattr(settings, prefix + name, None) for name in ("cafile", "certfile", "keyfile", "keyfile_password")
+    )
+    context = ssl.create_default_context(cadata=_authorities(f"{prefix}cafile", cafile))
+    context.check_hostname = getattr(settings, f"{prefix}check_hostname", True)
+    if certfile is not None:
+        _load_certificate(context, prefix, certfile, keyfile or certfile, secret)
     return context
 
 
@@ -104,10 +93,9 @@ def _authorities(name: str, cafile: Path | None) -> str | None:
 
 
 def _load_certificate(
-    context: ssl.SSLContext, prefix: str, certfile: Path, keyfile: Path | None, secret: SecretStr | None
+    context: ssl.SSLContext, prefix: str, certfile: Path, keyfile: Path, secret: SecretStr | None
 ) -> None:
     """Load our own certificate; ``prefix`` is that of the settings' names."""
-    keyfile = keyfile or certfile
     encrypted = "an encrypted key needs ssl_keyfile_password" if prefix == "ssl_" else "the key must not be encrypted"
     for name, path in (("certfile", certfile), ("keyfile", keyfile)):
         _read(prefix + name, path)

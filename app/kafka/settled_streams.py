@@ -30,12 +30,15 @@ async def settled_streams(settings: Settings, names: Sequence[str] = ()) -> list
     """
     async with consumer(settings) as client:
         topics = sorted(await client.topics())
-    there = [name.removeprefix(CONTROL_PREFIX) for name in topics if name.startswith(CONTROL_PREFIX)]
-    wanted = sorted(names or (name for name in there if name.startswith(tuple(f"{t}." for t in settings.raw_topics))))
-    found = [await _settled(settings, name, there) for name in wanted]
-    if names:
-        for name, settled in zip(wanted, found, strict=True):
-            if settled is None:
+        there = [name.removeprefix(CONTROL_PREFIX) for name in topics if name.startswith(CONTROL_PREFIX)]
+        own = tuple(f"{topic}." for topic in settings.raw_topics)
+        wanted = sorted(names or (name for name in there if name.startswith(own)))
+        found = []
+        for name in wanted:
+            if name not in there:
+                raise TopicError(f"there is no stream {name!r} on these brokers (streams there: {_listed(there)})")
+            found.append(await settled_on(client, name, whole=False))
+            if names and found[-1] is None:
                 raise TopicError(f"stream {name!r} has no genesis yet: start a mill, which settles it")
     streams = [s for s in found if s is not None and (names or s.genesis.recipe.raw_topic in settings.raw_topics)]
     if not streams:
@@ -62,15 +65,16 @@ async def settled_stream(settings: Settings, name: str) -> Settled:
     return (await settled_streams(settings, [name]))[0]
 
 
-async def settled_on(client: AIOKafkaConsumer, name: str) -> Settled | None:
-    """Return a stream whose control topic is there; None where a mill has yet to write a genesis or its files.
+async def settled_on(client: AIOKafkaConsumer, name: str, *, whole: bool = True) -> Settled | None:
+    """Return a stream whose control topic is there; None where a mill has yet to write a genesis.
 
-    ``client`` is used by nobody else meanwhile.
+    Where it must be ``whole``, None as well while the files that the genesis names are not all there. ``client`` is
+    used by nobody else meanwhile.
     """
     control = ControlLog(name)
     await read_on(client, f"{CONTROL_PREFIX}{name}", control)
     genesis = control.genesis
-    if genesis is None or not has_files(control, genesis):
+    if genesis is None or (whole and not has_files(control, genesis)):
         return None
     return Settled(Stream(name, genesis.recipe.raw_topic, genesis.recipe.split), genesis, control)
 
@@ -110,16 +114,6 @@ def _listed(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return (", ".join(names[:LISTED]) or "none") + more
-
-
-async def _settled(settings: Settings, name: str, there: Sequence[str]) -> Settled | None:
-    if name not in there:
-        raise TopicError(f"there is no stream {name!r} on these brokers (streams there: {_listed(there)})")
-    control = await read_control_topic(settings, f"{CONTROL_PREFIX}{name}")
-    if control.genesis is None:
-        return None
-    recipe = control.genesis.recipe
-    return Settled(Stream(name, recipe.raw_topic, recipe.split), control.genesis, control)
 
 
 async def require_ready(settings: Settings) -> list[Problem]:

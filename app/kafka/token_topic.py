@@ -11,11 +11,10 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, MovedError, StrayError
-from tokenmill.reading import continuing
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
-from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail
+from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail, place_below
 from tokenmill.records import SourceRecord
-from tokenmill.wire.chain import Cursor, roll
+from tokenmill.wire.chain import roll
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 
 from ..settings import Settings
@@ -120,15 +119,7 @@ async def offset_before(
     That holds where numbers rise with offsets, as they nearly always do. Where writers wrote blocks again, the block
     may also be below; who misses it reads from the start of ``span``.
     """
-    low, high = span
-    while high - low > 1:
-        middle = (low + high) // 2
-        message = await message_at(client, tokens, fingerprint, (middle, span[1]))
-        if message is not None and message.first <= block:
-            low = middle
-        else:
-            high = middle
-    return low
+    return await place_below(span, block, lambda offset: message_at(client, tokens, fingerprint, (offset, span[1])))
 
 
 async def message_with(
@@ -257,13 +248,6 @@ async def read_tail(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPar
     if tail.gap is not None:
         log.warning("resuming after a gap that the source cannot fill", topic=tokens.topic, block=tail.gap[1])
     return tail
-
-
-async def check_source(
-    client: AIOKafkaConsumer, raw: TopicPartition, cursor: Cursor, source_first: int, source_end: int
-) -> None:
-    """Check that the record that a cursor remembers is there; raises as `tokenmill.reading.continuing.check_source`."""
-    await continuing.check_source(KafkaLogs(client, raw, raw), cursor, (source_first, source_end))
 
 
 def _ours(record: SourceRecord, tokens: TopicPartition, fingerprint: bytes) -> Message:

@@ -81,7 +81,10 @@ class EraKeeper:
             return
         if name in self.halts:
             return
-        closer = self._closers.get(name) or self._closer(settled)
+        own = self._settings.for_topic(settled.stream.raw_topic)
+        closer = self._closers.get(name) or EraCloser(
+            settled, self._write, era_blocks=own.era_blocks, era_seconds=own.era_max_seconds
+        )
         self._closers[name] = closer
         try:
             if await closer.step(client) is not None:
@@ -89,10 +92,6 @@ class EraKeeper:
         except FINAL as error:
             self.halts[name] = error.brief
             log.critical("no more eras are closed", stream=name, reason=str(error))
-
-    def _closer(self, settled: Settled) -> "EraCloser":
-        own = self._settings.for_topic(settled.stream.raw_topic)
-        return EraCloser(settled, self._write, era_blocks=own.era_blocks, era_seconds=own.era_max_seconds)
 
 
 class EraCloser:

@@ -202,25 +202,17 @@ class RawPartition:
 
         The commit protocol is the order in which a message, its dead letters and its commit are acknowledged:
 
-        1. Mill. A thread turns the records into dead letters and messages. Both are a function of the records, the
-           recipe, the skip list and the place where the chain continued: whoever mills the records again makes the same
-           blocks. Nothing has left the process yet.
-        2. Send the dead letters of the whole fetch, and what it filtered out if that is wanted, and wait until all
-           in-sync replicas have them. A worker that ends before step 4 leaves these records to the next owner, who
-           sends them again: at least once.
-        3. Queue each split's messages at the publisher of its token partition, in the order of their blocks, waiting
-           while the queue is full. `feed` returns after this step; the next fetch is milled while these are sent.
-        4. Send the messages of a token partition one at a time (`Publisher`). A message holds blocks and the cursor
-           behind them, which is the chain's commit: block and commit are one Kafka record, and become durable together.
-           The next message is sent once all in-sync replicas have this one and it is known to be at the end of the log
-           (`LogEnd`). Where that is not certain, the process ends.
-        5. Note the cursor as durable. The lowest offset over all chains is what the worker commits to its consumer
-           group from time to time: for people and lag tools. Nothing ever continues from that offset.
-        6. Send a carry for a chain that took many records, or none for long, without a message: a message without
-           blocks, with cursor and open block. It takes steps 3 to 5, and only where nothing of the chain is queued.
+        1. Mill, in a thread. Nothing has left the process yet.
+        2. Send the dead letters of the whole fetch, and what it filtered out if that is wanted; wait until all in-sync
+           replicas have them.
+        3. Queue each split's messages at the publisher of its token partition, waiting while the queue is full.
+        4. Send the messages of a token partition one at a time (`Publisher`), each with the cursor behind its blocks.
+           Where it is not certain that the last one is at the end of the log (`LogEnd`), the process ends.
+        5. Note the cursor as durable, for people and lag tools.
+        6. Send a carry for a chain that took many records, or none for long, without a message.
 
-        `resume` reads commits where step 4 put them, at the end of each token partition, and mills again from the
-        lowest cursor on. A chain passes over records below its own cursor, so no block is made twice or left out.
+        docs/architecture.md says why each is safe. `resume` reads commits where step 4 put them, and mills again from
+        the lowest cursor on.
         """
         mill = self._mill
         if mill is None or batch.generation != self._generation:
@@ -245,7 +237,9 @@ class RawPartition:
             await self._send_dead_letters(milled.dead_letters)  # 2
             if milled.rejected:
                 await self._send_letters(rejected_topic(self.tp.topic), milled.rejected)
-            await self._queue_messages(milled.messages)  # 3; its publishers take steps 4 and 5
+            self._meter.clock.enter("publish")
+            for split, messages in milled.messages.items():
+                await self._publishers[split].put(messages)  # 3; which takes steps 4 and 5
             self.position = max(batch.position, mill.next_offset)
             for publisher in self._publishers.values():
                 publisher.carry_time.took(milled.value_bytes)
@@ -257,7 +251,7 @@ class RawPartition:
         records = batch.records
         first, last = (records[0].offset, records[-1].offset) if records else (batch.position, batch.position)
         milled = await self._in_hand(first, last, partial(mill.feed, records))
-        self._meter.divide(milled.seconds)
+        self._meter.clock.divide(milled.seconds)
         if self._hanging is not None:  # it took very long, and is done
             self._hanging = self.halted = None
             log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
@@ -311,12 +305,6 @@ class RawPartition:
             sending.result()
         finally:
             sending.cancel()
-
-    async def _queue_messages(self, messages: Mapping[str, Sequence[Message]]) -> None:
-        """Take step 3."""
-        self._meter.clock.enter("publish")
-        for split, some in messages.items():
-            await self._publishers[split].put(some)
 
     def _on_durable(self, stream: str, message: Message) -> None:
         """Take step 5, after a message was acknowledged."""

@@ -27,7 +27,7 @@ from ..milling.outcomes import Stages
 from ..milling.recipe_stages import complete
 from ..milling.steps.pipeline import read_pipeline
 from ..milling.tokenizers import TokenizerFile, load_tokenizer
-from ..milling.tokenizers.vocabulary import Description, end_of, padding_of
+from ..milling.tokenizers.vocabulary import Description, end_of, token_for
 from ..settings import Settings, Stream, TopicSettings
 from ..worker.in_flight import Board, Deaths
 
@@ -100,7 +100,7 @@ def _marks(own: TopicSettings, tokenizer: TokenizerFile, stages: Stages, recipe:
     end = shown(recipe.after, said if is_said else guessed or end_of(tokenizer, stages.engine).why)
     padding = "the last of these" if recipe.after else "no token"
     if recipe.padding is not None:
-        found = None if own.padding is not None or guessed else padding_of(tokenizer, stages.engine)
+        found = None if own.padding is not None or guessed else token_for("pad", tokenizer, stages.engine)
         padding = shown((recipe.padding,), found.why if found else said if own.padding is not None else guessed)
     return f"a document begins with {shown(recipe.begin_of_document, said)}, ends with {end}; padding is {padding}"
 

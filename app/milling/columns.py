@@ -19,7 +19,7 @@ from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.totals import LANGUAGE, Amount, Figures, Totals
 
-from .decoding import Decoder, one_by_one
+from .decoding import Decoder, FunctionDecoder, one_by_one
 from .document_columns import DocumentColumns, divide, document_metas
 from .outcomes import Kind, Outcome, Stages
 from .packing.document_shapes import DocumentShape, chosen, filtered_out
@@ -260,7 +260,8 @@ class OutcomeColumns:
         a user's function sees it.
         """
         columns = cls(fetch.records, {})
-        indices, documents = columns._decode(stages, fetch.values, skips, note if stages.custom_decoder else None)
+        noted = note if isinstance(stages.decoder, FunctionDecoder) else None  # which may do anything
+        indices, documents = columns._decode(stages, fetch.values, skips, noted)
         owners = stages.splits.owners(documents)
         (indices, documents), owners = columns._step(stages, KeptDocuments(indices, documents), owners, note)
         for number, split in enumerate(stages.splits.splits):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from tokenmill.errors import SettingsError
 
 from .tokenizers import Engine, TokenizerFile
-from .tokenizers.vocabulary import end_of, padding_of, token_id_of
+from .tokenizers.vocabulary import end_of, token_for, token_id_of
 
 if TYPE_CHECKING:
     from .tokenizers.hugging_face import Template
@@ -55,7 +55,7 @@ def document_frame(
         return DocumentFrame(before, after, None)
     number = None if padding is None else token_id_of(engine, "padding", padding)
     if number is None and (own_padding or not after):
-        found = padding_of(tokenizer, engine)
+        found = token_for("pad", tokenizer, engine)
         number = None if found is None else found.id
     if number is None and not after:
         raise SettingsError(

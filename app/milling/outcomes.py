@@ -9,7 +9,7 @@ from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 from tokenmill.records import SourceRecord, is_flush
 
-from .decoding import Decoder, FunctionDecoder
+from .decoding import Decoder
 from .splits import SplitRule
 from .steps import Rejected, Step
 from .steps.protocol import SHORT_FORMS, counting_key, step_labels
@@ -85,11 +85,6 @@ class Stages:
         object.__setattr__(self, "labels", labels)
         counted = self.every_step_counts or not SHORT_FORMS.issuperset(labels)
         object.__setattr__(self, "counted_labels", labels if counted else ())
-
-    @property
-    def custom_decoder(self) -> bool:
-        """Whether the decoder is a user's own function, which may do anything."""
-        return isinstance(self.decoder, FunctionDecoder)
 
     def outcome(
         self, record: SourceRecord, skips: Collection[int] = (), passed: list[Document] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from operator import attrgetter
 from time import perf_counter
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 
@@ -28,17 +28,6 @@ larger."""
 _MILLING: Final = NativeCode("native code that mills")
 
 
-class Seconds(NamedTuple):
-    """Where the time of one feed went; the blocks do not depend on it."""
-
-    decode: float
-    """Records became documents."""
-    tokenize: float
-    """Documents became ids."""
-    pack: float
-    """Ids became blocks and messages."""
-
-
 @dataclass(frozen=True, slots=True)
 class Milled:
     """What one feed of records gave."""
@@ -51,7 +40,8 @@ class Milled:
     """New messages by split, in the order in which they must be sent."""
     value_bytes: int
     """Bytes of the values of all records that some chain still wanted."""
-    seconds: Seconds
+    seconds: Mapping[str, float]
+    """Where the time went, by stage: ``decode``, ``tokenize``, ``pack``; the blocks do not depend on it."""
 
 
 class PartitionMill:
@@ -197,11 +187,11 @@ class _Clock:
     """Divides the time since it was made."""
 
     def __init__(self) -> None:
-        self.seconds = Seconds(0.0, 0.0, 0.0)
+        self.seconds = {"decode": 0.0, "tokenize": 0.0, "pack": 0.0}
         self._then = perf_counter()
 
     def stop(self, stage: Literal["decode", "tokenize", "pack"]) -> None:
         """Count the time since the last stop for ``stage``."""
         now = perf_counter()
-        self.seconds = self.seconds._replace(**{stage: getattr(self.seconds, stage) + now - self._then})
+        self.seconds[stage] += now - self._then
         self._then = now

@@ -78,11 +78,6 @@ class Reference:
         return reference
 
     @property
-    def open_tokens(self) -> int:
-        """Tokens that wait in open blocks after all records read so far."""
-        return sum(len(block.tokens) for block in self._packing.blocks)
-
-    @property
     def open_block(self) -> tuple[bytes, bytes]:
         """These tokens and their entries, block after block; both empty where no block is open."""
         opened = self._packing.blocks

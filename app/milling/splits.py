@@ -14,7 +14,7 @@ from hashlib import md5
 from importlib import import_module
 from itertools import accumulate
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -140,10 +140,6 @@ class SplitRule:
     def split_of_bytes(self, value: bytes) -> str | None:
         """Return the split of a record that is no document, by its bytes; None where no split owns its shard."""
         return self._only if self._only is not None else self._split(value)
-
-    def describe(self) -> dict[str, Any]:
-        """Return, as JSON types, all that decides the answers; the order of the splits does."""
-        return {"shards": self.shards, "splits": [[name, size] for name, size in self.splits.items()], "by": self.by}
 
     def _keys(self, documents: DocumentColumns) -> list[str]:
         if self.by == "content":

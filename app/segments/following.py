@@ -4,11 +4,10 @@ Most gaps heal: the next owner writes the missing block again, perhaps below the
 on to the end of the log as it was when the gap was seen, then looks through the whole partition again.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from tokenmill.reading.acceptance import Gap
-from tokenmill.reading.continuing import FIRST_TAIL
+from tokenmill.reading.continuing import FIRST_TAIL, FirstMessage, place_below
 from tokenmill.wire.message import Message
 
 from ..backoff import Backoff
@@ -18,9 +17,6 @@ GAP_SECONDS: Final = 2.0
 that found nothing ..."""
 LONGEST_GAP_SECONDS: Final = 60.0
 """... up to this."""
-
-FirstMessage: TypeAlias = Callable[[int], Awaitable[Message | None]]
-"""Reads the first message at or after an offset of the token partition; None where none is."""
 
 
 async def find_start(
@@ -41,15 +37,7 @@ async def find_start(
         message = await first_message(hint)
         if message is not None and hint_holds(message, block, chain):
             return min(hint, highest), message
-    low, high = first, end
-    while high - low > 1:
-        middle = (low + high) // 2
-        message = await first_message(middle)
-        if message is not None and message.first <= block:
-            low = middle
-        else:
-            high = middle
-    return min(low, highest), None
+    return min(await place_below(held, block, first_message), highest), None
 
 
 def hint_holds(message: Message, block: int, chain: bytes) -> bool:

@@ -135,33 +135,6 @@ class BlockAppender:
         self.closed = True
 
 
-class CommitTimer:
-    """Says when to commit: at once, or `COMMIT_SECONDS` after the last commit."""
-
-    def __init__(self, commit_later: Callable[[], Awaitable[None]], name: str) -> None:
-        """``commit_later`` is called in a task of this name, and raises nothing."""
-        self._commit_later = commit_later
-        self._name = name
-        self._last = -math.inf
-        self._waiting: asyncio.Task[None] | None = None
-
-    def is_due(self) -> bool:
-        """Return whether to commit now; if not, ``commit_later`` is called as soon as it is due."""
-        wait = self._last + COMMIT_SECONDS - time.monotonic()
-        if wait > 0 and self._waiting is None:
-            self._waiting = asyncio.create_task(self._wait(wait), name=self._name)
-        return wait <= 0
-
-    def committed(self) -> None:
-        """Begin again."""
-        self._last = time.monotonic()
-
-    async def _wait(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        self._waiting = None
-        await self._commit_later()
-
-
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
@@ -201,6 +174,7 @@ class TokenPartition:
 
     def __init__(self, tp: TopicPartition, context: SegmentContext) -> None:
         self.tp = tp
+        self._tokens = TopicPartition(*tp)
         self.halt: TokenMillError | None = None
         """What only a person can remedy, and why the partition is halted; or None."""
         self.waiting: TokenMillError | None = None
@@ -217,7 +191,8 @@ class TokenPartition:
         """Held while a thread works with the appender."""
         self._closing: asyncio.Task[None] | None = None
         self._gaps = GapSearch()
-        self._commit_timer = CommitTimer(self._commit_late, f"commit {tp}")
+        self._committed_at = -math.inf
+        self._late_commit: asyncio.Task[None] | None = None
         self._appended_to = 0
         """The offset up to which the topic was appended, committed or not."""
         self._position: int | None = None
@@ -308,10 +283,6 @@ class TokenPartition:
             appender.newest_timestamp = hint.cursor.last_timestamp
         return start
 
-    @property
-    def _tokens(self) -> TopicPartition:
-        return TopicPartition(self.tp.topic, self.tp.partition)
-
     async def _start(self, offset: int, *, first: int | None = None) -> None:
         """Follow the token topic from ``offset``; ``first`` is where it begins, if that is known."""
         from_first = offset == first
@@ -336,8 +307,11 @@ class TokenPartition:
                 return
             self._clock.divide({"append": time.perf_counter() - started})
             self._appended_to = batch.position
-            if self._commit_timer.is_due():
+            wait = self._committed_at + COMMIT_SECONDS - time.monotonic()
+            if wait <= 0:
                 await self._commit()
+            elif self._late_commit is None:
+                self._late_commit = asyncio.create_task(self._commit_late(wait), name=f"commit {self.tp}")
             self._clock.wait()
         await self._mind_gap(appender, gap, batch.position)
 
@@ -356,13 +330,15 @@ class TokenPartition:
             await self._guarded(in_thread(appender.commit))
             if self.halt or self._failed:
                 return
-            self._commit_timer.committed()
+            self._committed_at = time.monotonic()
             metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
             metrics.COMMITS.inc()
         self._position = self._appended_to
         self._context.set_durable(self.tp, self._position)
 
-    async def _commit_late(self) -> None:
+    async def _commit_late(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._late_commit = None
         try:
             async with self._lock:
                 await self._commit()

@@ -15,7 +15,6 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.totals import Totals
 
 from ..milling.chain_mill import ChainMill
-from ..milling.partition_mill import Seconds
 from . import worker_metrics as metrics
 
 if TYPE_CHECKING:  # which counts by what is here
@@ -101,7 +100,7 @@ class StageClock:
             return None
         return f"no progress for {STILL_SECONDS:.0f} s, in stage {self._stage}: {STAGES[self._stage]}"
 
-    def divide(self, seconds: Mapping[Stage, float]) -> None:
+    def divide(self, seconds: Mapping[str, float]) -> None:
         """Count ``seconds`` of what has passed in this stage for others, the rest for this one."""
         passed = self._passed()
         if not self._stopped:
@@ -322,10 +321,6 @@ class MillMeter:
         """Begin to measure what is done with a fetch."""
         self.clock.enter("other")
         self._lag_age.passed(records)
-
-    def divide(self, seconds: Seconds) -> None:
-        """Count the time that milling took, as the thread measured it, for its stages."""
-        self.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
 
     def fed(self, records: Sequence[SourceRecord], value_bytes: int) -> None:
         """Count a fetch, of which all is done, and wait for the next one."""

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -22,15 +23,7 @@ from ..milling.tokenizers import (
 )
 from ..milling.tokenizers.checked import Spelled, TextDifference, find_differences
 from ..milling.tokenizers.hugging_face import HuggingFace
-from ..milling.tokenizers.vocabulary import (
-    ChosenToken,
-    Description,
-    begin_of,
-    dtype_for,
-    end_of,
-    padding_of,
-    unknown_of,
-)
+from ..milling.tokenizers.vocabulary import ChosenToken, Description, dtype_for, end_of, token_for
 
 SAMPLE_BYTES: Final = 16 * 1024 * 1024
 """Text that is looked at: enough for a speed, and for a fast engine's cache to be as full as it gets."""
@@ -101,9 +94,9 @@ def report_on(
         tried=tried,
         differences=differences,
         end=_shown(end_of, tokenizer, choice.engine),
-        padding=_shown(padding_of, tokenizer, choice.engine),
-        begin=_shown(begin_of, tokenizer, choice.engine),
-        unknown=_shown(unknown_of, tokenizer, choice.engine),
+        padding=_shown(partial(token_for, "pad"), tokenizer, choice.engine),
+        begin=_shown(partial(token_for, "bos"), tokenizer, choice.engine),
+        unknown=_shown(partial(token_for, "unk"), tokenizer, choice.engine),
     )
 
 

@@ -128,9 +128,7 @@ class Worker(faust.Worker):
         """
         faulthandler.dump_traceback()
 
-    def _on_sigusr2(self) -> None:
-        """Do the same: Faust would start a debugger, with nobody to talk to."""
-        faulthandler.dump_traceback()
+    _on_sigusr2 = _on_sigusr1  # Faust would start a debugger, with nobody to talk to
 
     async def stop(self) -> None:
         """Stop in order, or else at once; with code 0 if it was asked to, and nothing of Faust's had crashed.

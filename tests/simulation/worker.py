@@ -12,7 +12,7 @@ from tests.simulation.logs import step
 from tests.simulation.scene import Scene
 from tokenmill.app.mill.publisher import LogEnd
 from tokenmill.app.milling.chain_mill import ChainMill
-from tokenmill.app.milling.packing import reopening
+from tokenmill.app.milling.packing.reopening import Reopening
 from tokenmill.app.milling.partition_mill import Milled, PartitionMill
 from tokenmill.app.worker.in_flight import HALTING
 from tokenmill.errors import MovedError
@@ -139,7 +139,12 @@ class MillWorker:
         while True:
             tail = await find_tail(self._logs, genesis, PARTITION)
             try:
-                return tail, await reopening.reopen(self._logs, genesis.recipe, self.scene.source.stages, tail)
+                stages, first = self.scene.source.stages, tail.source_first
+                reopening = Reopening(genesis.recipe, stages, tail.point, source_first=first)
+                for start, end in reopening.ranges:
+                    async for records in self._logs.records(start, end):
+                        reopening.take(records)
+                return tail, reopening.point()
             except MovedError:
                 continue
 

@@ -10,7 +10,7 @@ halt.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -31,6 +31,8 @@ FIRST_TAIL: Final = 8
 """Messages read at first: more than writers have in flight, so that a zombie's last words do not hide the run."""
 LONGEST_TAIL: Final = 32
 """Messages after which the whole partition is read instead: 32 MiB of the usual 1 MiB."""
+FirstMessage: TypeAlias = Callable[[int], Awaitable[Message | None]]
+"""Reads the first message at or after an offset of the token partition; None where none is."""
 
 ADVICE: Final = "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix"
 
@@ -356,6 +358,19 @@ def choose(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
         f"{source_first - 1} were removed before they were milled; raise the topic's retention, and begin a new stream "
         "with stream_suffix"
     )
+
+
+async def place_below(span: tuple[int, int], block: int, first_message: FirstMessage) -> int:
+    """Return an offset of ``span`` from which on to read for a block, where numbers rise with offsets."""
+    low, high = span
+    while high - low > 1:
+        middle = (low + high) // 2
+        message = await first_message(middle)
+        if message is not None and message.first <= block:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 async def check_source(logs: ChainLogs, cursor: Cursor, held: tuple[int, int]) -> None:

@@ -68,6 +68,18 @@ def equal_bytes(one: Bytes, at: int, other: Bytes, place: int, size: int) -> boo
 
 
 @compiled
+def character_at(data: Bytes, at: int) -> tuple[int, int]:
+    """Return the code point of the character that begins at ``at`` in UTF-8, and its bytes."""
+    value = np.int32(data[at])
+    size = 1 if value < 0x80 else (2 if value < 0xE0 else (3 if value < 0xF0 else 4))
+    if size > 1:
+        value &= 0x1F if size == 2 else (0x0F if size == 3 else 0x07)
+        for byte in range(at + 1, at + size):
+            value = (value << 6) | np.int32(data[byte] & 0x3F)
+    return int(value), size
+
+
+@compiled
 def polynomial(data: Bytes, begin: int, end: int, base: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Return a hash of ``data[begin:end]`` by which those of strings in a row can be joined, and the power for that.
 

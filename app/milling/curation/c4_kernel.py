@@ -1,12 +1,11 @@
-"""The kernels of ``c4_quality`` and ``c4_paragraph``: which lines stay, how many sentences these have."""
+"""The kernels of ``c4_quality``: which lines stay, how many sentences these have."""
 
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..steps.c4_paragraph import MIN_PARAGRAPH_CHARACTERS, MIN_PARAGRAPHS
-from .byte_strings import Bytes
+from .byte_strings import Bytes, character_at
 from .chunk_lookup import (
     BYTES,
     CHARACTERS,
@@ -17,7 +16,7 @@ from .chunk_lookup import (
     WordTable,
     word_flags,
 )
-from .chunked_text import CUT, WHITE, TextPart, count_characters, line_break
+from .chunked_text import CUT, WHITE, TextPart, line_break
 from .compiled import ASK, KEEP, compiled
 from .english_rules import DIGIT, EnglishRules
 
@@ -146,49 +145,26 @@ def _citation(data: Bytes, low: int, high: int, classes: npt.NDArray[np.uint16])
     at = low + 1
     if at >= high:
         return 0
-    if _has_at(data, at, high, _CITATION_EDIT):
+    if _has_at(data, at, high, _CITATION_EDIT, False):
         return 1 + len(_CITATION_EDIT)
-    if _has_at(data, at, high, _CITATION_NEEDED):
+    if _has_at(data, at, high, _CITATION_NEEDED, False):
         return 1 + len(_CITATION_NEEDED)
     while at < high and data[at] != _CLOSE:
-        length = _digit(data, at, classes)
-        if length == 0:
+        character, length = character_at(data, at)
+        if not classes[character] & DIGIT:
             return 0
         at += length
     return at + 1 - low if at < high else 0
 
 
 @compiled
-def _digit(data: Bytes, at: int, classes: npt.NDArray[np.uint16]) -> int:
-    """Return the length of the digit that begins here; 0 if there is none."""
-    value = np.int32(data[at])
-    size = 1 if value < 0x80 else (2 if value < 0xE0 else (3 if value < 0xF0 else 4))
-    if size > 1:
-        value &= 0x1F if size == 2 else (0x0F if size == 3 else 0x07)
-        for byte in range(at + 1, at + size):
-            value = (value << 6) | np.int32(data[byte] & 0x3F)
-    return size if classes[value] & DIGIT else 0
-
-
-@compiled
-def _has_at(data: Bytes, at: int, end: int, phrase: Bytes) -> bool:
-    """Return whether ``phrase`` begins at ``at``."""
-    if end - at < len(phrase):
-        return False
-    for number in range(len(phrase)):
-        if data[at + number] != phrase[number]:
-            return False
-    return True
-
-
-@compiled
-def _has_lower_at(data: Bytes, at: int, end: int, phrase: Bytes) -> bool:
-    """Return whether ``phrase``, small letters and spaces, begins at ``at`` in letters of any case."""
+def _has_at(data: Bytes, at: int, end: int, phrase: Bytes, any_case: bool) -> bool:
+    """Return whether ``phrase``, small letters, begins at ``at``, or does in letters of ``any_case``."""
     if end - at < len(phrase):
         return False
     for number in range(len(phrase)):
         byte = data[at + number]
-        if 65 <= byte <= 90:
+        if any_case and 65 <= byte <= 90:
             byte += 32
         if byte != phrase[number]:
             return False
@@ -222,18 +198,18 @@ def _look_for_phrases(data: Bytes, begin: int, end: int) -> int:
         byte |= 0x20
         next_byte = data[at + 1] | 0x20  # the array is longer than the line
         if byte == 0x75 and next_byte == 0x73:
-            uses = _has_lower_at(data, at, end, _USES) or _has_lower_at(data, at, end, _USE_OF)
-            found |= _HAS_POLICY if uses or _has_lower_at(data, at, end, _USE) else 0
+            uses = _has_at(data, at, end, _USES, True) or _has_at(data, at, end, _USE_OF, True)
+            found |= _HAS_POLICY if uses or _has_at(data, at, end, _USE, True) else 0
         elif byte == 0x74 and next_byte == 0x65:
-            found |= _HAS_POLICY if _has_lower_at(data, at, end, _TERMS) else 0
+            found |= _HAS_POLICY if _has_at(data, at, end, _TERMS, True) else 0
         elif byte == 0x70 and next_byte == 0x72:
-            found |= _HAS_POLICY if _has_lower_at(data, at, end, _PRIVACY) else 0
+            found |= _HAS_POLICY if _has_at(data, at, end, _PRIVACY, True) else 0
         elif byte == 0x63 and next_byte == 0x6F:
-            found |= _HAS_POLICY if _has_lower_at(data, at, end, _COOKIE) else 0
+            found |= _HAS_POLICY if _has_at(data, at, end, _COOKIE, True) else 0
         elif byte == 0x6C and next_byte == 0x6F:
-            found |= _HAS_LOREM if _has_lower_at(data, at, end, _LOREM) else 0
+            found |= _HAS_LOREM if _has_at(data, at, end, _LOREM, True) else 0
         elif byte == 0x6A and next_byte == 0x61:
-            found |= _HAS_JAVASCRIPT if _has_lower_at(data, at, end, _JAVASCRIPT) else 0
+            found |= _HAS_JAVASCRIPT if _has_at(data, at, end, _JAVASCRIPT, True) else 0
     return found
 
 
@@ -284,17 +260,3 @@ def _sentences(part: TextPart, table: WordTable, row: int, least: int) -> int:
             sentences += 1  # the white space behind the last word is a word by itself
         at = high + 1
     return sentences
-
-
-@compiled
-def judge_paragraphs(part: TextPart, rows: npt.NDArray[np.int64], verdicts: npt.NDArray[np.int8]) -> None:
-    """Fill each row's verdict: 1 where fewer than `MIN_PARAGRAPHS` lines have `MIN_PARAGRAPH_CHARACTERS` characters."""
-    for number in range(len(rows)):
-        at, end, found = part.begin[rows[number]], part.end[rows[number]], 0
-        while at <= end and found < MIN_PARAGRAPHS:
-            high = at
-            while high < end and part.data[high] != _NEW_LINE:
-                high += 1
-            found += count_characters(part.data, at, high) >= MIN_PARAGRAPH_CHARACTERS
-            at = high + 1
-        verdicts[number] = 0 if found >= MIN_PARAGRAPHS else 1

@@ -12,9 +12,7 @@ from ..steps.protocol import Answer, Rejected, Step
 from ..steps.registry import STEPS
 from ..tokenizers.protocol import PROBE
 
-WITH_KERNELS: Final = frozenset(
-    {"c4_paragraph", "c4_quality", "fineweb_quality", "gopher_quality", "gopher_repetition", "language"}
-)
+WITH_KERNELS: Final = frozenset({"c4_quality", "fineweb_quality", "gopher_quality", "gopher_repetition", "language"})
 """Steps that have a kernel, with most parameters."""
 
 

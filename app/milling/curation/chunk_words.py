@@ -171,12 +171,11 @@ def _is_host(classes: Classes, text: Characters, low: int, high: int) -> int:
 
 NOTHING_TO_JOIN: Final = -2
 ends_of: Final = compiled(english_rules.ends_of)
-_DOT, _COMMA, _PLUS, _DOLLAR, _HYPHEN = map(ord, ".,+$-")
+_COMMA, _DOLLAR = map(ord, ",$")
 _ELLIPSIS, _DEGREE, _LONG_DASH, _SHORT_DASH, _TILDE = map(ord, "…°—–~")  # noqa: RUF001 - as spaCy has them
 _APOSTROPHE, _CURLY, _SMALL_S, _BIG_S = map(ord, "'’sS")  # noqa: RUF001 - as spaCy has them
 _BIG_U, _BIG_C, _BIG_A = map(ord, "UCA")
-_STAR, _CARET, _COLON, _LESS, _MORE, _EQUAL, _SLASH, _AT = map(ord, "*^:<>=/@")
-_QUESTION, _NUMBER_SIGN, _UNDERSCORE = map(ord, "?#_")
+_STAR, _CARET, _LESS, _MORE, _EQUAL = map(ord, "*^<>=")
 _SEEN: Final = 1 << 16
 _KEPT: Final = 20
 """From this bit on: the length of the sequence that is put together here."""

@@ -15,7 +15,6 @@ from tokenmill.documents import Document
 from tokenmill.errors import EngineError, SettingsError
 
 from ..document_columns import DocumentColumns
-from ..steps.c4_paragraph import C4Paragraph
 from ..steps.c4_quality import C4Quality
 from ..steps.fineweb_quality import FinewebQuality
 from ..steps.gopher_quality import GopherQuality
@@ -24,7 +23,7 @@ from ..steps.language import LanguageStep
 from ..steps.protocol import Answer, Rejected, Step
 from .byte_strings import PADDING
 from .c4_kernel import REASONS as C4_REASONS
-from .c4_kernel import C4Limits, count_sentences, judge_paragraphs, keep_lines
+from .c4_kernel import C4Limits, count_sentences, keep_lines
 from .choosing import CURATION_PROBE, WITH_KERNELS, KernelStep
 from .chunk_lookup import WordTable
 from .chunked_text import hash_texts
@@ -54,9 +53,9 @@ def judge_of(step: Step) -> Judge | None:
         return _repetition(step)
     if isinstance(step, FinewebQuality):
         return _fineweb(step) if all(len(stop) == 1 for stop in step.stop_chars or ()) else None
-    if isinstance(step, C4Quality):
-        return _c4(step) if step.split_paragraph and step.min_words_per_line > 0 else None
-    return _paragraphs if isinstance(step, C4Paragraph) else None
+    if isinstance(step, C4Quality) and step.split_paragraph and step.min_words_per_line > 0:
+        return _c4(step)
+    return None
 
 
 def _quality(step: GopherQuality) -> Judge:
@@ -143,13 +142,6 @@ def _c4(step: C4Quality) -> Judge:
             yield from split.replace(left, staying, [texts[at] for at in located.indices[staying]], located.indices)
 
     return judge
-
-
-def _paragraphs(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
-    for located in split.locate(texts):
-        verdicts = _blank(located)
-        judge_paragraphs(located.part, located.rows, verdicts)
-        yield from _named(located, verdicts, ("too_few_paragraphs",))
 
 
 def _numbers(bounds: Iterable[Any]) -> Iterator[float]:
@@ -270,22 +262,12 @@ def with_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def _with_kernel(step: Step) -> Step:
-    if isinstance(step, LanguageStep):
-        return _with_language_kernel(step)
     judge = judge_of(step)
-    if judge is None:
-        return step
-    fast = FastStep(step, judge, word_split())
+    made = None if judge is None else FastStep(step, judge, word_split())
     try:
-        fast.check(CURATION_PROBE)
-    except EngineError as error:
-        raise SettingsError(f"the kernels do not give the references' answers: {error}") from error
-    return fast
-
-
-def _with_language_kernel(step: LanguageStep) -> Step:
-    try:
-        fast = FastLanguage.of(step)
+        fast = FastLanguage.of(step) if isinstance(step, LanguageStep) else made
+        if fast is None:
+            return step
         fast.check(CURATION_PROBE)
     except (EngineError, ValueError) as error:
         raise SettingsError(f"the kernels do not give the references' answers: {error}") from error

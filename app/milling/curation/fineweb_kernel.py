@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .byte_strings import Bytes
+from .byte_strings import Bytes, character_at
 from .chunk_lookup import WORDS, WordTable
 from .chunked_text import TextPart, count_characters
 from .compiled import ASK, KEEP, compiled
@@ -91,13 +91,7 @@ def _last_character(data: Bytes, end: int) -> int:
     at = end - 1
     while (data[at] & 0xC0) == 0x80:
         at -= 1
-    value = np.int32(data[at])
-    if value < 0x80:
-        return int(value)
-    value &= 0x1F if end - at == 2 else (0x0F if end - at == 3 else 0x07)
-    for byte in range(at + 1, end):
-        value = (value << 6) | np.int32(data[byte] & 0x3F)
-    return int(value)
+    return character_at(data, at)[0]
 
 
 @compiled

@@ -17,7 +17,7 @@ from tokenmill.errors import RecordError
 from ..document_columns import DocumentColumns
 from .json_objects import JsonDecoder
 from .plain_text import TextDecoder
-from .protocol import CONTROL_CHARACTERS, NOT_AN_OBJECT, SCHEMA_REGISTRY_FRAMING, Decoded, one_by_one
+from .protocol import CONTROL_CHARACTERS, NOT_AN_OBJECT, SCHEMA_REGISTRY_FRAMING, Decoded, Decoder, one_by_one
 from .refusals import half_pair, repaired
 
 MAGIC: Final = 0
@@ -137,7 +137,7 @@ are examined."""
 
 
 @dataclass(frozen=True, slots=True)
-class AutoDecoder:
+class AutoDecoder(Decoder):
     """Takes what begins like a JSON object or array as mode ``json`` does, and other UTF-8 as plain text.
 
     Nothing that may be somebody's data becomes text by mistake: what is JSON, or begins like it, and is no document,

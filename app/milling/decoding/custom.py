@@ -11,7 +11,7 @@ record; `milling.user_function` has the rules for it::
     latin_1.reasons = ("nothing_there",)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,11 @@ from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 
 from ..user_function import UserFunction
-from .protocol import Decoded, one_by_one
+from .protocol import Decoder
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionDecoder:
+class FunctionDecoder(Decoder):
     """Calls a user's function and lets only documents and known reasons out of it."""
 
     function: UserFunction
@@ -42,7 +42,3 @@ class FunctionDecoder:
         if isinstance(answer, str):
             raise RecordError(answer, f"{self.function.path} (decode) returned this reason, or none that it declares")
         return answer
-
-    def many(self, values: Sequence[bytes]) -> Decoded:
-        """Decode each value."""
-        return one_by_one(self, values)

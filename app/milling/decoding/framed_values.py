@@ -7,7 +7,7 @@ become a mapping of plain values, of which `ObjectFields` takes the text, the id
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 from subprocess import SubprocessError
@@ -26,9 +26,8 @@ from .protocol import (
     TOO_DEEP,
     UNUSABLE_SCHEMA,
     VALUE_RULES,
-    Decoded,
+    Decoder,
     DecodingRules,
-    one_by_one,
 )
 from .refusals import nesting
 
@@ -119,7 +118,7 @@ class SchemaFormat(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FramedDecoder:
+class FramedDecoder(Decoder):
     """Takes a framed value whose schema makes it an object with a text; anything else is refused, with the reason.
 
     A schema that has not been learned (`learn`) is fetched while a value of it is decoded. Only then may decoding raise
@@ -153,10 +152,6 @@ class FramedDecoder:
         if document is None:
             raise no_text(self.fields, parsed)
         return document
-
-    def many(self, values: Sequence[bytes]) -> Decoded:
-        """Decode each value."""
-        return one_by_one(self, values)
 
     def unknown(self, values: Iterable[bytes]) -> list[int]:
         """Return the ids of the schemas that have not been learned and that some of the values have."""

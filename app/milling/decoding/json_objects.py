@@ -1,7 +1,7 @@
 """Mode ``json``: every value is a JSON object with a text; and how such an object becomes a document."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
@@ -13,7 +13,7 @@ from tokenmill.errors import RecordError
 
 from ..field_paths import find_field
 from .plain_text import BOM
-from .protocol import INTEGER_OUT_OF_RANGE, NOT_AN_OBJECT, RULES, WRONG_TYPE, Decoded, DecodingRules, one_by_one
+from .protocol import INTEGER_OUT_OF_RANGE, NOT_AN_OBJECT, RULES, WRONG_TYPE, Decoder, DecodingRules
 from .refusals import parsed_json, without_text
 
 _STRING_OR_LONG: Final = re.compile(
@@ -107,7 +107,7 @@ def _wide_as_string(token: re.Match[bytes]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonDecoder:
+class JsonDecoder(Decoder):
     """Takes a JSON object one of whose text fields is a string; anything else is refused, with the reason."""
 
     fields: ObjectFields
@@ -129,10 +129,6 @@ class JsonDecoder:
         if document is None:
             raise no_text(self.fields, parsed)
         return document
-
-    def many(self, values: Sequence[bytes]) -> Decoded:
-        """Decode each value."""
-        return one_by_one(self, values)
 
 
 def no_text(fields: ObjectFields, value: Mapping[str, Any]) -> RecordError:

@@ -1,20 +1,20 @@
 """Mode ``text``: the value is the text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tokenmill.documents import TOO_LARGE, Document, Limits
 from tokenmill.errors import RecordError
 
-from .protocol import INVALID_UTF8, Decoded, one_by_one
+from .protocol import INVALID_UTF8, Decoder
 
 BOM: Final = b"\xef\xbb\xbf"
 """UTF-8's byte order mark: some programs begin a file with it; it is no part of the text."""
 
 
 @dataclass(frozen=True, slots=True)
-class TextDecoder:
+class TextDecoder(Decoder):
     """Takes any UTF-8 as text, less one leading byte order mark; never parses. Its documents have no id."""
 
     limits: Limits
@@ -31,10 +31,6 @@ class TextDecoder:
             limit = self.limits.max_text_bytes
             raise RecordError(TOO_LARGE, f"the text has {len(value)} bytes, over {limit} (max_text_bytes)")
         return Document(text)
-
-    def many(self, values: Sequence[bytes]) -> Decoded:
-        """Decode each value."""
-        return one_by_one(self, values)
 
 
 def decode_utf8(value: bytes) -> str:

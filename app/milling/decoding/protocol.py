@@ -4,9 +4,10 @@ A recipe says by which rules its stream is decoded (``{"name": "decode", "rules"
 keeps them for good. What is bounded is counted, never timed: a value is a document on every machine, or on none.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from tokenmill.documents import FIELDS_TOO_LONG, ID_TOO_LONG, TOO_LARGE, Document
 from tokenmill.errors import RecordError
@@ -23,9 +24,12 @@ class Decoded(NamedTuple):
     """The indices of all other values, ascending, each with the reason."""
 
 
-class Decoder(Protocol):
+class Decoder(ABC):
     """Turns a record's value into a document, or says why it cannot be one."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def describe(self) -> tuple[Mapping[str, Any], ...]:
         """Return, as JSON types, what decides the answers beside the settings in the recipe: a version, mostly.
 
@@ -33,6 +37,7 @@ class Decoder(Protocol):
         decoder whose rules never changed.
         """
 
+    @abstractmethod
     def __call__(self, value: bytes) -> Document:
         """Return the document that ``value`` is; the answer depends on ``value`` alone, for any bytes.
 
@@ -44,10 +49,11 @@ class Decoder(Protocol):
 
     def many(self, values: Sequence[bytes]) -> Decoded:
         """Decode each value by itself."""
+        return one_by_one(self, values)
 
 
 def one_by_one(decoder: Callable[[bytes], Document], values: Sequence[bytes]) -> Decoded:
-    """Call ``decoder`` for each value: for decoders that have no faster way."""
+    """Call ``decoder`` for each value."""
     decoded = Decoded(DocumentColumns(), [])
     for index, value in enumerate(values):
         try:

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tokenmill.errors import SourceError
-from tokenmill.reading.continuing import ADVICE, ChainLogs, ResumePoint, Tail
+from tokenmill.reading.continuing import ADVICE, ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import record_crc
-from tokenmill.wire.pieces import OpenReferences, Piece, encode_entry, split_references
+from tokenmill.wire.pieces import Piece, encode_entry, split_references
 
 from ..columns import ChainOutcomes, OutcomeColumns, RecordColumns
 from ..outcomes import Stages
@@ -110,17 +110,11 @@ class Reopening:
             raise self._changed(missing[0], "is gone, or is no document of the split any more")
         if self._point.is_complete:
             return self._point
-        return replace(self._point, open_tokens=self._tokens(), open_entry=self._entries(self._references))
-
-    def _tokens(self) -> bytes:
-        return b"".join(self._found[offset].tokens for offset in self._references.rows["offset"].tolist())
-
-    def _entries(self, references: OpenReferences) -> bytes:
+        references, rows = self._references, self._references.rows.tolist()
         ends = np.cumsum(references.counts).tolist()
-        rows = references.rows.tolist()
-        return b"".join(
-            self._entry(rows[end - count : end]) for count, end in zip(references.counts, ends, strict=True)
-        )
+        blocks = [rows[end - count : end] for count, end in zip(references.counts, ends, strict=True)]
+        tokens = b"".join(self._found[offset].tokens for offset, *_ in rows)
+        return replace(self._point, open_tokens=tokens, open_entry=b"".join(map(self._entry, blocks)))
 
     def _entry(self, rows: Sequence[tuple[int, int, int, int]]) -> bytes:
         pieces, start = [], 0
@@ -134,21 +128,3 @@ class Reopening:
             f"the record at offset {offset} of {self._recipe.raw_topic}, of which an open block of split "
             f"{self._recipe.split} holds tokens, {how}: {ADVICE}"
         )
-
-
-async def reopen(
-    logs: ChainLogs, recipe: Recipe, stages: Stages, tail: Tail, skips: Collection[int] = ()
-) -> ResumePoint:
-    """Return a tail's point with the tokens of its open blocks, whose records are read from ``logs``.
-
-    Raises:
-        SourceError: a record is another one now.
-        MovedError: retention has passed one.
-        EngineError, PanicError: as `PartitionMill.feed`.
-
-    """
-    reopening = Reopening(recipe, stages, tail.point, skips, source_first=tail.source_first)
-    for start, end in reopening.ranges:
-        async for records in logs.records(start, end):
-            reopening.take(records)
-    return reopening.point()

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -89,8 +89,16 @@ USUAL_BEGINS: Final = (
     "[CLS]",  # BERT
 )
 """Names under which tokenizers have the special token that begins a text."""
-USUAL_UNKNOWN: Final = ("<unk>", "[UNK]", "<|unk|>")
-"""Names under which tokenizers have the special token for what is not in their vocabulary."""
+Role: TypeAlias = Literal["eos", "pad", "bos", "unk"]
+"""What a token is for, as files of tokenizers name it: it ends a text, fills up rows, begins a text, or stands for what
+is not in the vocabulary."""
+_ROLES: Final[Mapping[Role, tuple[str, tuple[str, ...]]]] = {
+    "eos": ("end_of_document", USUAL_NAMES),
+    "pad": ("padding", USUAL_PADDING),
+    "bos": ("begin_of_document", USUAL_BEGINS),
+    "unk": ("unk_token in the tokenizer's files", ("<unk>", "[UNK]", "<|unk|>")),
+}
+"""What people set to choose another token, and usual names."""
 
 
 def token_id_of(engine: Engine, name: str, setting: str | int) -> int:
@@ -118,13 +126,8 @@ class ChosenToken(NamedTuple):
 
 
 def end_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken:
-    """Return the token that ends a text: the one that the tokenizer's files name, else the special one of a usual name.
-
-    Raises SettingsError where there is none, or there are several.
-    """
-    if tokenizer.content is None:
-        return ChosenToken(END_OF_DOCUMENT, "that of raw bytes")
-    found = _chosen(tokenizer, engine, "eos", "end_of_document", USUAL_NAMES)
+    """Return the token that ends a text. Raises SettingsError where there is none, or there are several."""
+    found = token_for("eos", tokenizer, engine)
     if found is None:
         raise SettingsError(
             "the tokenizer has no special token that usually ends a text: set end_of_document to the name or id of the "
@@ -133,35 +136,14 @@ def end_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken:
     return found
 
 
-def padding_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
-    """Return the token that fills up rows, found in the same way; None where there is none.
+def token_for(role: Role, tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
+    """Return the token for a role: the one that the tokenizer's files name, else the special one of a usual name.
 
-    Raises SettingsError where there are several.
+    None where there is none. Raises SettingsError where there are several.
     """
     if tokenizer.content is None:
-        return ChosenToken(END_OF_DOCUMENT, "that of raw bytes")
-    return _chosen(tokenizer, engine, "pad", "padding", USUAL_PADDING)
-
-
-def begin_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
-    """Return the token that begins a text, found in the same way; None where there is none.
-
-    Raises SettingsError where there are several.
-    """
-    return _chosen(tokenizer, engine, "bos", "begin_of_document", USUAL_BEGINS)
-
-
-def unknown_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
-    """Return the token for what is not in the vocabulary, found in the same way; None where there is none.
-
-    Raises SettingsError where there are several.
-    """
-    return _chosen(tokenizer, engine, "unk", "unk_token in the tokenizer's files", USUAL_UNKNOWN)
-
-
-def _chosen(
-    tokenizer: TokenizerFile, engine: Engine, role: str, setting: str, usual: tuple[str, ...]
-) -> ChosenToken | None:
+        return ChosenToken(END_OF_DOCUMENT, "that of raw bytes") if role in {"eos", "pad"} else None
+    setting, usual = _ROLES[role]
     named = {where: ids for where, ids in _named(tokenizer, engine, role) if ids}
     special = Description.of(tokenizer).special
     if named:
@@ -178,7 +160,7 @@ def _chosen(
     raise SettingsError(f"the tokenizer has several tokens for this: {choice}. Set {setting} to the name or id of one")
 
 
-def _named(tokenizer: TokenizerFile, engine: Engine, role: str) -> Iterator[tuple[str, set[int]]]:
+def _named(tokenizer: TokenizerFile, engine: Engine, role: Role) -> Iterator[tuple[str, set[int]]]:
     """Yield what each file says; files name other tokens as well, which count as nothing said."""
     file = json.loads(tokenizer.content or b"{}")
     if role == "pad":

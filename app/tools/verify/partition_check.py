@@ -21,7 +21,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import TokenMillError
-from tokenmill.reading.continuing import genesis_point, resume_point
+from tokenmill.reading.continuing import check_source, genesis_point, resume_point
 from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo
 from tokenmill.wire.chain import genesis_hash
@@ -33,7 +33,7 @@ from ...kafka import fastpath
 from ...kafka.clients import consumer, read_batches
 from ...kafka.ignoring import IgnoreList
 from ...kafka.schema_registry import schemas_for_command
-from ...kafka.token_topic import check_source
+from ...kafka.token_topic import KafkaLogs
 from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Stages
 from ...milling.partition_mill import PartitionMill
@@ -344,7 +344,7 @@ class _PartitionCheck:
         raw = TopicPartition(self._task.raw_topic, self._task.partition)
         for check in self._checks:
             if check.task.since is not None:
-                await check_source(client, raw, check.task.since.carry.cursor, *check.task.marks.raw)
+                await check_source(KafkaLogs(client, raw, raw), check.task.since.carry.cursor, check.task.marks.raw)
         async for records in read_batches(client, raw, *self._task.span):
             await self._batch(records)
         for check in self._checks:

@@ -17,15 +17,15 @@ from tests.mills import RECIPE
 from tests.strategies import nasty_bytes
 from tokenmill.app.kafka import control_log as module
 from tokenmill.app.kafka.control_log import (
+    LIST_PREFIX,
     PART_BYTES,
     SKIP_KEY,
     SKIP_REQUEST_KEY,
     ControlLog,
     TokenizerParts,
-    list_parts,
+    file_parts,
     skip_record,
     skip_request_record,
-    tokenizer_parts,
 )
 from tokenmill.app.kafka.ignoring import IGNORE_KEY, ignore_record
 from tokenmill.eras import ERA_KEY, EraFollower, LogRecord
@@ -188,8 +188,8 @@ def test_lists_of_steps_are_found_by_their_hash() -> None:
     log = ControlLog()
     log.add(GENESIS_KEY, replace(FIRST, recipe=recipe).pack())
     assert log.lists() == {}
-    (small, (first, second)) = (list(list_parts(content)) for content in lists.values())
-    for key, value in (*small, first, *list_parts(b"another")):
+    (small, (first, second)) = (list(file_parts(content, LIST_PREFIX)) for content in lists.values())
+    for key, value in (*small, first, *file_parts(b"another", LIST_PREFIX)):
         assert log.add(key, value) is None
     assert log.lists() == dict(list(lists.items())[:1])
     assert log.add(second[0], second[1][:-1]) is None  # damaged
@@ -225,7 +225,7 @@ def tokenizers(draw: st.DrawFn) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     content = draw(st.binary(max_size=60))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PART_BYTES", draw(st.integers(1, 30)))
-        return content, list(tokenizer_parts(content))
+        return content, list(file_parts(content))
 
 
 @given(tokenizers(), st.data())
@@ -258,7 +258,7 @@ def test_a_tokenizer_with_a_missing_or_damaged_part_is_none(
 def test_parts_of_others_are_left_alone() -> None:
     """They are held nowhere."""
     other = "0" * 64
-    assert added([(f"tokenizer/{other}/0/1".encode(), b"x"), *tokenizer_parts(CONTENT)]) == CONTENT
+    assert added([(f"tokenizer/{other}/0/1".encode(), b"x"), *file_parts(CONTENT)]) == CONTENT
 
 
 @pytest.mark.parametrize("key", [f"tokenizer/{DIGEST}/5/2", f"tokenizer/{DIGEST}/0/0", "tokenizer/7/0/1", "tokenizer/"])
@@ -282,7 +282,7 @@ def test_parts_that_make_nothing_are_not_kept_without_end(monkeypatch: pytest.Mo
 def test_parts_fit_into_a_topic_as_it_is_by_default() -> None:
     """1 MiB, with room for the record's frame."""
     content = b"".join(sha256(bytes([n % 256, n // 256])).digest() for n in range(60_000))
-    parts = list(tokenizer_parts(content))
+    parts = list(file_parts(content))
     assert max(len(value) for _, value in parts) <= (1 << 20) - (1 << 16)
     assert len(parts) > 1
     assert added(parts, sha256(content).hexdigest()) == content
@@ -291,6 +291,6 @@ def test_parts_fit_into_a_topic_as_it_is_by_default() -> None:
 def test_parts_of_a_list_are_no_parts_of_a_tokenizer() -> None:
     """Though their content were the same."""
     parts = TokenizerParts(DIGEST)
-    for key, value in list_parts(CONTENT):
+    for key, value in file_parts(CONTENT, LIST_PREFIX):
         parts.add(key, value)
     assert parts.content() is None

@@ -96,13 +96,6 @@ def test_one_split_that_owns_all_gets_all() -> None:
     assert {nearly.split_of_document(document) for document in numbers} == {"all", None}
 
 
-def test_the_order_of_the_splits_is_part_of_what_a_rule_says_of_itself() -> None:
-    """It decides who owns which shards."""
-    one, other = SplitRule(4, {"a": 1, "b": 3}), SplitRule(4, {"b": 3, "a": 1})
-    assert one.describe() == {"shards": 4, "splits": [["a", 1], ["b", 3]], "by": "id"}
-    assert one.describe() != other.describe()
-
-
 @pytest.mark.parametrize(
     ("shards", "splits", "rule"),
     [

@@ -16,7 +16,6 @@ from tokenmill.app.milling.curation.fast_steps import FastStep, Judgement, with_
 from tokenmill.app.milling.curation.word_split import WordSplit
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.basic import NotEmpty
-from tokenmill.app.milling.steps.c4_paragraph import C4Paragraph
 from tokenmill.app.milling.steps.c4_quality import C4Quality
 from tokenmill.app.milling.steps.fineweb_quality import FinewebQuality
 from tokenmill.app.milling.steps.gopher_quality import GopherQuality
@@ -36,7 +35,6 @@ STEPS: tuple[Step, ...] = (
     C4Quality(filter_no_terminal_punct=False, min_num_sentences=1, min_words_per_line=1, max_word_length=1200),
     C4Quality(min_num_sentences=-1, max_word_length=-1, remove_citations=False, filter_policy=False),
     C4Quality(filter_curly_bracket=False, filter_lorem_ipsum=False, filter_javascript=False, min_num_sentences=2),
-    C4Paragraph(),
     FinewebQuality(),
     FinewebQuality(line_punct_thr=0.0, short_line_thr=1.0, char_duplicates_ratio=1.0),
     FinewebQuality(line_punct_exclude_zero=True, stop_chars=("d", "語"), short_line_length=3, new_line_ratio=0.1),
@@ -121,8 +119,8 @@ def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.Monkey
 
 
 def _wrong(_split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
-    """Judge that texts with a z are too short."""
-    return ((at, Rejected("gopher_short_doc")) for at, text in enumerate(texts) if "z" in text)
+    """Judge that texts with a z are too long."""
+    return ((at, Rejected("gopher_long_doc")) for at, text in enumerate(texts) if "z" in text)
 
 
 @pytest.mark.slow
@@ -136,9 +134,9 @@ def test_a_wrong_kernel_is_caught_by_the_probe(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_a_wrong_kernel_is_caught_by_the_sample(fast: tuple[Step, ...]) -> None:
     """A difference that the probe does not have stops the partition; documents like it are chosen by their content."""
-    step = FastStep(C4Paragraph(), _wrong, fast[0].words)  # type: ignore[attr-defined]
+    step = FastStep(GopherQuality(), _wrong, fast[0].words)  # type: ignore[attr-defined]
     texts = [f"z {number} " * 9 for number in range(3 * fast_steps.SAMPLE_ONE_IN)]
-    with pytest.raises(EngineError, match="c4_paragraph: the kernel says gopher_short_doc"):
+    with pytest.raises(EngineError, match="gopher_quality: the kernel says gopher_long_doc"):
         step.many(columns(texts))
 
 

@@ -12,11 +12,9 @@ from tests.app.milling.tokenizers.conftest import words
 from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenizerFile, dtype_for, open_engine
 from tokenmill.app.milling.tokenizers.vocabulary import (
     Description,
-    begin_of,
     end_of,
-    padding_of,
+    token_for,
     token_id_of,
-    unknown_of,
 )
 from tokenmill.errors import SettingsError
 
@@ -165,7 +163,7 @@ def test_a_vocabulary_without_a_usual_special_token_needs_the_setting() -> None:
 )
 def test_padding_is_found_in_the_same_way(file: TokenizerFile, expected: int | None) -> None:
     """What a file names; else a special token of a usual name, if there is one."""
-    found = padding_of(file, open_engine(file))
+    found = token_for("pad", file, open_engine(file))
     assert (found.id if found else None) == expected
 
 
@@ -184,7 +182,7 @@ BEFORE = AFTER | {"single": AFTER["single"][::-1]}
 )
 def test_the_begin_is_found_in_the_same_way(file: TokenizerFile, expected: int | None, why: str) -> None:
     """A word of a usual name begins nothing."""
-    found = begin_of(file, open_engine(file))
+    found = token_for("bos", file, open_engine(file))
     assert (found.id if found else None) == expected
     assert re.search(why, found.why if found else "")
 
@@ -193,19 +191,19 @@ def test_several_begins_and_paddings_are_refused_with_the_choice() -> None:
     """As several ends are."""
     file = _file("<s>", "<bos>", "<pad>", "[PAD]", vocabulary=("u", "<s>", "<bos>", "<pad>", "[PAD]"))
     with pytest.raises(SettingsError, match=r"<s> \(1\), <bos> \(2\)\. Set begin_of_document"):
-        begin_of(file, open_engine(file))
+        token_for("bos", file, open_engine(file))
     with pytest.raises(SettingsError, match=r"<pad> \(3\), \[PAD\] \(4\)\. Set padding"):
-        padding_of(file, open_engine(file))
+        token_for("pad", file, open_engine(file))
 
 
 def test_what_is_unknown_is_what_the_model_says() -> None:
     """And raw bytes know all."""
     file = _file("<eos>")
-    found = unknown_of(file, open_engine(file))
+    found = token_for("unk", file, open_engine(file))
     assert found is not None
     assert (found.id, found.why) == (0, "named by tokenizer.json (model)")
     file = TokenizerFile("bytes", None)
-    assert unknown_of(file, open_engine(file)) is None
+    assert token_for("unk", file, open_engine(file)) is None
 
 
 @pytest.mark.parametrize(
