@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import socket
 import subprocess
 import sys
@@ -62,14 +63,12 @@ def run() -> Callable[..., str]:
     return run
 
 
-def test_characters(run: Callable[..., str], texts: Path, tmp_path: Path) -> None:
-    """The numbers are those of the texts, also where these are in another field."""
-    (tmp_path / "articles.jsonl").write_text(json.dumps({"article": "zap"}))
-    other = run("characters", tmp_path / "articles.jsonl", "--field", "article")
-    assert "'a' 'p' 'z'" in other
-    assert re.match(r"tokenmill \S+ torch \S+ numpy .* cores, ", other)
-    found = run("characters", texts)
+def test_characters(run: Callable[..., str], texts: Path, articles: Path) -> None:
+    """The numbers are those of the texts, which are in another field; the characters are shown in their order."""
+    found = run("characters", articles, "--field", "article")
+    assert re.match(r"tokenmill \S+ torch \S+ numpy .* cores, ", found)
     whole = [path.read_text() for path in texts.iterdir()]
+    assert " ".join(map(repr, sorted(set("".join(whole))))) in found
     assert f"{len(whole)} texts, {sum(map(len, whole)):,} characters" in found
     assert f"{len(set(''.join(whole)))} different characters" in found
     assert "letters 4, digits 10, spaces 1" in found
@@ -78,13 +77,16 @@ def test_characters(run: Callable[..., str], texts: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "words"), [("nowhere", "check the path"), ("articles.jsonl", "say which is the text: --field")]
 )
-def test_what_cannot_be_read_is_one_line(tmp_path: Path, name: str, words: str) -> None:
-    """A path that leads nowhere, and texts that are in another field."""
+def test_what_cannot_be_read_is_one_line(
+    tmp_path: Path, name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that leads nowhere, and texts that are in another field. In this process, which has loaded torch."""
     (tmp_path / "articles.jsonl").write_text(json.dumps({"article": "zap"}))
-    command = [sys.executable, str(LABS / "characters.py"), str(tmp_path / name)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    (said,) = done.stderr.splitlines()
+    monkeypatch.syspath_prepend(str(LABS))
+    monkeypatch.setattr(sys, "argv", ["characters.py", str(tmp_path / name)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(LABS / "characters.py"), run_name="__main__")
+    (said,) = str(ended.value.code).splitlines()
     assert words in said
 
 

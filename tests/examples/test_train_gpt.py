@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 import threading
@@ -294,10 +295,12 @@ def test_a_store_that_is_not_there_is_waited_for_aloud(
     assert waits[1:] == ["", ""]
 
 
-def test_a_mistake_is_one_line(tmp_path: Path) -> None:
-    """Of the example as of the commands: what is wrong, and what to do."""
+def test_a_mistake_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the example as of the commands: what is wrong, and what to do. In this process, which has loaded torch."""
     store = GrowingStore(tmp_path)
-    arguments = [str(store.path), STREAM, "--cpu", "--sequence-length", "5"]
-    done = subprocess.run([sys.executable, EXAMPLE, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("train_gpt.py: sequence_length is 5, but blocks of raw-text.train have 17 tokens")
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    monkeypatch.setattr(sys, "argv", ["train_gpt.py", str(store.path), STREAM, "--cpu", "--sequence-length", "5"])
+    with pytest.raises(
+        SystemExit, match=r"^train_gpt\.py: sequence_length is 5, but blocks of raw-text\.train have 17"
+    ):
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
