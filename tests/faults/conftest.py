@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.faults.classes import CLASSES
-from tests.faults.trial import ORACLES, Trial
+from tests.faults.trial import CLASSES, ORACLES, Trial
 
 SEED_VARIABLE: Final = "FAULT_SEED"
 SHOWN: Final = "fault evidence"
@@ -65,7 +64,7 @@ def trial(request: pytest.FixtureRequest, rng: random.Random) -> Iterator[Trial]
     """Give a run its means and keep what it saw; fail a test that passed though nothing fired or nothing was held."""
     names = [name for marker in request.node.iter_markers("fault") for name in marker.args]
     assert names, "a fault test names its class: @pytest.mark.fault(...)"
-    assert set(names) <= CLASSES.keys(), f"{names}: tests/faults/classes.py has no such class"
+    assert set(names) <= CLASSES.keys(), f"{names}: tests/faults/trial.py has no such class"
     seen, began = Trial(rng, full=request.config.getoption("--full")), time.monotonic()
     yield seen
     failed = request.node.stash.get(FAILED, False)

@@ -7,27 +7,231 @@ repeats the choices (not the moments at which the machine lets them happen).
 """
 
 import argparse
+import json
 import logging
 import random
 import secrets
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.conftest import topics_on
 from tests.faults.breaking import Breaker
 from tests.faults.feeding import Feeder
-from tests.faults.following import Follower
-from tests.faults.oracle import judge
-from tests.faults.producing import Producing
+from tests.faults.oracle import Expected, Kept, judge, kept_of, new_reader, partitions_of, read_control, read_topic
 from tests.faults.test_worker_kills import busy
 from tests.faults.trial import ORACLES, Trial
 from tests.service import Service, service_settings
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.milling.recipe_stages import reopen_stages
+from tokenmill.app.milling.reference import Reference, ReferenceBlock
+from tokenmill.app.milling.tokenizers import REFERENCE, load_tokenizer
+from tokenmill.app.settings import Settings, Stream
+from tokenmill.errors import StoreError
+from tokenmill.records import Record
+from tokenmill.store import PartitionReader, open_partition
+
+DOCUMENTS: Final = 3000
+RATE: Final = "20kB"
+"""Slow: a round's faults shall find it at work."""
+
+
+class Producing:
+    """One run over one file, from entry to `finish`."""
+
+    def __init__(self, settings: Settings, directory: Path, trial: Trial) -> None:
+        """Write the file."""
+        self._settings = settings
+        self._file = directory / "documents.jsonl"
+        rng = trial.rng
+        rows = ({"id": f"produced-{n}", "text": f"produced {n} " * rng.randrange(1, 30)} for n in range(DOCUMENTS))
+        self._file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self._log = directory / "produce.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _start(self, *options: str) -> "subprocess.Popen[bytes]":
+        topic, servers = self._settings.raw_topics[0], self._settings.bootstrap_servers
+        command = [sys.executable, "-m", "tokenmill.app.cli", "produce", topic, str(self._file)]
+        command += ["--bootstrap-servers", servers, *options]
+        with self._log.open("ab") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output)
+
+    def kill(self) -> str | None:
+        """Kill it in its work, if it still works, and call it again."""
+        process = self._process
+        assert process is not None
+        process.kill()
+        killed = process.wait() == -signal.SIGKILL
+        self._process = self._start("--rate", RATE)
+        return "produce SIGKILL" if killed else None
+
+    def finish(self) -> None:
+        """Call it once more, to its end."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = self._start()
+        assert self._process.wait(120) == 0, self._log.read_text()
+
+    def require_once(self) -> int:
+        """Fail unless each document is in the raw topic, once; return how many there are."""
+        topic = self._settings.raw_topics[0]
+        values = (
+            record.value or b""
+            for partition in range(partitions_of(self._settings, topic))
+            for record in read_topic(self._settings, topic, partition)
+        )
+        names = [json.loads(value)["id"] for value in values if b'"produced-' in value]
+        assert len(names) == DOCUMENTS
+        assert len(set(names)) == DOCUMENTS
+        return DOCUMENTS
+
+    def __enter__(self) -> Self:
+        self._process = self._start("--rate", RATE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+LOOK_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 2.0
+"""How long a broker that does not answer is waited for; there is another look."""
+
+
+@dataclass(slots=True)
+class _Chain:
+    stream: Stream
+    partition: int
+    reference: Reference
+    next_offset: int = 0
+    blocks: deque[ReferenceBlock] = field(default_factory=deque)
+    """What the reference made and the store has not yet shown."""
+    reader: PartitionReader | None = None
+    seen: int = 0
+    """Blocks compared."""
+
+
+class Follower:
+    """Follows all streams of the settings in a thread of its own, from entry to exit."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Look at nothing yet; the streams may still have to be settled."""
+        self._settings = settings
+        self._chains: list[_Chain] | None = None
+        self._client: Consumer = new_reader(settings.bootstrap_servers)
+        self._enough = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def seen(self) -> int:
+        """Return how many blocks were compared, all equal."""
+        return sum(chain.seen for chain in self._chains or ())
+
+    def require_health(self) -> None:
+        """Fail where something was read that the reference does not have."""
+        assert self._error is None, f"the reader failed: {self._error!r}"
+
+    def require_all(self, chains: list[Expected]) -> None:
+        """Fail unless, after the block, every block of the chains has been read."""
+        self.require_health()
+        assert self.seen == sum(len(chain.blocks) for chain in chains)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._enough.set()
+        self._thread.join()
+        if error is None:
+            self.look()
+            self.require_health()
+        self._client.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._enough.wait(LOOK_SECONDS):
+                self.look()
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def look(self) -> None:
+        """Compare what is there now."""
+        if self._chains is None:
+            with suppress(KafkaException, AssertionError):  # no broker answers now: there is another look
+                self._chains = self._opened()
+        for chain in self._chains or ():
+            self._look_at(chain)
+
+    def _opened(self) -> list[_Chain] | None:
+        chains = []
+        for stream in self._settings.streams():
+            genesis = read_control(self._settings, stream, self._client).genesis
+            if genesis is None:
+                return None
+            stages = reopen_stages(genesis.recipe, load_tokenizer(self._settings.tokenizer), REFERENCE)
+            for partition in range(partitions_of(self._settings, stream.raw_topic)):
+                reference = Reference(genesis.recipe, stages, partition, genesis.start(partition))
+                chains.append(_Chain(stream, partition, reference))
+        return chains
+
+    def _look_at(self, chain: _Chain) -> None:
+        reader = chain.reader = chain.reader or self._open(chain)
+        if reader is None:
+            return
+        before, committed = reader.blocks, reader.refresh()  # before the source: it has what they were made of
+        where = f"{chain.stream.name} partition {chain.partition}"
+        assert committed >= before, f"{where} shrank from {before} to {committed} blocks"
+        chain.blocks.extend(chain.reference.blocks(self._more(chain)))
+        while chain.seen < committed and chain.blocks:
+            wanted = chain.blocks.popleft()
+            assert wanted.number == chain.seen, where
+            assert reader.read(chain.seen).tobytes() == wanted.tokens, f"{where}, block {chain.seen}"
+            assert reader.chain_before(chain.seen + 1) == wanted.chain, f"{where}, block {chain.seen}"
+            chain.seen += 1
+
+    def _open(self, chain: _Chain) -> PartitionReader | None:
+        try:
+            return open_partition(self._settings.store, chain.stream.name, chain.partition, check=True)
+        except StoreError:  # nobody has brought the stream here yet
+            return None
+
+    def _more(self, chain: _Chain) -> list[Record]:
+        """Return the next records of a raw partition; what a silent broker does not give comes at a later look."""
+        place = TopicPartition(chain.stream.raw_topic, chain.partition, chain.next_offset or OFFSET_BEGINNING)
+        self._client.assign([place])
+        found: list[Kept] = []
+        while (message := self._client.poll(PATIENCE_SECONDS)) is not None:
+            if error := message.error():
+                if error.code() == KafkaError._PARTITION_EOF:
+                    break
+                continue
+            found.append(kept_of(message))
+        if found:
+            chain.next_offset = found[-1].offset + 1
+        return [Record(*kept) for kept in found]
+
 
 ROUND_SECONDS: Final = 120.0
 """How long one round's faults last: the reference, slow and plain, has to make all of a round's blocks."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.faults.classes import CLASSES
+from tests.faults.trial import CLASSES
 from tests.simulation.test_eras import ERA_RULES
 from tests.simulation.test_rules import RULES
 

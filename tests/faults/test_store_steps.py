@@ -1,26 +1,137 @@
 """A store's writer, in a process of its own, is killed or refused at each single call by which it changes files.
 
 From outside, by strace: nothing in the process knows of it. Before the first call that changes anything is after
-nothing, and before each other one is after the one before, so each step is broken before and after.
+nothing, and before each other one is after the one before, so each step is broken before and after. A real segment
+worker is, too, at single calls.
 """
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
+from tests.conftest import TopicFactory
+from tests.faults.alive import assert_stores_again
+from tests.faults.feeding import Feeder
+from tests.faults.oracle import judge
 from tests.faults.recording import Recording
 from tests.faults.scripted import STORE, Acknowledged, Script, assert_recovers, calm_store, whole_of
-from tests.faults.stracing import CHANGING, Call, calls_in, injection, stracing
+from tests.faults.store_follower import Following
 from tests.faults.trial import Trial
+from tests.service import Service, service_settings
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.store import Store
+
+CALLS: Final = ("pwrite64", "fdatasync", "fsync", "rename")
+"""What a worker calls all the time, and for its store alone."""
+FURTHEST: Final = 6
+"""At most so many calls of a thread later: some segments are sealed by then."""
+
+WAITS: Final = "waiting for the disk"
+
+
+@pytest.mark.fault("step-killed", "sync-failed", "disk-full")
+@pytest.mark.needs("strace")
+def test_a_worker_that_ends_at_any_call_leaves_what_the_next_one_continues(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """By SIGKILL, or by itself after an error of the disk; a reader follows all the while."""
+    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, splits={"train": 1000})
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        with Feeder(settings, trial.rng, burst=1), Following(settings.store) as reader:
+            for number in range(trial.rounds(3, 12)):
+                worker = service.segment()
+                if trial.rng.random() < 0.5:  # else strace is there while it recovers
+                    service.wait_until(lambda: any(p["block"] for p in worker.partitions.values()))  # noqa: B023
+                what = trial.rng.choice(["signal=KILL", "error=EIO", "error=ENOSPC"])
+                call, when = trial.rng.choice(CALLS), trial.rng.randint(1, FURTHEST)
+                options = ("-e", f"trace={call}", injection(call, what, when))
+                calls = tmp_path / f"calls-{number}"
+                with stracing(worker.process.pid, calls, *options):
+                    service.wait_until(lambda: not worker.running or "(INJECTED)" in calls.read_text())  # noqa: B023
+                service.wait_until(lambda: not worker.running or WAITS in worker.log)  # noqa: B023
+                trial.fired(f"{what} at {call}" + (", and the worker waited" if worker.running else ""))
+                if worker.running:  # it could not be opened: that heals without a new start
+                    worker.kill()
+                    assert "tries again by itself" in worker.log
+                elif what == "signal=KILL":
+                    assert worker.process.returncode == -signal.SIGKILL
+                else:
+                    assert service.wait_until_ended(worker) == RESUME_CODE
+                    assert "tries again by itself" in (worker.beats.words or "")
+                service.workers.remove(worker)
+            service.segment()
+            assert_stores_again(service, trial)
+        judge(service, trial)
+    trial.held("loud", "reader", read=reader.blocks)
+
+
+ATTACH_SECONDS: Final = 30.0
+END_SECONDS: Final = 10.0
+CHANGING: Final = (
+    *("openat", "mkdir", "rename", "link", "unlink", "pwrite64", "truncate", "ftruncate"),
+    *("fsync", "fdatasync", "flock"),
+)
+"""All by which the store's writer changes, syncs and locks files; `openat` also for reading them."""
+_CALL: Final = re.compile(r"(?:\d+ +)?(\w+)\((.*)")
+
+
+class Call(NamedTuple):
+    """One call, as strace shows it."""
+
+    name: str
+    arguments: str
+
+
+@contextmanager
+def stracing(process: int, output: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Watch a process and its threads from now on; inside the block strace is attached."""
+    command = ["strace", "-f", "-qq", "-y", "-o", str(output), *options, "-p", str(process)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as strace:
+        deadline = time.monotonic() + ATTACH_SECONDS
+        while not all(_is_traced(task) for task in Path(f"/proc/{process}/task").glob("*")):
+            assert strace.poll() is None, (strace.stderr.read() if strace.stderr else b"").decode()
+            assert time.monotonic() < deadline, "strace did not attach"
+            time.sleep(0.005)
+        try:
+            yield strace
+        finally:
+            strace.terminate()
+            try:
+                strace.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:  # now and then it waits for a thread of a process that has ended
+                strace.kill()
+
+
+def injection(call: str, what: str, when: int) -> str:
+    """Return strace's option for something that happens at the ``when``-th such call of a thread."""
+    return f"--inject={call}:{what}:when={when}"
+
+
+def calls_in(output: Path) -> list[Call]:
+    """Return what strace saw."""
+    found = (_CALL.match(line) for line in output.read_text(errors="replace").splitlines())
+    return [Call(match[1], match[2]) for match in found if match]
+
+
+def _is_traced(task: Path) -> bool:
+    try:
+        return "TracerPid:\t0\n" not in (task / "status").read_text()
+    except OSError:  # a thread that ended meanwhile
+        return True
+
 
 ROOT: Final = Path(__file__).parents[2]
 NAMES: Final = {"openat": "open", "pwrite64": "pwrite"}
