@@ -1,5 +1,6 @@
 """Text of tokens, by the tokenizer that the store keeps of the stream."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from tokenmill.consumers import (
     Windows,
 )
 from tokenmill.errors import DamagedError, InputError, StoreError
-from tokenmill.store import StreamInfo
+from tokenmill.store import StreamInfo, read_stream
 from tokenmill.store.layout import TOKENIZER_FILE
 from tokenmill.wire.genesis import Genesis
 
@@ -147,3 +148,15 @@ def test_samples_are_as_long_as_the_stream_has_them_unless_told_otherwise(tmp_pa
     assert next(iter(MixtureDataset({"a": {"stream": STREAM}}, {"a": 1}, **shared))).x.shape == (2, 4)
     assert EraDataset(store, STREAM)[0][0].shape == (4,)
     assert Windows(store, STREAM)[0].x.shape == (4,)
+
+
+def test_how_many_ids_there_can_be_is_where_the_training_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an embedding."""
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    said = re.search(r"`vocabulary_size` in the recipe: `(read_stream.*?)`", page)
+    monkeypatch.chdir(_store(tmp_path / "store", words(), 4).parent)
+    assert said is not None
+    recipe = eval(said[1], {"read_stream": read_stream, "stream": STREAM})  # noqa: S307 - the page's own code
+    assert recipe["vocabulary_size"] == 4

@@ -230,3 +230,15 @@ def test_groups_of_a_mesh_share_samples(there: Path, monkeypatch: pytest.MonkeyP
     assert all(len(group) == 4 and group.count(group[0]) == 4 for group in found.values())
     whole = next(iter(Batches("store", STREAM, batch_size=16, sequence_length=64)))
     assert [row for rank in range(4) for row in found[rank][0]] == whole.x.tolist()
+
+
+@pytest.mark.parametrize("widen", [True, False])
+def test_what_is_changed_in_x_leaves_y_alone_where_the_page_says(
+    there: Path, monkeypatch: pytest.MonkeyPatch, *, widen: bool
+) -> None:
+    """Int64 tensors have memory of their own; views of one tensor as stored share it."""
+    monkeypatch.chdir(there)
+    x, y = next(iter(page_batches(batch_size=2, widen=widen)))
+    before = y.clone()
+    x[:, 1:] = 7
+    assert torch.equal(y, before) == widen
