@@ -177,8 +177,7 @@ def _beside(name: str, path: Path) -> Iterator[tuple[str, Any]]:
                 f'tokenizer = "{name}": {path.with_name(file)} cannot be read ({error}): correct it, or name a copy of '
                 f"{FILE_NAME} that is alone in its folder"
             ) from error
-        if isinstance(found, dict):
-            yield file, found
+        yield file, found
 
 
 def _place(name: str) -> Path:

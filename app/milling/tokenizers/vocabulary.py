@@ -139,46 +139,78 @@ def end_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken:
 def token_for(role: Role, tokenizer: TokenizerFile, engine: Engine) -> ChosenToken | None:
     """Return the token for a role: the one that the tokenizer's files name, else the special one of a usual name.
 
-    None where there is none. Raises SettingsError where there are several.
+    None where there is none. Raises SettingsError where there are several; or where a file beside the tokenizer names
+    what is no token, and no other file says which it is (where one does, ``why`` speaks of both).
     """
     if tokenizer.content is None:
         return ChosenToken(END_OF_DOCUMENT, "that of raw bytes") if role in {"eos", "pad"} else None
     setting, usual = _ROLES[role]
-    named = {where: ids for where, ids in _named(tokenizer, engine, role) if ids}
+    said = list(_named(tokenizer, engine, role))
+    named = {one.where: one.ids for one in said if one.ids}
+    wrong = "; ".join(one.wrong for one in said if one.wrong)
     special = Description.of(tokenizer).special
     if named:
         agreed = set.intersection(*named.values())
         where, among = f"named by {', '.join(named)}", agreed or set.union(*named.values())
+        certain = bool(agreed) and any(one.ids and not one.wrong for one in said)
     else:
         where, among = "the special token with a usual name", {special[name] for name in usual if name in special}
-    if len(among) == 1 and (agreed if named else True):
-        return ChosenToken(among.pop(), where)
-    if not among:
+        certain = not wrong
+    if len(among) == 1 and certain:
+        return ChosenToken(among.pop(), f"{where} (passed over: {wrong})" if wrong else where)
+    if not among and not wrong:
         return None
     names = {number: name for name, number in special.items()}
     choice = ", ".join(f"{names[number]} ({number})" if number in names else str(number) for number in sorted(among))
+    if wrong:
+        there = f" It has {choice}." if choice else ""
+        raise SettingsError(f"{wrong}.{there} Correct the file, or set {setting} to the name or id of a token")
     raise SettingsError(f"the tokenizer has several tokens for this: {choice}. Set {setting} to the name or id of one")
 
 
-def _named(tokenizer: TokenizerFile, engine: Engine, role: Role) -> Iterator[tuple[str, set[int]]]:
+class _Said(NamedTuple):
+    """What a file says about a role."""
+
+    where: str
+    ids: set[int]
+    wrong: str = ""
+    """What of it is no token, for people."""
+
+
+def _named(tokenizer: TokenizerFile, engine: Engine, role: Role) -> Iterator[_Said]:
     """Yield what each file says; files name other tokens as well, which count as nothing said."""
     file = json.loads(tokenizer.content or b"{}")
     if role == "pad":
-        yield "tokenizer.json (padding)", _ids((file.get("padding") or {}).get("pad_id"), engine)
+        yield _Said("tokenizer.json (padding)", _ids((file.get("padding") or {}).get("pad_id"), engine))
     elif role == "unk":
         model = file.get("model") or {}
         name = model.get("unk_token")
         number = model.get("unk_id") if name is None else engine.token_id(name)
-        yield "tokenizer.json (model)", _ids(number, engine)
+        yield _Said("tokenizer.json (model)", _ids(number, engine))
     elif beside := _beside(file.get("post_processor"), engine, after=role == "eos"):
-        yield "tokenizer.json (post_processor)", beside
+        yield _Said("tokenizer.json (post_processor)", beside)
     for name, values in tokenizer.beside.items():
-        if name == "generation_config.json":
-            yield name, _ids(values.get(f"{role}_token_id"), engine)
-        else:
-            token = values.get(f"{role}_token")
-            token = token.get("content") if isinstance(token, dict) else token
-            yield name, _ids(engine.token_id(token) if isinstance(token, str) else None, engine)
+        yield _said_beside(name, values, engine, role)
+
+
+def _said_beside(name: str, values: Any, engine: Engine, role: Role) -> _Said:
+    if not isinstance(values, dict):
+        return _Said(name, set(), f"{name} is no JSON object")
+    if name == "generation_config.json":
+        key, wanted = f"{role}_token_id", f"no id from 0 to {engine.vocabulary_size - 1}"
+        value = values.get(key)
+        listed = value if isinstance(value, list) else [value]
+        ids = _ids(value, engine)
+        is_right = all(_ids([one], engine) for one in listed)
+    else:
+        key, wanted = f"{role}_token", "the name of no token"
+        value = values.get(key)
+        token = value.get("content") if isinstance(value, dict) else value
+        ids = _ids(engine.token_id(token) if isinstance(token, str) else None, engine)
+        is_right = bool(ids)
+    if value is None or is_right:
+        return _Said(name, ids)
+    return _Said(name, ids, f"{key} of {name} is {json.dumps(value, ensure_ascii=False)}, {wanted}")
 
 
 def _beside(part: Any, engine: Engine, *, after: bool) -> set[int]:

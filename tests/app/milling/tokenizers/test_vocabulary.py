@@ -144,6 +144,58 @@ def test_several_ends_are_refused_with_the_choice(file: TokenizerFile, choice: s
         end_of(file, open_engine(file))
 
 
+CONFIG, MAP, GENERATION = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
+
+
+@pytest.mark.parametrize(("role", "name"), [("eos", CONFIG), ("eos", MAP), ("bos", CONFIG), ("pad", MAP)])
+@pytest.mark.parametrize("value", ["<gone>", "", 2, 2.0, True, ["<eos>"], {"content": "<gone>"}, {"content": 2}, {}])
+def test_a_file_that_names_no_token_is_named_with_the_choice(name: str, role: Any, value: Any) -> None:
+    """A usual name would be a guess against what the file says."""
+    file = _file("<eos>", "<bos>", "<pad>", beside={name: {f"{role}_token": value}})
+    said = rf"{role}_token of {re.escape(name)} is {re.escape(json.dumps(value))}, the name of no token\."
+    with pytest.raises(SettingsError, match=rf"{said}.* Correct the file, or set \w+ .*to the name or id"):
+        token_for(role, file, open_engine(file))
+
+
+@pytest.mark.parametrize("value", [5, -1, "2", "<eos>", 2.0, True, [2, 5], [[2]], {"id": 2}, {}])
+def test_a_file_that_gives_no_id_is_named_with_the_choice(value: Any) -> None:
+    """As an id of another tokenizer's vocabulary; where one of several is right, the others are wrong all the same."""
+    file = _file("<eos>", beside={GENERATION: {"eos_token_id": value}})
+    said = rf"eos_token_id of {GENERATION} is {re.escape(json.dumps(value))}, no id from 0 to 4\. It has <eos> \(2\)\."
+    with pytest.raises(SettingsError, match=rf"{said} Correct the file, or set end_of_document"):
+        end_of(file, open_engine(file))
+
+
+@pytest.mark.parametrize("name", [CONFIG, MAP, GENERATION])
+def test_a_file_that_is_no_object_is_named(name: str) -> None:
+    """It says nothing, and should."""
+    file = _file("<eos>", beside={name: ["<eos>"]})
+    with pytest.raises(SettingsError, match=rf"{re.escape(name)} is no JSON object\. It has <eos> \(2\)"):
+        end_of(file, open_engine(file))
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        ({CONFIG: {"eos_token": "<gone>"}, GENERATION: {"eos_token_id": 2}}, 'eos_token of .* is "<gone>"'),
+        ({CONFIG: {"eos_token": "<eos>"}, GENERATION: {"eos_token_id": [2, 99]}}, r"eos_token_id of .* is \[2, 99\]"),
+        ({CONFIG: {"eos_token": "<eos>"}, MAP: []}, f"{MAP} is no JSON object"),
+    ],
+)
+def test_what_is_wrong_in_one_file_is_said_where_another_names_the_end(beside: Any, said: str) -> None:
+    """The end is certain, so work goes on."""
+    file = _file("<eos>", "</s>", beside=beside)
+    found = end_of(file, open_engine(file))
+    assert found.id == 2
+    assert re.search(rf"^named by .*\.json \(passed over: {said}", found.why)
+
+
+def test_a_file_that_says_nothing_is_no_fault() -> None:
+    """Most have null, or no such key."""
+    file = _file("<eos>", beside={CONFIG: {"eos_token": None}, MAP: {}, GENERATION: {"eos_token_id": None}})
+    assert end_of(file, open_engine(file)) == (2, "the special token with a usual name")
+
+
 def test_a_vocabulary_without_a_usual_special_token_needs_the_setting() -> None:
     """Nothing is guessed that may be a word."""
     file = _file()
