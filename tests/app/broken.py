@@ -1,46 +1,114 @@
-"""`tokenmill` without a supervisor and with little patience, broken as ``BREAK`` says: ``-m tests.app.broken mill``.
-
-``deaf``: the worker takes every assignment for an empty one. ``stuck``: a segment worker never ends with a batch.
-"""
+"""`tokenmill`, broken as ``BREAK`` says (`BREAKS`): ``BREAK=stubborn python -m tests.app.broken mill``."""
 
 import asyncio
 import os
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from aiokafka.producer.message_accumulator import BatchBuilder
 from faust.types import TP
 
 from tokenmill.app.cli import main
 from tokenmill.app.kafka.fetched_batches import FetchedBatch
+from tokenmill.app.mill import topic_changes
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
 from tokenmill.app.worker import watchdog as alone
-from tokenmill.app.worker.transport import Partitions
+from tokenmill.app.worker.transport import BatchApp, Partitions
 from tokenmill.app.worker.watchdog import WatchLimits
 
+ENTRY: Final = "tests.app.broken"
 VARIABLE: Final = "BREAK"
 PATIENCE: Final = WatchLimits(unowned=12.0, still=6.0)
 """Above what a group takes to form on a busy machine."""
+AHEAD: Final = 7200.0
+"""Seconds; more than brokers put up with, an hour (message.timestamp.after.max.ms)."""
+SYNC_SECONDS: Final = 0.4
+"""Long enough that a worker that loses partitions is at work on most of them."""
 
-_assigned = Partitions.assigned
-
-
-async def deaf(self: Partitions[Any], _: set[TP]) -> None:
-    """Hear that nothing is ours."""
-    await _assigned(self, set())
-
-
-async def stuck(_self: TokenPartition, _batch: FetchedBatch) -> None:
-    """Wait for ever."""
-    await asyncio.Event().wait()
+_assigned, _append, _sync, _start = Partitions.assigned, BatchBuilder.append, os.fdatasync, BatchApp.on_first_start
 
 
-if __name__ == "__main__":
+def impatient() -> None:
+    """Have no supervisor, and little patience."""
     del os.environ[HEARTBEAT_VARIABLE]
     alone.LIMITS = PATIENCE  # type: ignore[misc]
     alone.LOOK_SECONDS = 1.0  # type: ignore[misc]
-    match os.environ.get(VARIABLE):
-        case "deaf":
-            Partitions.assigned = deaf  # type: ignore[method-assign,assignment]
-        case "stuck":
-            TokenPartition.feed = stuck  # type: ignore[method-assign,assignment]
+
+
+def deaf() -> None:
+    """Take every assignment for an empty one."""
+
+    async def assigned(self: Partitions[Any], _: set[TP]) -> None:
+        await _assigned(self, set())
+
+    impatient()
+    Partitions.assigned = assigned  # type: ignore[method-assign,assignment]
+
+
+def stuck() -> None:
+    """Never end with a batch, as a segment worker."""
+
+    async def feed(_self: TokenPartition, _batch: FetchedBatch) -> None:
+        await asyncio.Event().wait()
+
+    impatient()
+    TokenPartition.feed = feed  # type: ignore[method-assign,assignment]
+
+
+def stubborn() -> None:
+    """Do not stop in order, as Faust may."""
+
+    async def stop(_: BatchApp) -> None:
+        await asyncio.Event().wait()
+
+    BatchApp.on_stop = stop  # type: ignore[method-assign,assignment]
+
+
+def crashing() -> None:
+    """Start as always, and crash, as one of Faust's own services may; do not stop in order then."""
+
+    async def crash() -> None:
+        raise SystemExit(1)
+
+    async def start(app: BatchApp) -> None:
+        await _start(app)
+        app.add_future(crash())
+
+    stubborn()
+    BatchApp.on_first_start = start  # type: ignore[method-assign,assignment]
+
+
+def clock_ahead() -> None:
+    """Be two hours ahead. The parameters are those of the fast path, so that it is used."""
+
+    def append(self: Any, *, timestamp: int | None, key: Any, value: Any, headers: Any = ()) -> Any:
+        ahead = round((time.time() + AHEAD) * 1000) if timestamp is None else timestamp
+        return _append(self, timestamp=ahead, key=key, value=value, headers=headers)
+
+    BatchBuilder.append = append
+
+
+def slow_disk() -> None:
+    """Take time to sync."""
+
+    def sync(descriptor: int) -> None:
+        time.sleep(SYNC_SECONDS)
+        _sync(descriptor)
+
+    os.fdatasync = sync  # type: ignore[assignment]
+
+
+def watchful() -> None:
+    """Look for compacted topics twice a second."""
+    topic_changes.LOOK_SECONDS = 0.5  # type: ignore[misc]
+
+
+BREAKS: Final[Mapping[str, Callable[[], None]]] = {
+    each.__name__: each for each in (impatient, deaf, stuck, stubborn, crashing, clock_ahead, slow_disk, watchful)
+}
+
+if __name__ == "__main__":
+    BREAKS[os.environ[VARIABLE]]()
     main()

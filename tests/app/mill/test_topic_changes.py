@@ -5,6 +5,7 @@ from pathlib import Path
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from tests.app.broken import ENTRY, VARIABLE
 from tests.conftest import TopicFactory
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.local.broker import Broker
@@ -34,8 +35,8 @@ def test_a_topic_that_is_made_compacted_halts_and_the_others_go_on(
     """Its partitions stand, loudly and with what to do; once it is mended, a new start goes on with all of it."""
     mistaken, other = topic(1), topic(1)
     settings = service_settings(broker, mistaken, tmp_path, raw_topics=(mistaken, other), splits={"all": 1000})
-    with Service(settings, tmp_path) as service:
-        service.entry = "tests.app.watchful"
+    with Service(settings, tmp_path, **{VARIABLE: "watchful"}) as service:
+        service.entry = ENTRY
         (mill,) = service.mill()
         service.segment()
         for name in (mistaken, other):

@@ -186,7 +186,7 @@ def test_the_age_of_a_backlog_is_that_of_its_oldest_record(settings: Settings, t
     """While it is milled, the lag in seconds comes from the records' own timestamps; afterwards there is none."""
     topic = settings.raw_topics[0]
     send_written(settings, DOCUMENTS, HOUR)
-    slow = settings.model_copy(update={"function": "tests.app.slow:slow"})
+    slow = settings.model_copy(update={"function": "tests.app.own_functions:slow"})
     with lone("mill", slow, tmp_path) as mill:
         seen: list[Mapping[Key, float]] = []
 

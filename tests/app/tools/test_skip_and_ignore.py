@@ -19,7 +19,7 @@ POISON = 20
 def test_a_skipped_record_no_longer_kills_workers(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """A worker dies of a record, again; skipped, it is dead-lettered, its neighbours are milled, and verify agrees."""
     settings = service_settings(
-        broker, topic(), tmp_path, function="tests.app.poison:fragile", splits={"train": 500, "validation": 500}
+        broker, topic(), tmp_path, function="tests.app.own_functions:fragile", splits={"train": 500, "validation": 500}
     )
     texts = [f"a text of some length, number {number}" for number in range(40)]
     texts[POISON] = "poison"

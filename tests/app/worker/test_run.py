@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.broken import ENTRY, VARIABLE
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
 from tests.service import Raw, Service, send, service_settings
@@ -21,8 +22,8 @@ def test_a_worker_that_cannot_stop_in_order_ends_all_the_same(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Before a container engine or a supervisor would lose patience, with the code of an orderly end."""
-    with Service(service_settings(broker, topic(), tmp_path), tmp_path) as service:
-        service.entry = "tests.app.stubborn"
+    with Service(service_settings(broker, topic(), tmp_path), tmp_path, **{VARIABLE: "stubborn"}) as service:
+        service.entry = ENTRY
         (mill,) = service.mill()
         service.wait_until(lambda: bool(mill.partitions))
         assert mill.stop() == 0
@@ -33,8 +34,8 @@ def test_a_worker_that_crashed_does_not_end_as_if_it_were_asked_to(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Whoever starts failed workers anew sees by the code that this one failed."""
-    with Service(service_settings(broker, topic(), tmp_path), tmp_path) as service:
-        service.entry = "tests.app.crashing"
+    with Service(service_settings(broker, topic(), tmp_path), tmp_path, **{VARIABLE: "crashing"}) as service:
+        service.entry = ENTRY
         (mill,) = service.mill()
         assert service.wait_until_ended(mill) == RESUME_CODE
         assert "did not stop in order in 8 s" in mill.log
@@ -67,8 +68,8 @@ def test_a_tokenizer_has_the_threads_of_the_settings(
 def test_a_worker_whose_clock_is_ahead_mills_all_the_same(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """The brokers set the time of what it sends to topics that we made: messages, dead letters, genesis, and eras."""
     settings = service_settings(broker, topic(1), tmp_path, splits={"all": 1000})
-    with Service(settings, tmp_path) as service:
-        service.entry = "tests.app.clock_ahead"
+    with Service(settings, tmp_path, **{VARIABLE: "clock_ahead"}) as service:
+        service.entry = ENTRY
         (mill,) = service.mill()
         service.segment()
         send(settings, [*(Raw(b"document %d" % number * 9) for number in range(40)), Raw(b"\xff no text")])
@@ -83,8 +84,8 @@ def test_partitions_that_move_while_they_are_written_end_no_worker(
 ) -> None:
     """Faust cancels what it was doing with them, and takes two such ends at once for a reason to end the process."""
     settings = service_settings(broker, topic(6), tmp_path, splits={"train": 1000}, segment_blocks=100_000)
-    with Service(settings, tmp_path) as service:
-        service.entry = "tests.app.slow_disk"
+    with Service(settings, tmp_path, **{VARIABLE: "slow_disk"}) as service:
+        service.entry = ENTRY
         service.mill()
         first = service.segment()
         with Feeder(settings, random.Random(1)):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.app.broken import PATIENCE, VARIABLE
+from tests.app.broken import ENTRY, PATIENCE, VARIABLE
 from tests.conftest import TopicFactory
 from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.local.broker import Broker
@@ -13,8 +13,8 @@ def test_workers_that_stand_still_end_themselves(broker: Broker, topic: TopicFac
     """A mill that knows nothing of what its group gave it, a segment worker that never ends with a batch; no other."""
     settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, metrics_port=0)
     with Service(settings, tmp_path) as service:
-        service.entry = "tests.app.broken"
-        (well,) = service.mill()
+        service.entry = ENTRY
+        (well,) = service.mill(environment={VARIABLE: "impatient"})
         (deaf,) = service.mill(environment={VARIABLE: "deaf"})
         assert service.wait_until_ended(deaf) == RESUME_CODE  # meanwhile nothing comes: the other one does not mind
         assert f"for {PATIENCE.unowned:.0f} s" in deaf.log
