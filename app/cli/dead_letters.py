@@ -54,6 +54,8 @@ def list_command(
         show_json([values(letter) for letter in found])
     else:
         show_table(letters_table(found))
+    if not found:
+        say(f"no record of {topic} is a dead letter{' of that kind' if reasons or partitions else ''}")
     if more:
         say(f"there are more than {limit}: --limit shows them, --reason and --partition choose")
 

@@ -98,7 +98,7 @@ def _marks(own: TopicSettings, tokenizer: TokenizerFile, stages: Stages, recipe:
 
     is_said = own.end_of_document is not None or own.template != NONE
     end = shown(recipe.after, said if is_said else guessed or end_of(tokenizer, stages.engine).why)
-    padding = "the last of these" if recipe.after else "no token"
+    padding = "the token at its end" if recipe.after else "no token"
     if recipe.padding is not None:
         found = None if own.padding is not None or guessed else token_for("pad", tokenizer, stages.engine)
         padding = shown((recipe.padding,), found.why if found else said if own.padding is not None else guessed)

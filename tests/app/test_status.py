@@ -149,7 +149,7 @@ def test_nobody_there_ends_it_with_3(told: Told) -> None:
     port = str(free_port())
     code, out, err = told("--metrics-port", port)
     assert (code, out) == (BrokerError.exit_code, "") == (3, "")
-    assert f"http://127.0.0.1:{port}/status" in err
+    assert f"http://127.0.0.1:{port}/status (Connection refused)" in err
 
 
 @pytest.mark.parametrize(

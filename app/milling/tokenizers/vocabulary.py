@@ -143,7 +143,7 @@ def token_for(role: Role, tokenizer: TokenizerFile, engine: Engine) -> ChosenTok
     what is no token, and no other file says which it is (where one does, ``why`` speaks of both).
     """
     if tokenizer.content is None:
-        return ChosenToken(END_OF_DOCUMENT, "that of raw bytes") if role in {"eos", "pad"} else None
+        return ChosenToken(END_OF_DOCUMENT, "the zero byte") if role in {"eos", "pad"} else None
     setting, usual = _ROLES[role]
     said = list(_named(tokenizer, engine, role))
     named = {one.where: one.ids for one in said if one.ids}

@@ -36,7 +36,8 @@ def _lines(facts: DataSetFacts) -> Iterator[str]:
     )
     eras = facts.eras
     if eras["first_closed"] is not None:
-        yield f"Closed from {day(eras['first_closed'])} to {day(eras['last_closed'])}, in {eras['eras']:,} eras."
+        number = "1 era" if eras["eras"] == 1 else f"{eras['eras']:,} eras"
+        yield f"Closed from {day(eras['first_closed'])} to {day(eras['last_closed'])}, in {number}."
     yield from _table("Sources", ("topic", "partition", "first_offset", "last_offset", "blocks"), facts.partitions)
     splits = [{"stream": name, **values} for name, values in facts.splits.items()]
     yield from _table("Splits in this store", ("stream", "split", "blocks", "tokens"), splits)

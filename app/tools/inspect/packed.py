@@ -107,10 +107,10 @@ def packed_rejects(
                 wanted[found.reason] -= 1
                 yield found
         if missing := +wanted:
-            told = ", ".join(f"{counted[reason]:,} {reason}" for reason in sorted(missing))
+            told = ", ".join(f"{counted[reason]:,} by {reason}" for reason in sorted(missing))
             raise InputError(
-                f"{one.settled.stream.name} counts {told}, and these documents were not kept: `tokenmill try` with "
-                "the same files and settings shows them; a pack with --rejects topic keeps them in the store"
+                f"{one.settled.stream.name} filtered out {told}, and the store has only their number: `tokenmill try` "
+                "with the same files and settings shows such documents; `pack --rejects topic` keeps them in a store"
             )
 
 

@@ -267,7 +267,7 @@ def test_reference_refuses_to_guess(
             {},
             (
                 "begins with no token, ends with <eos> (id 1), the special token with a usual name; "
-                "padding is the last of these"
+                "padding is the token at its end"
             ),
         ),
         (

@@ -76,7 +76,7 @@ def test_what_was_filtered_out_is_shown_where_it_was_kept(
     bare = small_settings(tmp_path / "bare", splits={"train": 100}, min_chars=8)
     pack_into(bare, [tmp_path / "corpus.jsonl"])
     told = said(capsys, bare.store, "rejects", code=12)[1]
-    assert f"{TRAIN} counts 6 min_chars" in told
+    assert f"{TRAIN} filtered out 6 by min_chars" in told
     assert "--rejects topic" in told
 
 
@@ -90,6 +90,8 @@ def test_dead_letters_are_those_of_the_pack(capsys: pytest.CaptureFixture[str], 
     assert len(found) == len({one["place"] for one in found}) == 2
     assert all(one["reason"] and one["detail"] for one in found)
     assert said(capsys, settings.store, "dead-letters", "list", "raw-text")[0].count(found[0]["place"]) == 1
+    none = said(capsys, settings.store, "dead-letters", "list", "raw-text", "--reason", "empty_value")
+    assert "no record of raw-text is a dead letter of that kind" in none[1]
     counted = json.loads(said(capsys, settings.store, "dead-letters", "count", "raw-text", "--json")[0])
     assert (counted["records"], counted["resent"]) == (2, 0)
     shown = json.loads(said(capsys, settings.store, "dead-letters", "show", found[1]["place"], "--json")[0])
@@ -115,6 +117,7 @@ def test_a_stream_is_inspected_and_described(
     assert source["bytes"] == (tmp_path / "corpus.jsonl").stat().st_size
     assert len(source["digest"]) > 8
     card = said(capsys, settings.store, "describe", TRAIN)[0]
+    assert (", in 1 era." in card) == (facts["eras"]["eras"] == 1)
     assert "files that were packed as raw-text" in card
     assert "corpus.jsonl" in card
     block = said(capsys, settings.store, "inspect", "block", TRAIN, "0", "0")
@@ -137,7 +140,7 @@ def test_a_packed_store_is_compared_with_itself(
     data[5] ^= 1
     path.write_bytes(data)
     out, err = said(capsys, settings.store, "verify", code=1)
-    assert "DIFFERENT: 1 difference" in out
+    assert "DIFFERENT: 1 difference, the first: partition 0: " in out
     assert f"{TRAIN}: partition 0: " in err
 
 

@@ -273,7 +273,7 @@ def test_a_stream_keeps_the_end_that_an_earlier_version_guessed(tmp_path: Path) 
     write_jsonl(tmp_path / "a.jsonl", rows(20))
     paths = [tmp_path / "a.jsonl"]
     new, old = (small_settings(tmp_path / name, **tokenizer) for name in ("new", "old"))
-    around = "a document begins with no token, ends with {}; padding is the last of these"
+    around = "a document begins with no token, ends with {}; padding is the token at its end"
     assert pack_into(new, paths).marks == around.format("<eos> (id 1), the special token with a usual name")
     pack_into(old.model_copy(update={"end_of_document": "</s>"}), paths, limit=10)
     assert pack_into(old, paths).marks == around.format("id 2, as its streams were settled")
