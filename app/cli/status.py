@@ -118,8 +118,9 @@ def ask(url: str) -> dict[str, Any]:
         raise InputError(f"{where} answers {error.code}: another program, or another version of TokenMill") from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
+        why = getattr(reason, "strerror", None) or reason
         raise BrokerError(
-            f"nothing answers at {where} ({getattr(reason, 'strerror', None) or reason}): is the service up, and does it serve there (metrics_port, --url)?"
+            f"nothing answers at {where} ({why}): is the service up, and does it serve there (metrics_port, --url)?"
         ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} answers with something else than JSON: it is another program's") from error

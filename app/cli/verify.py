@@ -110,9 +110,10 @@ def _verify_packed(packed: Sequence[StoredPack], *, others: bool, as_json: bool)
     if as_json:
         show_json({"packed": [asdict(check) for check in checks]})
     for check in checks if not as_json else ():
-        told = f"{count(check.blocks, 'block')} and {count(check.eras, 'era')}"
-        wrong = f"DIFFERENT: {count(len(check.differences), 'difference')}, the first: {next(iter(check.differences), None)}"
-        show(f"{check.stream}: {wrong if check.differences else f'{told} are as they were packed'}")
+        told = f"{count(check.blocks, 'block')} and {count(check.eras, 'era')} are as they were packed"
+        if check.differences:
+            told = f"DIFFERENT: {count(len(check.differences), 'difference')}, the first: {check.differences[0]}"
+        show(f"{check.stream}: {told}")
     for check in checks:
         for difference in check.differences:
             say(f"{check.stream}: {difference}")
