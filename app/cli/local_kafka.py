@@ -15,7 +15,7 @@ from ..local.local_state import DEMO_DIRECTORY, LocalState
 from ..local.output_files import require_directory
 from ..settings import Loaded
 from .options import command, option
-from .output import AsJson, data, say, show, show_json
+from .output import AsJson, EscapingConsole, say, show, show_json
 from .produce import parse_rate
 
 DEFAULT_DIRECTORY = Path(".tokenmill/broker")
@@ -86,7 +86,7 @@ def up(
 
     place = LocalState(state.absolute())
     require_directory("--state", state)
-    raise typer.Exit(run_up(place, settings_in(place, loaded), data(), partitions=partitions, port=port))
+    raise typer.Exit(run_up(place, settings_in(place, loaded), EscapingConsole(), partitions=partitions, port=port))
 
 
 @command("demo", "tokenmill demo", "tokenmill demo --text ~/notes --no-train")
@@ -114,4 +114,4 @@ def demo(
         seconds=seconds,
         train_seconds=train_seconds,
     )
-    raise typer.Exit(run_demo(plan, data()))
+    raise typer.Exit(run_demo(plan, EscapingConsole()))

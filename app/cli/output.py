@@ -102,16 +102,6 @@ def agree(what: str) -> None:
         raise typer.Exit(1)
 
 
-def messages() -> Console:
-    """Return a console on standard error; it knows whether that is a terminal, and NO_COLOR."""
-    return EscapingConsole(stderr=True)
-
-
-def data() -> Console:
-    """Return the same on standard output."""
-    return EscapingConsole()
-
-
 def size(count: float) -> str:
     """Return bytes for people, in powers of ten: ``12.3 MB``."""
     for unit in ("B", "kB", "MB", "GB"):

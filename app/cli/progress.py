@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
 from ..broker_contact import CONTACT, Contact, no_answer
 from ..terminal import escaped, in_notebook
-from .output import PlainColumn, messages, say, write_over
+from .output import EscapingConsole, PlainColumn, say, write_over
 
 PLAIN_SECONDS: Final = 5.0
 """Between two lines where there is no terminal."""
@@ -39,7 +39,10 @@ class ProgressLine:
 
     def __init__(self, description: str = "") -> None:
         """Show a description, until `show` gives another, beside a bar and the time that is left."""
-        console, columns = messages(), (PlainColumn("  {task.description}"), BarColumn(BAR), TimeRemainingColumn())
+        console, columns = (
+            EscapingConsole(stderr=True),
+            (PlainColumn("  {task.description}"), BarColumn(BAR), TimeRemainingColumn()),
+        )
         self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
         self._task = None if self._bar is None else self._bar.add_task(description, total=None)
         self._said = time.monotonic()

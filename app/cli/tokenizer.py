@@ -18,7 +18,7 @@ from ..settings import Settings
 from ..sources import Item, Reading, Refused, read_items, shape_for
 from ..tools.tokenizer_report import TokenizerReport, report_on
 from .options import argument, command, option
-from .output import AsJson, count, messages, say, show, show_json, size
+from .output import AsJson, EscapingConsole, count, say, show, show_json, size
 from .reading_options import UNUSED, Paths, SourceChoice, found_sources, with_reading
 
 SHOWN_TOKENS = 12  # special tokens in a line; --json has all
@@ -49,7 +49,7 @@ def tokenizer_command(
     Ends with 13 when it found a difference.
     """
     tokenizer = load_tokenizer(name)
-    with _progress(messages()) as status:
+    with _progress(EscapingConsole(stderr=True)) as status:
         report = report_on(
             *(tokenizer, _Texts(_items(settings, text)) if text else (), settings.engine, seconds),
             tick=lambda tried: status.update(f"searching for differences: {count(tried, 'text')} tried"),

@@ -5,6 +5,7 @@ The whole service with its children, or one worker as this process; or a full co
 
 import asyncio
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -23,8 +24,9 @@ from ..segments.mirror import Mirror, MirroredStream
 from ..settings import Settings
 from ..supervisor import Supervisor, WatchLimits, run_until_signalled
 from ..telemetry.reporting import last_words
+from ..terminal import is_terminal
 from .options import KeepFrom, argument, command, option
-from .output import count, messages, say, size
+from .output import count, say, size
 from .progress import PLAIN_SECONDS, ProgressLine
 
 if TYPE_CHECKING:  # loads Faust, which takes longer than most other commands take to run
@@ -175,7 +177,7 @@ class MirrorProgressLine(ProgressLine):
 
     def __init__(self) -> None:
         super().__init__("starting")
-        self._terminal = messages().is_terminal
+        self._terminal = is_terminal(sys.stderr)
         self._logged: dict[str, MirroredStream] = {}
         self._at = -math.inf
 

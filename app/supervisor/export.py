@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from ..broker_contact import CONTACT, no_answer
 from ..kafka.retry import FAILING
 from ..settings import Settings
-from ..telemetry.reporting import Fleet, received, taken
+from ..telemetry.reporting import Fleet, taken
 from ..telemetry.server import Probes
 from ..telemetry.status_document import StatusSnapshot
 from ..telemetry.worker_metrics import BROKER, PROCESS
@@ -63,7 +63,7 @@ class Export:
         self.fleet = Fleet()
         self.unowned: Collection[str] = ()
         """Partitions that one of our workers should have, and that no member of their group has had for a while."""
-        self._look = self._looked()
+        self._looked = self.look()
 
     @property
     def collectors(self) -> list[Collector]:
@@ -89,14 +89,14 @@ class Export:
 
     def turn(self) -> None:
         """Take note that the event loop turns, of where all stands, and of this process's numbers."""
-        self._look = self._looked()
-        self.probes.turn(self._look.not_ready, self._look.stopped)
+        self._looked = self.look()
+        self.probes.turn(self._looked.not_ready, self._looked.stopped)
         self.fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
 
     def heard(self, worker: str, child: Child) -> None:
         """Take the last metrics that a process told."""
         if "metrics" in child.status:
-            self.fleet.heard(worker, child.pid, received(child.status["metrics"]))
+            self.fleet.heard(worker, child.pid, child.status["metrics"])
 
     def ended(self, worker: str, child: Child) -> None:
         """Take the last metrics of a process that has ended, and keep what it counted."""
@@ -105,9 +105,10 @@ class Export:
 
     def document(self) -> Mapping[str, Any]:
         """Return what ``/status`` answers, as of the last `turn`; in any thread."""
-        return self._look.document()
+        return self._looked.document()
 
-    def _looked(self) -> StatusSnapshot:
+    def look(self) -> StatusSnapshot:
+        """Return what is known now."""
         ledger = self._ledger
         return StatusSnapshot(
             role="serve",

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from ..broker_contact import transaction_words
-from ..settings import Settings, Stream
+from ..settings import Stream
+from ..telemetry.status_document import StatusSnapshot
 
 State = Literal["starting", "running", "cut off", "silent", "ended"]
 """``cut off``: it runs, and no broker answers it."""
@@ -150,32 +151,11 @@ class Status:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class KnownPartitions:
-    """What there is to make a status of; partitions are named ``topic/number``."""
-
-    ends: Mapping[str, int]
-    """What the brokers say."""
-    owners: Mapping[str, str]
-    said: Mapping[str, Mapping[str, Any]]
-    """The last that a worker said of each partition."""
-    open_since: Mapping[str, float] = field(default_factory=dict)
-    """Where a transaction stays open, and since when, in seconds since 1970."""
-
-    def note(self, name: str) -> str | None:
-        """Return in words why a partition is halted or waits; None where it does neither."""
-        said = self.said.get(name, {})
-        waits: str | None = said.get("halted") or said.get("waiting")
-        if waits is None and name in self.open_since:
-            return transaction_words(self.open_since[name])
-        return waits or said.get("still")
-
-
-def partition_statuses(settings: Settings, known: KnownPartitions) -> tuple[PartitionStatus, ...]:
+def partition_statuses(known: StatusSnapshot) -> tuple[PartitionStatus, ...]:
     """Return the status of every raw partition that is known."""
     return tuple(
-        _partition(settings, known, topic, number)
-        for topic in settings.raw_topics
+        _partition(known, topic, number)
+        for topic in known.settings.raw_topics
         for number in sorted(_numbers(topic, {*known.ends, *known.said}))
     )
 
@@ -187,11 +167,20 @@ def _numbers(topic: str, names: Iterable[str]) -> Iterator[int]:
             yield int(number)
 
 
-def _partition(settings: Settings, known: KnownPartitions, topic: str, number: int) -> PartitionStatus:
+def _note(known: StatusSnapshot, name: str) -> str | None:
+    """Return in words why a partition is halted or waits; None where it does neither."""
+    said = known.said.get(name, {})
+    waits: str | None = said.get("halted") or said.get("waiting")
+    if waits is None and name in known.open_since:
+        return transaction_words(known.open_since[name])
+    return waits or said.get("still")
+
+
+def _partition(known: StatusSnapshot, topic: str, number: int) -> PartitionStatus:
     key = f"{topic}/{number}"
     said = known.said.get(key, {})
-    segment_blocks = settings.for_topic(topic).segment_blocks
-    streams = [stream for stream in settings.streams() if stream.raw_topic == topic]
+    segment_blocks = known.settings.for_topic(topic).segment_blocks
+    streams = [stream for stream in known.settings.streams() if stream.raw_topic == topic]
     return PartitionStatus(
         topic,
         number,
@@ -199,13 +188,13 @@ def _partition(settings: Settings, known: KnownPartitions, topic: str, number: i
         known.ends.get(key),
         said.get("position") or 0,
         tuple(_chain(stream, f"{stream.tokens_topic}/{number}", said, known, segment_blocks) for stream in streams),
-        known.note(key),
+        _note(known, key),
         DeadLetterStatus(key, **letter) if (letter := said.get("dead_letter")) else None,
     )
 
 
 def _chain(
-    stream: Stream, key: str, mill: Mapping[str, Any], known: KnownPartitions, segment_blocks: int
+    stream: Stream, key: str, mill: Mapping[str, Any], known: StatusSnapshot, segment_blocks: int
 ) -> ChainStatus:
     milled = mill.get("chains", {}).get(stream.split, {})
     stored = known.said.get(key, {})
@@ -216,11 +205,11 @@ def _chain(
         blocks,
         blocks // segment_blocks,
         milled.get("open_tokens", 0),
-        max(0, known.ends.get(key, 0) - (stored.get("position") or 0)),
+        max(0, (known.ends.get(key) or 0) - (stored.get("position") or 0)),
         milled.get("documents", 0),
         milled.get("bytes", 0),
         milled.get("tokens", 0),
-        known.note(key),
+        _note(known, key),
     )
 
 

@@ -22,7 +22,7 @@ from ..worker.cluster import Cluster
 from ..worker.in_flight import DEATHS_VARIABLE, Deaths, nameless_file
 from ..worker.watchdog import PartitionsSeen, Watchdog, WatchLimits
 from .export import Export
-from .status import KnownPartitions, Status, WorkerLedger, partition_statuses
+from .status import Status, WorkerLedger, partition_statuses
 from .worker_slot import Child, WorkerSlot
 
 log = structlog.get_logger(__name__)
@@ -104,15 +104,9 @@ class Supervisor:
 
     def status(self) -> Status:
         """Return what is known now."""
-        cluster, ledger = self._cluster, self._ledger
-        known = KnownPartitions(cluster.ends, ledger.owners, ledger.partitions, cluster.open_since)
-        return Status(
-            self._export.fleet.counts(),
-            self._export.workers(),
-            partition_statuses(self._settings, known),
-            CONTACT.away_since,
-            dict(self._ledger.eras),
-        )
+        known, export = self._export.look(), self._export
+        counts, partitions = export.fleet.counts(), partition_statuses(known)
+        return Status(counts, export.workers(), partitions, known.away_since, known.eras)
 
     def kill(self, worker: str, reason: str) -> int | None:
         """Kill a worker's process with SIGKILL and return its id; None where none runs. It is started again."""

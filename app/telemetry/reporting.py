@@ -48,22 +48,6 @@ def taken(*registries: CollectorRegistry) -> list[Sample]:
     ]
 
 
-def received(said: Iterable[Any]) -> Iterator[Sample]:
-    """Yield the samples of what `taken` became as JSON."""
-    for name, labels, value in said:
-        yield str(name), labels, float(value)
-
-
-def by_sample_name(*registries: CollectorRegistry) -> dict[str, Metric]:
-    """Return for every sample's name the metric, without samples, that it belongs to."""
-    return {
-        metric.name + suffix: Metric(metric.name, metric.documentation, metric.type)
-        for registry in registries
-        for metric in registry.collect()
-        for suffix in SUFFIXES[metric.type]
-    }
-
-
 LABEL: Final = "worker"
 COUNTED: Final[Mapping[str, str]] = {
     "tokenmill_records_consumed_total": "records",
@@ -95,7 +79,12 @@ class Fleet(Collector):
     """Hears samples in one thread, and is collected in any other."""
 
     def __init__(self) -> None:
-        self._metrics: Mapping[str, Metric] = by_sample_name(WORKER, PROCESS, BROKER)
+        self._metrics = {
+            metric.name + suffix: Metric(metric.name, metric.documentation, metric.type)
+            for registry in (WORKER, PROCESS, BROKER)
+            for metric in registry.collect()
+            for suffix in SUFFIXES[metric.type]
+        }
         self._lock = threading.Lock()
         self._living: dict[str, tuple[int, _Values]] = {}
         self._ended: dict[str, _Values] = {}

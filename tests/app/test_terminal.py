@@ -112,7 +112,7 @@ def told(text: str) -> None:
     output.say(text)
     produce_output.say_refusals(PassedOver(refused=1, examples=[Refused(text, text)]))
     ProgressLine().say(text)
-    view = LiveView(output.data())
+    view = LiveView(output.EscapingConsole())
     view.say(text, "red")
     view.show(text)
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor.status import KnownPartitions, Status, partition_statuses
+from tokenmill.app.supervisor.status import Status, partition_statuses
+from tokenmill.app.telemetry.status_document import StatusSnapshot
 
 SETTINGS = Settings(raw_topics=("raw",), splits={"all": 1000}, segment_blocks=4)
 RESTING: Mapping[str, Any] = {
@@ -21,7 +22,10 @@ def status(
 ) -> Status:
     """Return the status of a service with one partition."""
     said = {"raw/0": raw, "tokens.raw.all/0": stored}
-    return Status({}, (), partition_statuses(SETTINGS, KnownPartitions(ends, owners, said)))
+    known = StatusSnapshot(
+        role="serve", settings=SETTINGS, not_ready=None, away_since=None, said=said, owners=owners, ends=ends
+    )
+    return Status({}, (), partition_statuses(known))
 
 
 ENDS = {"raw/0": 9, "tokens.raw.all/0": 3}

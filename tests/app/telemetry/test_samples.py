@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.scraping import Key, parse, rising, total
-from tokenmill.app.telemetry.reporting import Fleet, Sample, received, taken
+from tokenmill.app.telemetry.reporting import Fleet, Sample, taken
 from tokenmill.app.telemetry.worker_metrics import COMMIT_SECONDS, WORKER
 
 RECORDS = "tokenmill_records_consumed_total"
@@ -80,7 +80,7 @@ def test_a_worker_s_own_metrics_arrive_whole() -> None:
     """What a registry holds is the same after it has travelled as JSON, but for the label and the moment of making."""
     COMMIT_SECONDS.observe(0.003)
     fleet = Fleet()
-    fleet.heard("segment", 1, received(json.loads(json.dumps(taken(WORKER)))))
+    fleet.heard("segment", 1, json.loads(json.dumps(taken(WORKER))))
 
     mine = parse(generate_latest(WORKER).decode())
     expected = {
