@@ -85,11 +85,7 @@ def command(words: str, *examples: str, shown: Sequence[str] = ("bootstrap_serve
 
     One whose first parameter is ``settings`` or ``loaded`` gets a flag for every setting and ``--config``, and is
     called with the settings in force, or with these and where their values came from. Of these flags, help shows those
-    for ``shown``; ``--help-all`` shows them all.
-
-    Raises (when called):
-        SettingsError: as `load_settings`.
-
+    for ``shown``; ``--help-all`` shows them all. When called, it raises SettingsError as `load_settings` does.
     """
 
     def declare(function: F) -> F:

@@ -90,12 +90,7 @@ def asks(*, yes: bool) -> bool:
 
 
 def agree(what: str) -> None:
-    """Say what is about to happen, and return when the person agrees.
-
-    Raises:
-        typer.Exit: the person does not; nothing was done.
-
-    """
+    """Say what is about to happen, and return when the person agrees; raises typer.Exit where not: nothing was done."""
     say(what)
     if not typer.confirm("Go on?", err=True):
         say("nothing was done")

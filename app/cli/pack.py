@@ -120,12 +120,7 @@ def _sample(seed: int | None, reference: bool) -> ReferenceSample:  # noqa: FBT0
 def _verify(
     settings: Settings, opened: OpenedSources, plan: PackPlan, sample: ReferenceSample, *, as_json: bool
 ) -> None:
-    """Compare, and say what was found.
-
-    Raises:
-        typer.Exit: something is wrong.
-
-    """
+    """Compare, and say what was found; raises typer.Exit where something is wrong."""
     with ProduceProgress() as report:
         work = verify_pack(settings, opened.sources, opened.reading, plan, sample=sample, progress=report)
         found, interrupted = until_interrupted(work)

@@ -136,9 +136,7 @@ def _flush(settings: Settings, topic: str) -> int:
 def parse_rate(rate: str | None) -> float | None:
     """Return bytes a second of ``2MB`` or ``2MB/s``.
 
-    Raises:
-        typer.BadParameter: it is no size, or less than a byte a second.
-
+    Raises typer.BadParameter where it is no size, or less than a byte a second.
     """
     if rate is None:
         return None

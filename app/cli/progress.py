@@ -39,10 +39,8 @@ class ProgressLine:
 
     def __init__(self, description: str = "") -> None:
         """Show a description, until `show` gives another, beside a bar and the time that is left."""
-        console, columns = (
-            EscapingConsole(stderr=True),
-            (PlainColumn("  {task.description}"), BarColumn(BAR), TimeRemainingColumn()),
-        )
+        console = EscapingConsole(stderr=True)
+        columns = PlainColumn("  {task.description}"), BarColumn(BAR), TimeRemainingColumn()
         self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
         self._task = None if self._bar is None else self._bar.add_task(description, total=None)
         self._said = time.monotonic()

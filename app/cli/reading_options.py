@@ -282,9 +282,7 @@ def _refuse_framed(settings: Settings, topic: str) -> None:
 def parse_separator(given: str | None, *, lines: bool) -> str | None:
     r"""Return what is between documents; ``\n``, ``\t``, ``\f``, ``\r``, ``\0`` and ``\\`` stand for the characters.
 
-    Raises:
-        typer.BadParameter: it is empty, or lines are documents.
-
+    Raises typer.BadParameter where it is empty, or lines are documents.
     """
     if given is not None and (lines or not given):
         raise typer.BadParameter(
@@ -303,9 +301,7 @@ def _parse_memory(given: str) -> int:
 def parse_character(option: str, given: str | None) -> str | None:
     r"""Return a character that has a meaning in tables; a tab may be written as ``\t``.
 
-    Raises:
-        typer.BadParameter: it cannot have that meaning.
-
+    Raises typer.BadParameter where it cannot have that meaning.
     """
     found = "\t" if given in ("\\t", "tab") else given
     if found is not None and (len(found) != 1 or found in "\r\n\0" or (found == '"' and option != "quote")):

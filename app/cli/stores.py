@@ -90,15 +90,10 @@ def _warning(settings: Settings, stream: str, planned: dict[int, Retired]) -> st
 def _outcome(retired: Retired, *, dry: bool) -> str:
     if not retired.segments and retired.first == retired.before:
         return f"begins with block {retired.first} as before, nothing to free"
+    freed = f"{count(retired.segments, 'segment')}, {size(retired.freed_bytes)}"
     if dry:
-        return (
-            f"would begin with block {retired.first} (now: {retired.before}); "
-            f"{count(retired.segments, 'segment')}, {size(retired.freed_bytes)} would be freed, nothing was"
-        )
-    return (
-        f"begins with block {retired.first} now (before: {retired.before}); "
-        f"{count(retired.segments, 'segment')}, {size(retired.freed_bytes)} freed"
-    )
+        return f"would begin with block {retired.first} (now: {retired.before}); {freed} would be freed, nothing was"
+    return f"begins with block {retired.first} now (before: {retired.before}); {freed} freed"
 
 
 @command("adopt", "tokenmill adopt --store /mnt/copy", shown=("store",))

@@ -93,12 +93,9 @@ def verify_command(
 
 
 def _verify_packed(packed: Sequence[StoredPack], *, others: bool, as_json: bool) -> None:
-    """Say whether packed streams agree with themselves; ``others``: whether options were given that ask for more.
+    """Say whether packed streams agree with themselves.
 
-    Raises:
-        InputError: they were.
-        typer.Exit: something is wrong.
-
+    Raises InputError where ``others`` says that options were given that ask for more; typer.Exit where they do not.
     """
     store = packed[0].store
     if others:
