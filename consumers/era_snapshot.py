@@ -9,6 +9,8 @@ from tokenmill.errors import InputError
 from tokenmill.samples import Content, SequenceId, TrainableSamples
 from tokenmill.store import EraReader, StreamInfo, open_eras
 
+from .waiting import awaited_era
+
 
 @dataclass(frozen=True, slots=True)
 class FrozenEras:
@@ -44,6 +46,8 @@ def freeze_eras(
         eras = range(start, _trainable_now(index, trainable, start))
     if (lost := trainable.lost(eras.stop if last is None else last)) is not None:
         raise lost
+    if not eras and last is None:
+        raise InputError(f"nothing to read yet: {awaited_era(trainable, eras.start).what}, or open this later")
     if not 0 <= eras.start < eras.stop <= index.eras:
         raise InputError(
             f"the eras {eras} of {info.name} are not in {store}, which has {index.eras}: wait for them, or give "

@@ -93,9 +93,10 @@ def awaited_era(samples: TrainableSamples, number: int) -> Awaited:
 def _missing(samples: TrainableSamples, number: int) -> str:
     eras, store, stream = samples.eras, samples.store, samples.stream
     place = f"era {number} of {stream} in {store}"
-    if eras.ahead and number >= eras.eras:
+    if number >= eras.eras and (eras.ahead or (eras.is_complete() and not eras.ended)):
+        has, lacks = ("eras.index", "eras.jsonl") if eras.ahead else ("eras.jsonl", "eras.index")
         return (
-            f"{place}: eras.index has it and eras.jsonl does not, as while a store is copied; copy both again "
+            f"{place}: {has} has it and {lacks} does not, as while a store is copied; copy both again "
             f"({comparing(store, stream)})"
         )
     if eras.ended and number < eras.eras:

@@ -1,6 +1,7 @@
 """Stores that a trainer cannot use: each is refused with an error of its own kind, which says what to do."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -271,3 +272,16 @@ def era_store_of_pack(path: Path) -> Store:
     store = era_store(path, OPEN_ERAS)
     pack_was_here(store)
     return store
+
+
+@pytest.mark.parametrize("lost", ["eras.index", "eras.jsonl"])
+def test_which_file_of_the_eras_is_lost_is_told_by_the_other(tmp_path: Path, lost: str) -> None:
+    """By loops, which wait for a copy, and by data sets of what is there now."""
+    store = era_store(tmp_path / "store")
+    os.truncate(store.path / STREAM / lost, 0)
+    told = f"has it and {re.escape(lost)} does not, as while a store is copied; copy both again"
+    with pytest.raises(StoreError, match=told):
+        next(iter(open_batches(store, timeout=0.0)))
+    for opening in (Documents, EraDataset):
+        with pytest.raises(InputError, match=told):
+            opening(store.path, STREAM)

@@ -82,7 +82,7 @@ def test_eras_that_are_not_there_are_refused(tmp_path: Path) -> None:
     write_eras(store, ERAS)
     with pytest.raises(InputError, match="not all blocks"):
         EraDataset(store.path, STREAM, sequence_length=4, eras=range(3))
-    with pytest.raises(InputError, match="which has 0"):
+    with pytest.raises(InputError, match=r"^nothing to read yet: the first era of"):
         EraDataset(make_store(tmp_path / "new", INFO).path, STREAM, sequence_length=4)
     with pytest.raises(StoreError):
         EraDataset(store.path, "other", sequence_length=4)
