@@ -18,6 +18,7 @@ from tests.conftest import TopicFactory
 from tests.service import Raw, send
 from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.kafka.cluster import TESTED, require_tested
+from tokenmill.app.kafka.fetched_batches import unpacked
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker import transport
@@ -124,7 +125,8 @@ async def test_records_fetched_before_a_seek_are_stamped_with_the_generation_bef
             while True:
                 records = await thread._fetch_records(client, {tp}, timeout=0.05, max_records=50)
                 for brought in records.values():
-                    seen.setdefault(records.generations[tp], []).extend(record.offset for record in brought)
+                    offsets_brought = [record.offset for record in unpacked(brought, RECORDS)]
+                    seen.setdefault(records.generations[tp], []).extend(offsets_brought)
 
         async def brought_some(generations: int) -> None:
             while len(seen) == generations and not fetching.done():  # noqa: ASYNC110 - two coroutines that take turns

@@ -100,7 +100,7 @@ def _file(*special: str, vocabulary: Sequence[str] = EOS_AND_TAG, beside: Any = 
 @pytest.mark.parametrize(
     ("file", "expected", "why"),
     [
-        (TokenizerFile("bytes", None), 0, "raw bytes"),
+        (TokenizerFile("bytes", None), 0, "zero byte"),
         (TokenizerFile("words", words()), 3, "usual name"),
         (_file("<eos>", "<bos>"), 2, "usual name"),
         (_file("[SEP]", vocabulary=("u", "[SEP]", "[CLS]")), 1, "usual name"),
