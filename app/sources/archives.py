@@ -2,7 +2,7 @@
 
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from .compressed import DAMAGE, in_steps
+from .contents import BEGIN_BYTES, why_foreign
 from .file_sources import Opened, Reading, Unreadable, file_chunks, open_found
 from .foreign_folders import data_among, why_no_rows
 from .items import DocumentSource, File, ItemChunk, Place, readable
@@ -33,7 +34,7 @@ def zip_sources(path: str, reading: Reading, root: str = "") -> Iterator[Documen
     try:
         listed = _archive(path, root).infolist()
     except (*DAMAGE, ValueError, NotImplementedError) as error:  # names in no encoding; parts on several disks
-        yield Unreadable(readable(path), f"no zip archive, or damaged: {error}")
+        yield Unreadable(readable(path), _why_none(path, root) or f"no zip archive, or damaged: {error}")
         return
     data, tables = data_among([info.filename for info in listed])
     for name, table in tables.items():
@@ -41,6 +42,14 @@ def zip_sources(path: str, reading: Reading, root: str = "") -> Iterator[Documen
     members = [info for info in listed if info.filename in data and not info.is_dir()]
     for info in sorted(members, key=lambda info: (info.filename, info.header_offset)):
         yield ZipMember(path, info, reading, root)
+
+
+def _why_none(path: str, root: str) -> str:
+    """Return what a file is that only has the name of an archive; nothing if it begins as one, or as nothing known."""
+    with suppress(OSError), open_found(path, root) as file:
+        begin = file.read(BEGIN_BYTES) or b""
+        return "" if begin.startswith(b"PK") else why_foreign(begin)
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

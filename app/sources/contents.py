@@ -82,6 +82,12 @@ _JSON: Final = re.compile(
 _HTML: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*+(?:<(?:!--.*?--|\?[^>]*+)>\s*+)*+<(?:!doctype\s++html|html)[\s>]", re.IGNORECASE | re.DOTALL
 )
+_MIME: Final = re.compile(
+    rb"(?:From [^\n]*+\n)?(?:[!-9;-~]++:[^\n]*+\n(?:[ \t][^\n]*+\n)*+)*?"
+    rb"Content-(?:Type:\s*+multipart/|Transfer-Encoding:\s*+(?:base64|quoted-printable))",
+    re.IGNORECASE,
+)
+"""A head by which what follows is in parts, or in letters and digits that stand for its text."""
 _HIVE: Final = re.compile(rb"[^\n\x01]*+\x01")
 _OR_TEXT: Final = "; if it is a text: --format text"
 _NO_LINES: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:[\[{]|[^\n]*[}\]],)[ \t\r]*+\n")
@@ -111,7 +117,7 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None, needs
 
     ``choice``, ``encoding`` and ``needs`` are of all files. A byte order mark is of one file, and so believed.
     """
-    why_not = _marked(begin, _FOREIGN) or _tar(begin) or (_PACKED_SO if name.lower().endswith(_UNREAD) else "")
+    why_not = why_foreign(begin) or (_PACKED_SO if name.lower().endswith(_UNREAD) else "")
     suffix, said = suffixes_of(name)
     named_so = said and (not begin or re.match(_PACKED.get(said, b""), begin))
     packing = said if named_so else _marked(begin, _PACKED)
@@ -142,6 +148,8 @@ def _no_text(text: bytes) -> str:
         return ""
     if _HIVE.match(text):
         return f"fields with \\x01 between them, as Hive writes tables: write it as parquet{_OR_TEXT}"
+    if _MIME.match(text):
+        return f"a mail or a saved web page (MIME), whose text is encoded: take it out{_OR_TEXT}"
     return f"not text: much of it is control characters, as in binary data{_OR_TEXT}" if is_binary(text) else ""
 
 
@@ -150,9 +158,11 @@ def _marked(begin: bytes, marks: Mapping[str, bytes]) -> str:
     return next((found for found, mark in marks.items() if re.match(mark, begin, re.DOTALL)), "")
 
 
-def _tar(begin: bytes) -> str:
-    """Return that it is a tar archive, if it is: by the checksum that its first block has."""
-    try:
+def why_foreign(begin: bytes) -> str:
+    """Return what begins so, if nobody reads it here, or it stands for another file; nothing if it is neither."""
+    if found := _marked(begin, _FOREIGN):
+        return found
+    try:  # the first block of a tar archive has a checksum
         tarfile.TarInfo.frombuf(begin[:_TAR_BLOCK], UTF_8, "surrogateescape")
     except tarfile.HeaderError:
         return ""

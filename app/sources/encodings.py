@@ -61,7 +61,8 @@ def known_encoding(name: str) -> str:
     """Return Python's name of an encoding. Raises InputError where Python knows no text encoding of that name."""
     try:
         "a".encode(name)
-        codecs.getincrementaldecoder(name)
+        b"a".decode(name, "ignore")
+        codecs.getincrementaldecoder(name)(_HANDLER).decode(b"a")
         return codecs.lookup(name).name
     except (LookupError, ValueError) as error:
         raise InputError(f"--encoding {name}: {error}; for example: utf-16, latin-1, cp1252, gb18030") from error
@@ -97,6 +98,8 @@ def is_binary(data: bytes, encoding: str = UTF_8) -> bool:
 def seems(data: bytes) -> str:
     """Return, as advice, which encoding a text seems to have that is no UTF-8, and how it reads in that."""
     data = data[:_JUDGED]
+    if _NONE.encode("utf-8", "surrogatepass") in data:
+        return "; it has a character that is none in the encoding that --encoding or a byte order mark says"
     name = _with_zeros(data) if b"\0" in data else _iso_2022(data) or _without_zeros(data)
     if not name:
         return ""

@@ -218,16 +218,37 @@ def folder_columns(name: str) -> dict[str, str | None]:
 
 
 def _no_values(entry: Entry) -> Entry:
-    """Return the entry that a whole file is; refused where all lines of it are JSON values, as a mill refuses such."""
-    why, content = "", entry[2]
-    for line in BytesIO(content.data) if isinstance(content, Text) else ():
+    """Return the entry that a whole file is; refused where all lines of it are JSON values, as a mill refuses such.
+
+    Also refused where most of them are objects: the first one was cut, or stands before a log's.
+    """
+    content = entry[2]
+    why = _why_values(content.data) if isinstance(content, Text) else ""
+    return (0, 0, Bad(why, content.data)) if why and isinstance(content, Text) else entry
+
+
+def _why_values(data: bytes) -> str:
+    """Return why the lines of a text are JSON values; nothing where they are not."""
+    if data.count(b'{"') * 2 > data.count(b"\n"):
+        lines = [line for line in data.splitlines() if line.strip()]
+        if 2 * sum(map(_is_object, lines)) > len(lines):
+            return "most lines are JSON objects, the first is none: --format jsonl reads them; as a text: --format text"
+    why = ""
+    for line in BytesIO(data):
         try:
             if line.strip():
                 check_no_scalar(line, "--format text, or --lines")
-                return entry
+                return ""
         except RecordError as error:
             why = why or str(error)
-    return (0, 0, Bad(why, content.data)) if why and isinstance(content, Text) else entry
+    return why
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return line.lstrip().startswith(b'{"') and isinstance(orjson.loads(line), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _with_columns(entries: Iterator[Entry], columns: dict[str, str | None]) -> Iterator[Entry]:

@@ -135,7 +135,7 @@ class Shape:
             made = _without_nan(data)
             if made and self.nan_is_null:
                 return self.of_json(where, made)
-            advice = "; --nan-as-null reads NaN and Infinity" if made else ""
+            advice = "; --nan-as-null reads NaN and Infinity" if made else _several(data)
             return Refused(where, f"{refusal(data)}{advice}", data)
         if type(row) is not dict:
             return Refused(where, NO_OBJECT, data)
@@ -356,6 +356,16 @@ def _without_nan(data: bytes) -> bytes | None:
         return orjson.dumps(json.loads(data.decode(), parse_constant=_nothing))
     except (ValueError, TypeError, RecursionError):
         return None
+
+
+def _several(data: bytes) -> str:
+    """Return, as advice, how to read objects that follow one another on a line; nothing where they do not."""
+    try:
+        first, end = json.JSONDecoder().raw_decode(text := data.decode())
+    except (ValueError, RecursionError):
+        return ""
+    follows = isinstance(first, dict) and text[end:].lstrip(" \t\r").startswith("{")
+    return "; --format json reads several objects on a line" if follows else ""
 
 
 def _nothing(_: object) -> None:

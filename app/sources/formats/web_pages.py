@@ -115,7 +115,7 @@ def _decoded(data: bytes, coded: list[str], needs: Needs) -> bytes | Bad:
         try:
             made = decode(data, needs.limit + 1)
         except (*DAMAGE, ValueError, _brotli().error) as error:
-            if is_binary(data, "latin-1"):
+            if is_binary(data, "latin-1") or isinstance(error, _CutOffError):
                 return Bad(f"a page that is not in the encoding {name!r} that it says it is in: {error}", data)
         else:
             data = made
@@ -128,6 +128,10 @@ def _brotli() -> Any:
     return library("brotli", "produce", "reading pages of web archives")
 
 
+class _CutOffError(ValueError):
+    """The sizes of chunks are in what is left of a body: it was in chunks, and is no text as it is."""
+
+
 def _dechunked(data: bytes, _most: int) -> bytes:
     parts, at = [], 0
     while found := _CHUNK.match(data, at):
@@ -138,7 +142,8 @@ def _dechunked(data: bytes, _most: int) -> bytes:
         parts.append(data[found.end() : at])
         at += 2 if data[at : at + 2] == b"\r\n" else data[at : at + 1] == b"\n"
     if found is None or int(found[1], 16):
-        raise ValueError(f"no whole chunk begins at byte {at}")
+        begun = found is not None or len(parts) > 1 or (at == len(data) and bool(parts))
+        raise (_CutOffError if begun else ValueError)(f"no whole chunk begins at byte {at}")
     return b"".join(parts)
 
 

@@ -60,7 +60,9 @@ def test_what_of_an_archive_cannot_be_read_is_named(tmp_path: Path) -> None:
     path.write_bytes(data)
     (tmp_path / "b.zip").write_bytes(data[: len(data) // 2])
 
-    found = found_in(reading_of(), path, tmp_path / "b.zip")
+    (tmp_path / "c.zip").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n")
+
+    found = found_in(reading_of(), path, tmp_path / "b.zip", tmp_path / "c.zip")
 
     assert flagged.header_offset == 0
     told = dict(refusals(found))
@@ -69,7 +71,8 @@ def test_what_of_an_archive_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "an archive in an archive" in told["a.zip!c.zip"]
     assert told["a.zip!d.jsonl"].startswith("cannot be read")
     assert "no zip archive, or damaged" in told["b.zip"]
-    assert sum(item.broken for item in found if isinstance(item, Refused)) == 5
+    assert "git lfs pull" in told["c.zip"]
+    assert sum(item.broken for item in found if isinstance(item, Refused)) == 6
     texts = [json.loads(value)["text"] for value in values(found)]
     assert texts[-1] == "well"
     assert texts[:-1] == [row["text"] for row in ROWS * 200][: len(texts) - 1]

@@ -173,6 +173,35 @@ def test_values_of_json_that_are_no_objects_are_no_texts(data: str, tmp_path: Pa
     assert json.loads(value)["text"] == data
 
 
+@pytest.mark.parametrize("first", [b"Error: timed out", as_lines(ROWS)[5:9], b"# text", b"\xef\xbb\xbf// a"])
+def test_lines_of_json_behind_another_first_line_are_no_text(first: bytes, tmp_path: Path) -> None:
+    """As behind a cut line, or the first one of a log; the message says how to read them, or take them as they are."""
+    (tmp_path / "wiki_00").write_bytes(first + b"\n" + as_lines(ROWS))
+    ((_, why),) = refusals(found := found_in(reading_of(), tmp_path / "wiki_00"))
+    assert (values(found), "--format jsonl" in why, "--format text" in why) == ([], True, True)
+    found = found_in(reading_of(choice="jsonl"), tmp_path / "wiki_00")
+    assert [json.loads(value)["text"] for value in values(found)] == TEXTS
+    assert [where for where, _ in refusals(found)] == ["wiki_00:1"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "From: a@b\r\nSubject: x\r\nContent-Transfer-Encoding: base64\r\n",
+        "From a@b Mon\nTo: c\n <c@d>\ncontent-transfer-encoding:quoted-printable\n",
+        'MIME-Version: 1.0\nContent-Type: multipart/related;\n\tboundary="b"\n',
+    ],
+)
+def test_mails_and_saved_pages_whose_text_is_encoded_are_named(head: str, tmp_path: Path) -> None:
+    """Their letters are no text; a mail that is not encoded is one, and so is what only talks of it."""
+    (tmp_path / "a").write_text(f"{head}\naGVsbG8=\n", newline="")
+    ((_, why),) = refusals(found_in(reading_of(), tmp_path / "a"))
+    assert why.endswith("take it out; if it is a text: --format text")
+    for text in ("From: a@b\nSubject: x\n\nhello\n", f"About heads.\n{head}", f"From: a@b\n\n{head}"):
+        (tmp_path / "a").write_text(text, newline="")
+        assert texts(tmp_path / "a") == [text]
+
+
 def test_a_table_under_any_name_is_read_as_one_or_says_what_is_missing(tmp_path: Path) -> None:
     """Its first line names the field of the text; the options of tables hold for it, and it is divided as such."""
     (tmp_path / "dump.txt").write_text("\ufeff\n'id','story'\n1,'a,b'\n")

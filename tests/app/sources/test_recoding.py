@@ -183,11 +183,23 @@ def test_lines_in_another_encoding_go_on_from_any_chunk(tmp_path: Path, monkeypa
         assert [c.items for c in source.chunks(chunk.after)] == [c.items for c in chunks[number:]]
 
 
-@pytest.mark.parametrize("name", ["no-such", "hex", "undefined", "utf\0-8", ""])
+@pytest.mark.parametrize("name", ["no-such", "hex", "undefined", "idna", "utf\0-8", ""])
 def test_an_encoding_that_is_none_is_refused(name: str) -> None:
     """Before anything is read."""
     with pytest.raises(InputError, match=r"--encoding .*for example: utf-16"):
         known_encoding(name)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.txt"])
+def test_a_wrong_encoding_is_not_answered_with_another_guess(name: str, tmp_path: Path) -> None:
+    """What was decoded with it says nothing of the encoding that the file has."""
+    text = '[{"text": "grün"}]' if name == "a.json" else '{"text": "grün"}' if name == "a.jsonl" else "text\ngrün\n"
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+
+    ((_, told),) = refusals(found_in(reading_of(encoding="ascii"), tmp_path / name))
+
+    assert "it seems to be" not in told
+    assert "none in the encoding that --encoding" in told or told.startswith("not ascii: character")
 
 
 def test_encodings_have_one_name() -> None:

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.sources.reading import reading_of
+from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tokenmill.app.milling.decoding.json_objects import JsonDecoder, ObjectFields
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Refused, ShapeOptions, shape_for
@@ -235,6 +236,16 @@ def test_numbers_that_are_not_finite_are_null_where_asked() -> None:
     assert isinstance(refused, Refused)
     assert refused.why.endswith("; --nan-as-null reads NaN and Infinity")
     assert refused.data == line
+
+
+@pytest.mark.parametrize("between", ["", " ", "\r"])
+def test_objects_that_share_a_line_are_refused_with_the_format_that_reads_them(between: str, tmp_path: Path) -> None:
+    """As programs write them that end lines with a carriage return, or not at all."""
+    (tmp_path / "a.jsonl").write_bytes(between.join(['{"text":"one"}', '{"text":"two"}']).encode())
+    ((where, why),) = refusals(found_in(reading_of(), tmp_path / "a.jsonl"))
+    assert (where, why.endswith("; --format json reads several objects on a line")) == ("a.jsonl:1", True)
+    found = found_in(reading_of(choice="json"), tmp_path / "a.jsonl")
+    assert [json.loads(value)["text"] for value in values(found)] == ["one", "two"]
 
 
 IDS_OF_ROWS: list[tuple[Any, Any]] = [

@@ -163,6 +163,7 @@ CODED: dict[str, tuple[str, bytes]] = {
     "both": ("Transfer-Encoding: chunked\r\nContent-Encoding: zstd", in_chunks(zstd.compress(BODY))),
     "none": ("Content-Encoding: identity", BODY),
     "undone before": ("Content-Encoding: br\r\nTransfer-Encoding: chunked", BODY),
+    "undone, with digits first": ("Transfer-Encoding: chunked", b"A\r\n" + BODY),
 }
 NOT_READ: dict[str, tuple[str, bytes, str]] = {
     "another": ("Content-Encoding: dcb", b"\xff" + brotli.compress(BODY), "in the encoding 'dcb', which is not read"),
@@ -171,6 +172,9 @@ NOT_READ: dict[str, tuple[str, bytes, str]] = {
     "brotli cut off": ("Content-Encoding: br", brotli.compress(BODY)[:-9], "not in the encoding 'br'"),
     "damaged": ("Content-Encoding: gzip", gzip.compress(BODY)[:40] + b"\0" * 90, "not in the encoding 'gzip'"),
     "chunks cut off": ("Transfer-Encoding: chunked", in_chunks(gzip.compress(BODY))[:90], "encoding 'chunked'"),
+    "text in cut chunks": ("Transfer-Encoding: chunked", in_chunks(BODY)[:-9], "encoding 'chunked'"),
+    "no last chunk": ("Transfer-Encoding: chunked", in_chunks(BODY)[:-5], "encoding 'chunked'"),
+    "a chunk that is cut": ("Transfer-Encoding: chunked", b"%x\r\n%s" % (len(BODY) + 9, BODY), "encoding 'chunked'"),
     "not said": ("X: y", gzip.compress(BODY), "bytes of compressed or other binary data"),
     "the wrong one": ("Content-Encoding: br", zstd.compress(BODY), "not in the encoding 'br'"),
 }
