@@ -13,8 +13,6 @@ from sys import maxsize
 from typing import Any, Final
 from urllib.parse import unquote
 
-import orjson
-
 from tokenmill.errors import RecordError
 
 from ..milling.decoding.auto import check_no_scalar
@@ -23,6 +21,7 @@ from .contents import Look, begin_of, look_at, open_file
 from .encodings import UNDECODED, seems
 from .formats import BY_CHOICE, Choice
 from .items import (
+    BEFORE,
     START,
     Bad,
     DocumentSource,
@@ -36,10 +35,11 @@ from .items import (
     Text,
     Unmet,
     Ways,
+    object_in,
     readable,
 )
 from .mapping import Mapping
-from .shape import Shape
+from .shape import Shape, without_nan
 
 CHUNK_BYTES: Final = 1 << 20
 """Bytes of values and refused data after which a chunk ends. A run remembers places between chunks: it cannot continue
@@ -201,7 +201,9 @@ class Reading(Ways):
 
     def mapped(self, entries: Iterator[Entry], name: str, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a source as the mapping makes them, if there is one."""
-        return entries if self.mapping is None else self.mapping.of(entries, name=name, piped=piped)
+        if self.mapping is None:
+            return entries
+        return self.mapping.of(map(_finite, entries) if self.shape.nan_is_null else entries, name=name, piped=piped)
 
     def shape_of(self, name: str) -> Shape:
         """Return how the documents of a file of this name are made: its folders may name columns."""
@@ -230,8 +232,8 @@ def _no_values(entry: Entry) -> Entry:
 def _why_values(data: bytes) -> str:
     """Return why the lines of a text are JSON values; nothing where they are not."""
     if data.count(b'{"') * 2 > data.count(b"\n"):
-        lines = [line for line in data.splitlines() if line.strip()]
-        if 2 * sum(map(_is_object, lines)) > len(lines):
+        lines = [line.strip() for line in data.splitlines() if line.strip()]
+        if 2 * sum(line.startswith(b'{"') and object_in(line) is not None for line in lines) > len(lines):
             return "most lines are JSON objects, the first is none: --format jsonl reads them; as a text: --format text"
     why = ""
     for line in BytesIO(data):
@@ -244,20 +246,18 @@ def _why_values(data: bytes) -> str:
     return why
 
 
-def _is_object(line: bytes) -> bool:
-    try:
-        return line.lstrip().startswith(b'{"') and isinstance(orjson.loads(line), dict)
-    except orjson.JSONDecodeError:
-        return False
+def _finite(entry: Entry) -> Entry:
+    """Return the entry; of JSON with numbers that are not finite, with null in their place."""
+    number, at, content = entry
+    if isinstance(content, bytes) and object_in(content) is None:
+        content = without_nan(content.lstrip(BEFORE)) or content
+    return number, at, content
 
 
 def _with_columns(entries: Iterator[Entry], columns: dict[str, str | None]) -> Iterator[Entry]:
     """Yield the entries, with these columns in rows and objects that do not have them."""
     for number, at, content in entries:
-        row: object = content
-        if isinstance(content, bytes):
-            with suppress(orjson.JSONDecodeError):  # the function's process says so
-                row = orjson.loads(content)
+        row = object_in(content) if isinstance(content, bytes) else content
         yield number, at, columns | row if isinstance(row, dict) else content
 
 

@@ -21,6 +21,19 @@ MAX_RECORD: Final = "max_record_bytes"
 _CUT: Final = "…"
 
 
+BEFORE: Final = b"\xef\xbb\xbf\x1e"
+"""Bytes that may be before a JSON value: a byte order mark, and what begins a text of a sequence (RFC 7464)."""
+
+
+def object_in(data: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that bytes are, whatever may be before it; None where they are none."""
+    try:
+        found = orjson.loads(data.lstrip(BEFORE))
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def readable(path: str) -> str:
     """Return a path as text: bytes that are no UTF-8, which names may hold, as escapes."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

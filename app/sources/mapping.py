@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from tokenmill.errors import InputError
 
 from ..processes import guarded
-from .items import Bad, Content, Entry, Text
+from .items import Bad, Content, Entry, Text, object_in
 from .own_function import COUNT_BYTES, Made, Wrong, find_function
 from .reading_order import AHEAD_BYTES, ITEM_BYTES, ReadAhead
 
@@ -174,7 +174,10 @@ class _Packed(NamedTuple):
         content: Content
         if isinstance(made, Wrong):
             row = pickle.loads(self.row or b"")  # noqa: S301 - ours
-            content = Bad(f"--map: {made.why}", row if isinstance(row, bytes) else b"")
+            if isinstance(row, bytes) and object_in(row) is None:  # who makes documents says why
+                content = row
+            else:
+                content = Bad(f"--map: {made.why}", row if isinstance(row, bytes) else b"")
         else:
             content = Text(made.encode("utf-8", "surrogatepass")) if isinstance(made, str) else made
         return self.number, self.at, content

@@ -12,12 +12,11 @@ from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import orjson
-
 from tokenmill.errors import InputError, PanicError
 
 from ..milling.native_calls import NativeCode
 from ..milling.user_function import import_own
+from .items import object_in
 
 COUNT_BYTES: Final = 8
 """Of the shared memory that says from how many rows of the list in hand the function has returned."""
@@ -112,7 +111,7 @@ def serve(pipe: int, counter: int, name: str, *, listed: bool) -> None:
 
 
 def _fields(row: Row) -> dict[str, Any]:
-    found = orjson.loads(row) if isinstance(row, bytes) else row
+    found = object_in(row) if isinstance(row, bytes) else row
     if not isinstance(found, dict):
         raise TypeError("not a JSON object")
     return found

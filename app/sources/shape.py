@@ -20,12 +20,10 @@ from ..milling.field_paths import quoted_path
 from ..settings import TopicSettings
 from .conditions import Condition, Finder, Row, columns_of, finder, word
 from .encodings import UTF_8, why_no_text, why_not
-from .items import MAX_RECORD, Item, PlaceIds, Refused, Unmet, fit_id, id_bytes
+from .items import BEFORE, MAX_RECORD, Item, PlaceIds, Refused, Unmet, fit_id, id_bytes
 
 _INT_ID: Final = 4
 """From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
-_BEFORE: Final = b"\xef\xbb\xbf\x1e"
-"""Bytes that may be before a JSON value: a byte order mark, and what begins a text of a sequence (RFC 7464)."""
 _ESCAPED: Final = 6
 """Bytes of a character in JSON, at most."""
 _FRAME: Final = b',"":""}'
@@ -130,9 +128,9 @@ class Shape:
         try:
             row = orjson.loads(data)
         except orjson.JSONDecodeError:
-            if data[:1] in _BEFORE and (rest := data.lstrip(_BEFORE)) != data:
+            if data[:1] in BEFORE and (rest := data.lstrip(BEFORE)) != data:
                 return self.of_json(where, rest)
-            made = _without_nan(data)
+            made = without_nan(data)
             if made and self.nan_is_null:
                 return self.of_json(where, made)
             advice = "; --nan-as-null reads NaN and Infinity" if made else _several(data)
@@ -350,7 +348,7 @@ def _scalar(name: str, value: Any) -> Any:
         raise RecordError(WRONG_TYPE, f"{name!r} is {_kind(value)}, which cannot be made text: {error}") from error
 
 
-def _without_nan(data: bytes) -> bytes | None:
+def without_nan(data: bytes) -> bytes | None:
     """Return the JSON with null for what Python writes for numbers that are not finite; None where it is none."""
     try:
         return orjson.dumps(json.loads(data.decode(), parse_constant=_nothing))

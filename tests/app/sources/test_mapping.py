@@ -1,5 +1,6 @@
 """`--map`: a function of one's own on every row."""
 
+import codecs
 import json
 import os
 import subprocess
@@ -113,11 +114,12 @@ def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
     """Of as many rows as one says; a row that is refused or dropped harms no other, though the list is made again."""
     rows = [{"id": str(number), "text": f"text {number}"} for number in range(100)]
     rows[25]["text"], rows[26]["text"], rows[27]["text"], rows[37]["text"] = "drop", "fail", "plain", "lock"
-    data = b"".join([as_lines(rows[:90]), b"{\n[]\n", as_lines(rows[90:])])
+    data = b"".join([codecs.BOM_UTF8, as_lines(rows[:90]), b"{\n[]\n\x1e", as_lines(rows[90:])])
+    data = data.replace(b'"text 98"', b'"text 98", "n": NaN')
     (tmp_path / "a.jsonl").write_bytes(data)
 
     with closing(Mapping(LIST, 3, 10)) as mapping:
-        found = found_in(reading_of(mapping=mapping), tmp_path / "a.jsonl")
+        found = found_in(reading_of(mapping=mapping, nan_as_null=True), tmp_path / "a.jsonl")
 
     made = [json.loads(value) for value in values(found)]
     expected = [row["text"].upper() for row in rows if row["text"] not in ("drop", "fail", "plain", "lock")]
@@ -126,7 +128,8 @@ def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
     assert where == ("a.jsonl:27", "a.jsonl:38", "a.jsonl:91", "a.jsonl:92")
     assert why[0] == "--map: ValueError: not this one"
     assert why[1].startswith("--map: what it returned cannot leave its process: TypeError")
-    assert why[3] == "--map: TypeError: not a JSON object"
+    assert why[2].startswith("malformed_json: no JSON from byte 1 on: ")
+    assert why[3].startswith("not_an_object: a JSON value, but not an object")
 
 
 @pytest.mark.slow
