@@ -130,6 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _exit_code_of(sys.argv[1:] if arguments is None else arguments)
     finally:
         if arguments is None:
+            import signal  # noqa: PLC0415 - loaded by now
+
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit handlers would show a traceback of KeyboardInterrupt
             atexit.register(_leave, code)
     sys.exit(code)
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,7 @@ atexit.register(print, "exit handler")
 threading.Timer(0.2, print, ["thread"]).start()
 threading.Thread(target=time.sleep, args=[60], daemon=True).start()
 ends = {"ends": str, "fails": lambda: 1 / 0, "interrupted": lambda: signal.raise_signal(2)}
+ends["twice"] = lambda: (atexit.register(signal.raise_signal, 2), signal.raise_signal(2))
 end = ends[sys.argv[1]]
 cli.create_cli = lambda command: lambda given, prog_name: end()
 cli.main()
@@ -88,6 +90,13 @@ def test_a_command_ends_in_order_and_unwinds_no_thread(how: str, code: int) -> N
 
     assert (ended.returncode, ended.stdout) == (code, "thread\nexit handler\n")
     assert ("ZeroDivisionError" in ended.stderr) == (how == "fails")
+
+
+def test_ctrl_c_while_a_command_ends_is_its_end() -> None:
+    """At once, and no exit handler shows a traceback."""
+    ended = subprocess.run([sys.executable, "-c", ENDS, "twice"], check=False, capture_output=True, text=True)
+
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
 
 COUNT_THREADS = """
