@@ -4,7 +4,6 @@ A schema never changes under its id, nor does a version of a subject, by which s
 fetched is kept for as long as the process lives. What cannot be fetched is an error, never an answer.
 """
 
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,7 +15,7 @@ from tokenmill.errors import RegistryError, SettingsError
 from tokenmill.redaction import redacted
 
 from ..backoff import Backoff
-from ..milling.decoding import FORMATS, RegisteredSchema, SchemaSource
+from ..milling.decoding import FORMATS, RegisteredSchema
 from ..settings import Settings
 from .security import registry_login, ssl_context
 
@@ -43,10 +42,10 @@ log = structlog.get_logger(__name__)
 
 
 class SchemaRegistry:
-    """Fetches schemas, one try for each call; may be used from several threads."""
+    """Fetches schemas; may be used from several threads."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Read what the settings name; nothing is asked yet.
+    def __init__(self, settings: Settings, patience: float = 0.0) -> None:
+        """Read what the settings name; nothing is asked yet, and later for ``patience`` seconds, or once.
 
         Raises SettingsError: no address is set, a file that a setting names cannot be used, or the extra is not
         installed.
@@ -58,7 +57,7 @@ class SchemaRegistry:
         if settings.schema_registry_url is None:
             raise SettingsError("schema_registry_url is not set")
         self.url = settings.schema_registry_url
-        self._httpx = httpx
+        self._httpx, self._patience = httpx, patience
         self._login = registry_login(settings)
         # whatever the address: nothing decides that it is not needed
         self._ssl_context = ssl_context(settings, "schema_registry_")
@@ -70,10 +69,18 @@ class SchemaRegistry:
         Raises RegistryError where the registry does not answer, refuses, or has no such schema; says what to do; and
         ValueError where its references lead back to themselves, or too deep.
         """
-        if number not in self._known:
-            answer = self._ask(f"schemas/ids/{number}", f"schema {number}")
-            self._known[number] = self._with_references(answer, f"schema {number}", {})
-            log.info("schema fetched", id=number, kind=self._known[number].kind, registry=self.url)
+        deadline, backoff = time.monotonic() + self._patience, Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        while number not in self._known:
+            try:
+                answer = self._ask(f"schemas/ids/{number}", f"schema {number}")
+                self._known[number] = self._with_references(answer, f"schema {number}", {})
+                log.info("schema fetched", id=number, kind=self._known[number].kind, registry=self.url)
+            except RegistryError as error:
+                left = deadline - time.monotonic()
+                if error.definite or left <= 0:
+                    raise
+                log.warning("waiting for the schema registry", reason=str(error), seconds_left=round(left))
+                time.sleep(min(backoff.next(), left))
         return self._known[number]
 
     def subjects(self, number: int) -> str:
@@ -155,38 +162,7 @@ class SchemaRegistry:
         return RegistryError(f"the schema registry {self.url} cannot be asked for {what} ({why}): {advice}")
 
 
-class WaitingRegistry:
-    """Waits for the registry in the thread that asks, for commands that have nothing else to do."""
-
-    def __init__(self, registry: SchemaSource, seconds: float) -> None:
-        """Wait for at most so many seconds for each schema."""
-        self._registry = registry
-        self._seconds = seconds
-        self._lock = threading.Lock()
-
-    def schema(self, number: int) -> RegisteredSchema:
-        """Return the schema with that id, as soon as it can be had.
-
-        Raises RegistryError where the registry has no such schema, or did not answer in time.
-        """
-        with self._lock:
-            deadline, backoff = time.monotonic() + self._seconds, Backoff(FIRST_PAUSE, LONGEST_PAUSE)
-            while True:
-                try:
-                    return self._registry.schema(number)
-                except RegistryError as error:
-                    left = deadline - time.monotonic()
-                    if error.definite or left <= 0:
-                        raise
-                    log.warning("waiting for the schema registry", reason=str(error), seconds_left=round(left))
-                    time.sleep(min(backoff.next(), left))
-
-    def subjects(self, number: int) -> str:
-        """Return what the registry says of the schema's subjects."""
-        return self._registry.subjects(number)
-
-
-def schemas_of(settings: Settings, decode: str) -> SchemaRegistry | None:
+def schemas_of(settings: Settings, decode: str, patience: float = 0.0) -> SchemaRegistry | None:
     """Return the registry that ``decode`` needs, which is asked once for each schema; None where it needs none.
 
     Also where none is set: opening the decoder says so. Raises SettingsError where a file that a setting names cannot
@@ -194,10 +170,9 @@ def schemas_of(settings: Settings, decode: str) -> SchemaRegistry | None:
     """
     if decode not in FORMATS or settings.schema_registry_url is None:
         return None
-    return SchemaRegistry(settings)
+    return SchemaRegistry(settings, patience)
 
 
-def schemas_for_command(settings: Settings, decode: str) -> WaitingRegistry | None:
+def schemas_for_command(settings: Settings, decode: str) -> SchemaRegistry | None:
     """Do as `schemas_of`, for a command: it waits for `COMMAND_SECONDS`, or longer if ``wait_seconds`` is."""
-    registry = schemas_of(settings, decode)
-    return None if registry is None else WaitingRegistry(registry, max(COMMAND_SECONDS, settings.wait_seconds))
+    return schemas_of(settings, decode, max(COMMAND_SECONDS, settings.wait_seconds))

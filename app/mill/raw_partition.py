@@ -65,6 +65,7 @@ class RawPartition:
 
     def __init__(self, tp: TP, context: MillContext) -> None:
         self.tp = tp
+        self._log = log.bind(topic=tp.topic, partition=tp.partition)
         self.halted: str | None = None
         """Why the partition is halted, or None."""
         self.waiting: TokenMillError | None = None
@@ -121,7 +122,7 @@ class RawPartition:
                 await self._context.require_partition(self.tp.partition)
             except TopicError as error:
                 self.waiting = error
-                log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=str(error))
+                self._log.warning("waiting", reason=str(error))
                 await asyncio.sleep(WAIT_SECONDS)
             else:
                 self.waiting = None
@@ -192,7 +193,7 @@ class RawPartition:
             return
         self._generation = generation
         self._meter.clock.wait()
-        log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
+        self._log.info("partition resumed", offset=self.position)
 
     def _durable_cursors(self) -> list[Cursor]:
         return [publisher.durable for publisher in self._publishers.values()]
@@ -254,7 +255,7 @@ class RawPartition:
         self._meter.clock.divide(milled.seconds)
         if self._hanging is not None:  # it took very long, and is done
             self._hanging = self.halted = None
-            log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
+            self._log.warning("partition goes on")
         return milled
 
     async def _send_dead_letters(self, outcomes: Sequence[Outcome]) -> None:
@@ -282,7 +283,7 @@ class RawPartition:
                 await self._acknowledged(topic, send_letters(context.send, topic, letters))
             except NOT_TAKEN as error:
                 if self.waiting is None:
-                    log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=repr(error))
+                    self._log.warning("waiting", reason=repr(error))
                 self._wait_for(TopicError(f"topic {topic} takes no letters ({error!r}): {LETTERS_WAIT}"))
                 await asyncio.sleep(WAIT_SECONDS)
                 with suppress(TokenMillError):  # which the next try meets as well
@@ -332,7 +333,7 @@ class RawPartition:
         self._hanging = hanging
         self._halted_by = HANGS
         self.halted = f"milling has hung for {HANG_SECONDS:.0f} s at {hanging}"
-        log.critical("partition hangs", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+        self._log.critical("partition hangs", reason=self.halted)
 
     @property
     def stuck(self) -> bool:
@@ -360,7 +361,7 @@ class RawPartition:
         self.halted = str(error)
         self._halted_by = error.brief
         self._meter.clock.enter("halted")
-        log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+        self._log.critical("partition halted", reason=self.halted)
 
     def _halt_over_stray(self, error: TokenMillError) -> None:
         """Halt over a record that somebody else wrote beside our messages; once it is ignored, `resume` goes on."""

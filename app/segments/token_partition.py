@@ -174,6 +174,7 @@ class TokenPartition:
 
     def __init__(self, tp: TopicPartition, context: SegmentContext) -> None:
         self.tp = tp
+        self._log = log.bind(topic=tp.topic, partition=tp.partition)
         self._tokens = TopicPartition(*tp)
         self.halt: TokenMillError | None = None
         """What only a person can remedy, and why the partition is halted; or None."""
@@ -219,7 +220,7 @@ class TokenPartition:
         if self.halt is not None:
             await self.closed()
             self.halt = None
-            log.info("partition is tried again", topic=self.tp.topic, partition=self.tp.partition)
+            self._log.info("partition is tried again")
         try:
             appender = await self._open()
             if appender is None:
@@ -231,8 +232,8 @@ class TokenPartition:
             self._halt(error)
             return
         await self._start(start)
-        log.info(
-            "partition resumed", topic=self.tp.topic, partition=self.tp.partition, block=appender.next_block,
+        self._log.info(
+            "partition resumed", block=appender.next_block,
             offset=start, truncated_bytes=appender.writer.truncated_bytes,
         )  # fmt: skip
 
@@ -255,7 +256,7 @@ class TokenPartition:
     def _wait(self, event: str, error: TokenMillError) -> None:
         """Say what the partition waits for, each reason once."""
         if str(self.waiting) != str(error):
-            log.warning(event, topic=self.tp.topic, partition=self.tp.partition, reason=str(error))
+            self._log.warning(event, reason=str(error))
         self.waiting = error
 
     async def _begin_late(self, client: AIOKafkaConsumer, appender: BlockAppender) -> bool:
@@ -271,9 +272,8 @@ class TokenPartition:
             return False
         async with self._lock:
             await in_thread(partial(appender.begin, start))
-        log.warning(
-            "the store begins later: the token topic no longer holds what was before",
-            topic=self.tp.topic, partition=self.tp.partition, block=start.block,
+        self._log.warning(
+            "the store begins later: the token topic no longer holds what was before", block=start.block,
         )  # fmt: skip
         return True
 
@@ -402,7 +402,7 @@ class TokenPartition:
         self._seen_at_halt = self._context.circumstances(self.tp)
         self._begin_closing()
         self._clock.enter("halted")
-        log.error("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+        self._log.error("partition halted", reason=self.halted)
 
     def may_go_on(self) -> bool:
         """Return whether something changed since the halt that may have ended its reason: then `resume` again.

@@ -43,9 +43,9 @@ class C4Limits(NamedTuple):
 
     remove_citations: bool
     filter_no_terminal_punct: bool
-    min_num_sentences: int
-    min_words_per_line: int
-    max_word_length: int
+    min_num_sentences: float
+    min_words_per_line: float
+    max_word_length: float
     filter_lorem_ipsum: bool
     filter_javascript: bool
     filter_curly_bracket: bool
@@ -215,7 +215,7 @@ def _look_for_phrases(data: Bytes, begin: int, end: int) -> int:
 
 @compiled
 def count_sentences(
-    part: TextPart, table: WordTable, rows: npt.NDArray[np.int64], least: int, verdicts: npt.NDArray[np.int8]
+    part: TextPart, table: WordTable, rows: npt.NDArray[np.int64], least: float, verdicts: npt.NDArray[np.int8]
 ) -> None:
     """Fill the verdict of each row whose lines are separated by line feeds: `KEEP`, `FEW_SENTENCES` or `ASK`."""
     for number in range(len(rows)):
@@ -228,7 +228,7 @@ def count_sentences(
 
 
 @compiled
-def _sentences(part: TextPart, table: WordTable, row: int, least: int) -> int:
+def _sentences(part: TextPart, table: WordTable, row: int, least: float) -> int:
     """Return the sentences of all lines of a row, as spaCy's sentencizer counts them in each; ``least`` are enough."""
     data, at, end = part.data, part.begin[row], part.end[row]
     chunk, last = part.first[row], part.last[row]

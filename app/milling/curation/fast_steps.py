@@ -3,10 +3,11 @@
 A kernel is the judge of a text: a step's parameters in; for each text that does not stay as it is, its answer out.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ from .repetition_kernel import RepetitionLimits, Room, judge_repetition, most_it
 from .word_split import Located, WordSplit
 from .words import TERMINAL, import_spacy
 
+T = TypeVar("T")
 Verdicts: TypeAlias = npt.NDArray[np.int8]
 Judgement: TypeAlias = Rejected | str | None
 """Of a text: why it is filtered out, or the text that it becomes; None: the reference has to be asked."""
@@ -58,74 +60,51 @@ def judge_of(step: Step) -> Judge | None:
     return None
 
 
-def _quality(step: GopherQuality) -> Judge:
-    bounds = (
-        *(step.min_doc_words, step.max_doc_words, step.min_avg_word_length, step.max_avg_word_length),
-        *(step.max_symbol_word_ratio, step.max_bullet_lines_ratio, step.max_ellipsis_lines_ratio),
-        *(step.max_non_alpha_words_ratio, step.min_stop_words),
-    )
-    stop_words = sorted({word.encode() for word in step.stop_words})
-    data = np.frombuffer(bytearray().join((*stop_words, bytes(PADDING))), np.uint8)
-    limits = QualityLimits._make((*_numbers(bounds), data, np.cumsum([0, *map(len, stop_words)], dtype=np.int64)))
-
+def _by_kernel(
+    kernel: Callable[..., None],
+    limits: NamedTuple,
+    reasons: tuple[str, ...],
+    room: Callable[[Located, WordTable], Room | npt.NDArray[np.bool_]],
+) -> Judge:
     def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
         for located in split.locate(texts):
-            verdicts, seen = _blank(located), np.empty(len(stop_words), np.bool_)
-            judge_quality(located.part, split.table, located.rows, limits, verdicts, seen)
-            yield from _named(located, verdicts, QUALITY_REASONS)
-
-    return judge
-
-
-def _repetition(step: GopherRepetition) -> Judge:
-    dup_line, dup_para, dup_line_char, dup_para_char = _numbers(
-        (step.dup_line_frac, step.dup_para_frac, step.dup_line_char_frac, step.dup_para_char_frac)
-    )
-    limits = RepetitionLimits(
-        *(dup_line, dup_para, dup_line_char, dup_para_char),
-        np.array([n for n, _ in step.top_n_grams], np.int64),
-        np.array([share for _, share in step.top_n_grams], np.float64),
-        np.array([n for n, _ in step.dup_n_grams], np.int64),
-        np.array([share for _, share in step.dup_n_grams], np.float64),
-    )
-    top = tuple(f"top_{n}_gram" for n, _ in step.top_n_grams)
-    reasons = (*REPETITION_REASONS, *top, *(f"duplicated_{n}_n_grams" for n, _ in step.dup_n_grams))
-
-    def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
-        for located in split.locate(texts):
-            verdicts, room = _blank(located), _room(located, split.table)
-            judge_repetition(located.part, split.table, located.rows, limits, verdicts, room)
+            verdicts = _blank(located)
+            kernel(located.part, split.table, located.rows, limits, verdicts, room(located, split.table))
             yield from _named(located, verdicts, reasons)
 
     return judge
 
 
+def _quality(step: GopherQuality) -> Judge:
+    stop_words = sorted({word.encode() for word in step.stop_words})
+    data = np.frombuffer(bytearray().join((*stop_words, bytes(PADDING))), np.uint8)
+    begin = np.cumsum([0, *map(len, stop_words)], dtype=np.int64)
+    limits = _limits(QualityLimits, step, stop_words=data, stop_begin=begin)
+
+    return _by_kernel(judge_quality, limits, QUALITY_REASONS, lambda *_: np.empty(len(stop_words), np.bool_))
+
+
+def _repetition(step: GopherRepetition) -> Judge:
+    (top_n, top_share), (dup_n, dup_share) = (
+        (np.array([n for n, _ in pairs], np.int64), np.array([share for _, share in pairs], np.float64))
+        for pairs in (step.top_n_grams, step.dup_n_grams)
+    )
+    limits = _limits(RepetitionLimits, step, top_n=top_n, top_share=top_share, dup_n=dup_n, dup_share=dup_share)
+    top = tuple(f"top_{n}_gram" for n, _ in step.top_n_grams)
+    reasons = (*REPETITION_REASONS, *top, *(f"duplicated_{n}_n_grams" for n, _ in step.dup_n_grams))
+
+    return _by_kernel(judge_repetition, limits, reasons, _room)
+
+
 def _fineweb(step: FinewebQuality) -> Judge:
     stops = TERMINAL if step.stop_chars is None else step.stop_chars
-    limits = FinewebLimits(
-        float(step.line_punct_thr),
-        bool(step.line_punct_exclude_zero),
-        *(float(step.short_line_thr), float(step.short_line_length)),
-        *(float(step.char_duplicates_ratio), float(step.new_line_ratio)),
-        np.array(sorted(map(ord, stops)), np.int32),
-    )
+    limits = _limits(FinewebLimits, step, stop_chars=np.array(sorted(map(ord, stops)), np.int32))
 
-    def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
-        for located in split.locate(texts):
-            verdicts, room = _blank(located), _room(located, split.table)
-            part, rows = located.part, located.rows
-            judge_fineweb(part, split.table, rows, limits, verdicts, room.begin, room.end, room.slots)
-            yield from _named(located, verdicts, FINEWEB_REASONS)
-
-    return judge
+    return _by_kernel(judge_fineweb, limits, FINEWEB_REASONS, _room)
 
 
 def _c4(step: C4Quality) -> Judge:
-    limits = C4Limits(
-        *(step.remove_citations, step.filter_no_terminal_punct, step.min_num_sentences, step.min_words_per_line),
-        *(step.max_word_length, step.filter_lorem_ipsum, step.filter_javascript, step.filter_curly_bracket),
-        step.filter_policy,
-    )
+    limits = _limits(C4Limits, step)
 
     def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
         for located in split.locate(texts):
@@ -144,9 +123,11 @@ def _c4(step: C4Quality) -> Judge:
     return judge
 
 
-def _numbers(bounds: Iterable[Any]) -> Iterator[float]:
-    """Yield numbers for parameters; a rule that is off has 0."""
-    return (float(bound or 0) for bound in bounds)
+def _limits(kind: Callable[..., T], step: Step, **others: npt.NDArray[Any]) -> T:
+    """Return a step's parameters as its kernel takes them: numbers, 0 where a rule is off, but for ``others``."""
+    values = {name: getattr(step, name) for name in inspect.signature(kind).parameters if name not in others}
+    numbers = {name: value if isinstance(value, bool) else float(value or 0) for name, value in values.items()}
+    return kind(**numbers, **others)
 
 
 def _blank(located: Located) -> Verdicts:

@@ -9,7 +9,7 @@ from .byte_strings import Bytes, character_at
 from .chunk_lookup import WORDS, WordTable
 from .chunked_text import TextPart, count_characters
 from .compiled import ASK, KEEP, compiled
-from .repetition_kernel import Numbers, Slots, repeated
+from .repetition_kernel import Room, repeated
 
 REASONS: Final = ("empty", "line_punct_ratio", "short_line_ratio", "char_dup_ratio", "list_ratio")
 EMPTY, LINE_PUNCT, SHORT_LINE, CHAR_DUP, LIST = range(1, 6)
@@ -37,19 +37,15 @@ def judge_fineweb(
     rows: npt.NDArray[np.int64],
     limits: FinewebLimits,
     verdicts: npt.NDArray[np.int8],
-    begin: Numbers,
-    end: Numbers,
-    slots: Slots,
+    room: Room,
 ) -> None:
-    """Fill the verdict of each row; the last three have room for the most lines of a text, ``slots`` for its table."""
+    """Fill the verdict of each row."""
     for number in range(len(rows)):
-        verdicts[number] = _judge(part, table, rows[number], limits, begin, end, slots)
+        verdicts[number] = _judge(part, table, rows[number], limits, room)
 
 
 @compiled
-def _judge(
-    part: TextPart, table: WordTable, row: int, limits: FinewebLimits, begin: Numbers, end: Numbers, slots: Slots
-) -> int:
+def _judge(part: TextPart, table: WordTable, row: int, limits: FinewebLimits, room: Room) -> int:
     data, low, stop = part.data, part.begin[row], part.end[row]
     chunk, last = part.first[row], part.last[row]
     lines = new_lines = punctuated = short = 0
@@ -59,7 +55,7 @@ def _judge(
             high += 1
         new_lines += high < stop
         if chunk < last and part.chunk_begin[chunk] < high:
-            begin[lines], end[lines] = low, high
+            room.begin[lines], room.end[lines] = low, high
             lines += 1
             punctuated += _is_in(limits.stop_chars, _last_character(data, high))
             short += count_characters(data, low, high) <= limits.short_line_length
@@ -73,7 +69,7 @@ def _judge(
         return LINE_PUNCT
     if short / lines > limits.short_line_thr:
         return SHORT_LINE
-    characters = repeated(data, begin, end, lines, slots, table.seed[0])[1]
+    characters = repeated(data, room.begin, room.end, lines, room.slots, table.seed[0])[1]
     if characters / (part.characters[row] - new_lines) > limits.char_duplicates_ratio:
         return CHAR_DUP
     if part.irregular[row]:

@@ -7,7 +7,7 @@ in no part are left out. Works on whole batches.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,35 +41,6 @@ class GivenTokens(NamedTuple):
     """Shape ``[documents + 1]``: where each document's begin, and where the last one's end."""
     left_out: Integers | None = None
     """Shape ``[documents]``: how many ids of each are in no block; None where that never happens."""
-
-
-class DocumentShape(Protocol):
-    """What a packing makes of documents by their ids alone."""
-
-    def refused(self, lengths: Integers) -> npt.NDArray[Any]:
-        """Return for each text of so many ids why it is filtered out; an empty text where it is not."""
-
-    def give(self, batch: TokenBatch) -> GivenTokens:
-        """Return what documents with these ids of texts give, none of which is filtered out."""
-
-
-def document_shape(recipe: Recipe) -> DocumentShape:
-    """Return what the recipe's packing makes of a document."""
-    packing = packing_of(recipe)
-    frame = Frame(recipe.begin_of_document, recipe.after, recipe.token_dtype)
-    if isinstance(packing, Rows):
-        return RowsShape(packing, frame, recipe.block_tokens)
-    return ChunksShape(packing, frame) if isinstance(packing, Chunks) else WholeShape(frame)
-
-
-def filtered_out(shape: DocumentShape, batch: TokenBatch) -> list[tuple[int, str]]:
-    """Return the indices of the texts that are filtered out for their ids, ascending, each with the reason."""
-    lengths = np.diff(batch.offsets)
-    reasons = shape.refused(lengths)
-    reasons[batch.silent] = NO_TOKENS
-    reasons[list(batch.failed)] = ""
-    found = np.flatnonzero(reasons != "")
-    return list(zip(found.tolist(), reasons[found].tolist(), strict=True))
 
 
 def chosen(batch: TokenBatch, choice: npt.NDArray[np.bool_]) -> TokenBatch:
@@ -108,26 +79,25 @@ class Frame(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WholeShape:
-    """The document as it is."""
+class DocumentShape:
+    """What a packing makes of documents by their ids alone; as it is here, it takes each as it is."""
 
     frame: Frame
 
     def refused(self, lengths: Integers) -> npt.NDArray[Any]:
-        """None is."""
-        return _no_reasons(lengths)
+        """Return for each text of so many ids why it is filtered out; an empty text where it is not."""
+        return np.full(len(lengths), "", "<U16")
 
     def give(self, batch: TokenBatch) -> GivenTokens:
-        """Return all ids, with the frame around those of each text."""
+        """Return what documents with these ids of texts give, none of which is filtered out."""
         return GivenTokens(*self.frame.around(batch.ids, batch.offsets))
 
 
 @dataclass(frozen=True, slots=True)
-class RowsShape:
+class RowsShape(DocumentShape):
     """Rows of at most ``row_tokens`` ids, each with the frame around a part of the text."""
 
     packing: Rows
-    frame: Frame
     row_tokens: int
 
     @property
@@ -137,7 +107,7 @@ class RowsShape:
 
     def refused(self, lengths: Integers) -> npt.NDArray[Any]:
         """Return why texts are dropped that do not fit, or fill no row."""
-        reasons = _no_reasons(lengths)
+        reasons = DocumentShape.refused(self, lengths)
         if self.packing.long == "drop":
             reasons[lengths > self.step] = TOO_LONG
         if self.packing.short == "drop":
@@ -158,11 +128,10 @@ class RowsShape:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunksShape:
+class ChunksShape(DocumentShape):
     """Chunks of the framed document, each with one id more, with which the next one begins."""
 
     packing: Chunks
-    frame: Frame
 
     @property
     def step(self) -> int:
@@ -171,7 +140,7 @@ class ChunksShape:
 
     def refused(self, lengths: Integers) -> npt.NDArray[Any]:
         """Return why texts are dropped that fill no chunk."""
-        reasons = _no_reasons(lengths)
+        reasons = DocumentShape.refused(self, lengths)
         if self.packing.rest == "drop":
             reasons[lengths + self.frame.size <= self.packing.chunk_tokens] = TOO_SHORT
         return reasons
@@ -192,8 +161,23 @@ class ChunksShape:
         return GivenTokens(given, chunk_bounds[np.append(0, np.cumsum(chunks))], left_out)
 
 
-def _no_reasons(lengths: Integers) -> npt.NDArray[Any]:
-    return np.full(len(lengths), "", "<U16")
+def document_shape(recipe: Recipe) -> DocumentShape:
+    """Return what the recipe's packing makes of a document."""
+    packing = packing_of(recipe)
+    frame = Frame(recipe.begin_of_document, recipe.after, recipe.token_dtype)
+    if isinstance(packing, Rows):
+        return RowsShape(frame, packing, recipe.block_tokens)
+    return ChunksShape(frame, packing) if isinstance(packing, Chunks) else DocumentShape(frame)
+
+
+def filtered_out(shape: DocumentShape, batch: TokenBatch) -> list[tuple[int, str]]:
+    """Return the indices of the texts that are filtered out for their ids, ascending, each with the reason."""
+    lengths = np.diff(batch.offsets)
+    reasons = shape.refused(lengths)
+    reasons[batch.silent] = NO_TOKENS
+    reasons[list(batch.failed)] = ""
+    found = np.flatnonzero(reasons != "")
+    return list(zip(found.tolist(), reasons[found].tolist(), strict=True))
 
 
 def _numbered(counts: Integers) -> tuple[Integers, Integers]:

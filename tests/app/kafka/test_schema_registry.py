@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from tests.app.milling.decoding.opened import opened
 from tests.app.milling.decoding.registered import AVRO, JSON, PROTO, framed, written
 from tests.registry_servers import SmallRegistry, apicurio, small_registry
-from tokenmill.app.kafka.schema_registry import SchemaRegistry, WaitingRegistry, schemas_for_command, schemas_of
+from tokenmill.app.kafka.schema_registry import SchemaRegistry, schemas_for_command, schemas_of
 from tokenmill.app.milling.decoding import RegisteredSchema
 from tokenmill.app.milling.decoding.protobuf_values import compiled
 from tokenmill.app.settings import Settings
@@ -262,7 +262,7 @@ def test_command_waits_for_a_registry_that_comes_back(small: SmallRegistry) -> N
     with capture_logs() as logs:
         comes = threading.Thread(target=start_when, args=(small, lambda: bool(logs)), daemon=True)
         comes.start()
-        assert WaitingRegistry(client(small.url), 60).schema(number).text == TEXT
+        assert SchemaRegistry(Settings(schema_registry_url=small.url), 60).schema(number).text == TEXT
         comes.join()
     assert "does not answer" in logs[0]["reason"]
 
@@ -277,10 +277,10 @@ def start_when(small: SmallRegistry, said: Callable[[], bool]) -> None:
 def test_command_ends_where_waiting_does_not_help(small: SmallRegistry) -> None:
     """Where the registry has no such schema, or is away for too long."""
     with pytest.raises(RegistryError, match="is not in"):
-        WaitingRegistry(client(small.url), 3600).schema(1)
+        SchemaRegistry(Settings(schema_registry_url=small.url), 3600).schema(1)
     small.stop()
     with pytest.raises(RegistryError, match="does not answer"):
-        WaitingRegistry(client(small.url), 0).schema(1)
+        SchemaRegistry(Settings(schema_registry_url=small.url), 0).schema(1)
 
 
 @pytest.mark.parametrize("find", [schemas_of, schemas_for_command])

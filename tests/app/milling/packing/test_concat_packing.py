@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.strategies import feed_sizes
 from tokenmill.app.milling.document_columns import Metas
 from tokenmill.app.milling.packing.concat_packing import ConcatPacking
-from tokenmill.app.milling.packing.document_shapes import Frame, WholeShape
+from tokenmill.app.milling.packing.document_shapes import DocumentShape, Frame
 from tokenmill.app.milling.packing.packed_blocks import PackedBlocks, Stretches, TokenizedDocuments
 from tokenmill.app.milling.tokenizers import TokenBatch
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
@@ -193,7 +193,7 @@ def test_documents_have_their_ids_around_them_in_the_dtype_of_the_stream(
 ) -> None:
     """Empty ones, too, and none at all; whatever dtype the engine's ids have."""
     ids = np.array([token for text in texts for token in text], np.uint32)
-    given = WholeShape(Frame(before, after, np.dtype(dtype))).give(TokenBatch(ids, np.cumsum([0, *map(len, texts)])))
+    given = DocumentShape(Frame(before, after, np.dtype(dtype))).give(TokenBatch(ids, np.cumsum([0, *map(len, texts)])))
     assert given.tokens.dtype == np.dtype(dtype)
     assert [given.tokens[low:high].tolist() for low, high in pairwise(given.bounds.tolist())] == [
         [*before, *t, *after] for t in texts
