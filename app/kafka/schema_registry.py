@@ -44,8 +44,8 @@ log = structlog.get_logger(__name__)
 class SchemaRegistry:
     """Fetches schemas; may be used from several threads."""
 
-    def __init__(self, settings: Settings, patience: float = 0.0) -> None:
-        """Read what the settings name; nothing is asked yet, and later for ``patience`` seconds, or once.
+    def __init__(self, settings: Settings, retry_seconds: float = 0.0) -> None:
+        """Read what the settings name; nothing is asked yet, and later for ``retry_seconds``, or once.
 
         Raises SettingsError: no address is set, a file that a setting names cannot be used, or the extra is not
         installed.
@@ -57,7 +57,7 @@ class SchemaRegistry:
         if settings.schema_registry_url is None:
             raise SettingsError("schema_registry_url is not set")
         self.url = settings.schema_registry_url
-        self._httpx, self._patience = httpx, patience
+        self._httpx, self._retry_seconds = httpx, retry_seconds
         self._login = registry_login(settings)
         # whatever the address: nothing decides that it is not needed
         self._ssl_context = ssl_context(settings, "schema_registry_")
@@ -69,7 +69,7 @@ class SchemaRegistry:
         Raises RegistryError where the registry does not answer, refuses, or has no such schema; says what to do; and
         ValueError where its references lead back to themselves, or too deep.
         """
-        deadline, backoff = time.monotonic() + self._patience, Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        deadline, backoff = time.monotonic() + self._retry_seconds, Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while number not in self._known:
             try:
                 answer = self._ask(f"schemas/ids/{number}", f"schema {number}")
@@ -162,7 +162,7 @@ class SchemaRegistry:
         return RegistryError(f"the schema registry {self.url} cannot be asked for {what} ({why}): {advice}")
 
 
-def schemas_of(settings: Settings, decode: str, patience: float = 0.0) -> SchemaRegistry | None:
+def schemas_of(settings: Settings, decode: str, retry_seconds: float = 0.0) -> SchemaRegistry | None:
     """Return the registry that ``decode`` needs, which is asked once for each schema; None where it needs none.
 
     Also where none is set: opening the decoder says so. Raises SettingsError where a file that a setting names cannot
@@ -170,7 +170,7 @@ def schemas_of(settings: Settings, decode: str, patience: float = 0.0) -> Schema
     """
     if decode not in FORMATS or settings.schema_registry_url is None:
         return None
-    return SchemaRegistry(settings, patience)
+    return SchemaRegistry(settings, retry_seconds)
 
 
 def schemas_for_command(settings: Settings, decode: str) -> SchemaRegistry | None:
