@@ -19,7 +19,14 @@ from benchmarks.loaders.large import measure_large
 from benchmarks.loaders.place import Stock
 from benchmarks.loaders.shapes import measure_shapes
 from benchmarks.loaders.stock import make_stock
-from benchmarks.loaders.table import print_batch_sizes, print_following, print_large, print_shapes, print_speeds
+from benchmarks.loaders.table import (
+    print_batch_sizes,
+    print_following,
+    print_gpu,
+    print_large,
+    print_shapes,
+    print_speeds,
+)
 from benchmarks.measuring import BenchmarkError
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 
@@ -54,20 +61,19 @@ def main(
     large: Annotated[int, typer.Option(help="Small blocks in the large store; 0 leaves it out.")] = 10_000_000,
     shapes: Annotated[bool, typer.Option(help="Measure an era of many segments, and many small eras.")] = True,
     sizes_only: Annotated[bool, typer.Option(help="Measure batches of other sizes alone, into loader.json.")] = False,
+    gpu_only: Annotated[bool, typer.Option(help="Measure what a GPU gets alone, into loader.json.")] = False,
     seconds: Annotated[float, typer.Option(help="How long each loader reads in each cell.")] = 1.0,
     only: Annotated[str, typer.Option(help="These loaders, with commas.")] = ",".join(NAMES),
     directory: Annotated[Path, typer.Option(help="Where the tokens go, 12 kB a block; emptied first.")] = DIRECTORY,
     output: Annotated[Path, typer.Option(help="Where loader.json goes.")] = RESULTS,
 ) -> None:
     """Measure, print tables, and write `loader.json`."""
-    if sizes_only:
+    about = about_this_run()
+    if sizes_only or gpu_only:
         with workplace(directory, log_level="error"):
-            found_sizes = measure_batch_sizes(directory.absolute(), rounds)
-        print_batch_sizes(found_sizes, console)
-        held = json.loads((output / "loader.json").read_text())
-        write_result(output, "loader.json", held | {"batch_sizes": {"of": about_this_run(), "cells": found_sizes}})
+            part = _gpu(directory, rounds) if gpu_only else _batch_sizes(directory, rounds)
+        write_result(output, "loader.json", _held(output) | part)
         return
-    about = about_this_run() | {"gpu_name": _gpu()}
     names = [name for name in NAMES if name in only.split(",")]
     with workplace(directory, log_level="error"):
         with console.status("writing a store"):
@@ -87,18 +93,17 @@ def main(
             for place, cell in enumerate(CELLS)
         ]
         print_speeds(speeds, console)
-        gpu = measure_gpu(stock)
+        gpu = _gpu(directory, rounds)
         sizes = measure_large(directory.absolute(), stock, large) if large else []
         print_large(sizes, console)
         found_shapes = measure_shapes(directory.absolute(), rounds) if shapes else []
         print_shapes(found_shapes, console)
-        batch_sizes = measure_batch_sizes(directory.absolute(), rounds)
-        print_batch_sizes(batch_sizes, console)
+        batch_sizes = _batch_sizes(directory, rounds)
         following = measure_following(directory.absolute())
         print_following(following, console)
     result = about | {"loaders": versions, "rounds": rounds, "blocks": stock.blocks, "speeds": speeds}
-    result |= {"batch_sizes": {"of": about_this_run(), "cells": batch_sizes}}
-    result |= {"sizes": sizes, "shapes": found_shapes, "following": following, "gpu": gpu}
+    result |= {"sizes": sizes, "shapes": found_shapes, "following": following} | batch_sizes
+    result["gpu"] = gpu.get("gpu", _held(output).get("gpu"))  # one of another machine stays
     write_result(output, "loader.json", result)
 
 
@@ -142,8 +147,28 @@ def _ratios(rates: dict[str, list[float]], ours: str) -> dict[str, float]:
     }
 
 
-def _gpu() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
+def _held(output: Path) -> dict[str, Any]:
+    """Return the result that is there."""
+    file = output / "loader.json"
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _batch_sizes(directory: Path, rounds: int) -> dict[str, Any]:
+    about = about_this_run()
+    cells = measure_batch_sizes(directory.absolute(), rounds)
+    print_batch_sizes(cells, console)
+    return {"batch_sizes": {"of": about, "cells": cells}}
+
+
+def _gpu(directory: Path, rounds: int) -> dict[str, Any]:
+    """Return what a GPU gets; nothing where there is none."""
+    about = about_this_run()
+    found = measure_gpu(directory.absolute(), rounds)
+    if found is None:
+        return {}
+    print_gpu(found, console)
+    about |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
+    return {"gpu": {"of": about} | found}
 
 
 if __name__ == "__main__":

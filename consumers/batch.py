@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from tokenmill.store import Pieces
 from . import arguments
 from .batch_documents import BatchDocuments, documents_of
 from .sample_lookup import Chunk, Rows
-from .transfer import Sent, Staged
+from .transfer import Sent, Staged, to_device
 
 IGNORED: Final = -100
 """What no loss is computed of: the default ``ignore_index`` of torch's cross entropy, and of Transformers."""
@@ -30,8 +31,6 @@ class ModelInputs(dict[str, torch.Tensor]):
 
     step: int
     """The number of the step."""
-    state: dict[str, Any]
-    """The state once all steps up to this one, and no later one, were trained on; the same on every rank."""
     streams: tuple[str, ...]
     """The name of the stream of each row; in a `Mixture`, the name that it has there."""
     loss_weights: torch.Tensor
@@ -40,6 +39,16 @@ class ModelInputs(dict[str, torch.Tensor]):
     """Called once, when a tensor is first asked for."""
     _others_on_use: "Callable[[ModelInputs], None] | None" = None
     """The same, for the process that this is sent to."""
+    _find_state: Callable[[], dict[str, Any]]
+    """Returns `state`."""
+
+    @cached_property
+    def state(self) -> dict[str, Any]:
+        """The state once all steps up to this one, and no later one, were trained on; the same on every rank.
+
+        Nothing is computed before it is asked for.
+        """
+        return self._find_state()
 
     def __repr__(self) -> str:
         ids = super().__getitem__("input_ids")
@@ -85,6 +94,10 @@ class ModelInputs(dict[str, torch.Tensor]):
     def _tell_others(self, on_use: "Callable[[Any], None]") -> None:
         """Have a function called in the process that this is sent to, once, when it is used there."""
         self._others_on_use = on_use
+
+    def __getstate__(self) -> dict[str, Any]:
+        found = {"state": self.state} if "_find_state" in self.__dict__ else {}
+        return {name: value for name, value in self.__dict__.items() if name != "_find_state"} | found
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values | {"_on_use": values.get("_others_on_use")})
@@ -238,7 +251,7 @@ class Batch:
     @property
     def loss_weights(self) -> torch.Tensor:
         """What the loss of each row counts, the ``loss_weight`` of its stream: float32, ``[rows]``, on the device."""
-        return torch.from_numpy(self._loss_weights()).to(self._x().device)
+        return to_device(self._loss_weights(), self._x().device)
 
     @property
     def samples(self) -> Samples:
@@ -298,9 +311,8 @@ class Batch:
         """
         return self._made_here("sources are known there alone").sources(self._start, self._x().shape[1])
 
-    @torch.inference_mode(mode=False)
-    def _as_inputs(self, *, masks: bool, apart: bool) -> ModelInputs:
-        """Return the rows as models take them that shift their labels themselves: x and the last of y, as both.
+    def _make_inputs(self, *, masks: bool, apart: bool) -> None:
+        """Make of the rows what models take that shift their labels themselves: x and the last of y, as both.
 
         With ``masks``, first tokens of documents are no labels; with ``apart``, documents do not see each other.
         """
@@ -310,12 +322,20 @@ class Batch:
         labels = ids.masked_fill(~there, IGNORED)
         if masks:
             labels.masked_fill_(documents.position_ids == 0, IGNORED)
+        made = {"input_ids": ids, "labels": labels}
         if apart:
-            made = ModelInputs(input_ids=ids, labels=labels, position_ids=documents.position_ids)
+            made["position_ids"] = documents.position_ids
         else:
             places = torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1)
-            made = ModelInputs(input_ids=ids, labels=labels, attention_mask=there.long(), position_ids=places)
-        made.step, made.state, made.streams, made.loss_weights = self.step, self.state, self.streams, self.loss_weights
+            made |= {"attention_mask": there.long(), "position_ids": places}
+        self._staged().inputs = made | {"loss_weights": self.loss_weights}
+
+    def _inputs(self) -> ModelInputs:
+        """Return what `_make_inputs` made."""
+        made = ModelInputs(self._staged().inputs)
+        made.step, made.streams, made.loss_weights = self.step, self.streams, made.pop("loss_weights")
+        if self._leg is not None:
+            made._find_state = partial(self._leg.state_after, self.step)
         return made
 
     def _documents(self, more: int = 0) -> BatchDocuments:
@@ -327,10 +347,14 @@ class Batch:
         x = self._x()
         return documents_of(pieces, self.samples.views, x.shape[1], x.device, more=more, sources=self.sources)
 
-    def _masked(self) -> "Batch":
-        """Return this batch with y `IGNORED` where x and y are of different documents, or y is padding."""
+    def _mask(self) -> None:
+        """Set y to `IGNORED` where x and y are of different documents, or y is padding."""
         self._y().masked_fill_(~self.documents().loss_mask, IGNORED)
-        return self
+
+    def _staged(self) -> Staged:
+        if isinstance(self._sent, Staged):
+            return self._sent
+        raise InputError("this batch has its rows as they are stored: open Batches with widen=True")
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return this batch with x and y on a device, as frameworks ask for it; it is not used by that."""

@@ -15,6 +15,7 @@ from tokenmill.store import Pieces
 from tokenmill.wire.pieces import PADDING
 
 from . import arguments
+from .transfer import to_device
 
 _MOST_PADDED: Final = 1 << 20
 """Documents to pad to, 4 MiB of entries; a batch of more tokens can have as many as these."""
@@ -187,7 +188,7 @@ class BatchDocuments:
         return self._to_device(counts), self._to_device(order)
 
     def _to_device(self, values: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return to_device(values, self._device)
 
 
 class _Stretches(NamedTuple):

@@ -129,7 +129,8 @@ class Batches(StepLoop):
         skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
         check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
         named = arguments.named_of(as_dict, widen=widen, in_order=asked.in_order)
-        finish = partial(Batch._as_inputs, masks=masks, apart=sends) if named else Batch._masked if masks else None
+        inputs = partial(Batch._make_inputs, masks=masks, apart=sends)
+        complete = inputs if named else Batch._mask if masks else None
         rows = RowOptions(sends, arguments.loss_weight_of("loss_weight", loss_weight))
         store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
         stop = None if stop is None else arguments.function_of("stop", stop)
@@ -151,8 +152,9 @@ class Batches(StepLoop):
         """Options that the streams of a mixture must have in common."""
         prefetch = prefetch if target.type == "cuda" else 0
         slots = prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
-        stagings = Stagings(phases, info.dtype, target, widen=widen, slots=slots)
+        stagings = Stagings(phases, info.dtype, target, widen=widen, slots=slots, complete=complete)
         row_bytes = (length + 1) * info.dtype.itemsize
+        finish = Batch._inputs if named else None
         delivery = Delivery(phases, stagings, store_wait, stop, prefetch, row_bytes, finish, skips)
         self._keeps_last = not drop_last
         """Whether what is too little for a step is one."""

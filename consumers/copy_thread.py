@@ -1,8 +1,8 @@
-"""Copying the next batches while the loop works.
+"""Making the next batches while the loop works.
 
-To copy rows out of a map and widen them takes tens of microseconds for a batch, which is a part of a training step. To
-look up where the next hundreds of batches are takes milliseconds. A loop whose steps are long gets both done by another
-thread during its steps; a loop that does nothing else is faster without one.
+To copy rows out of a map, widen them and send them to a device takes a hundred microseconds for a batch, which is a
+part of a training step. To look up where the next hundreds of batches are takes milliseconds. A loop whose steps are
+long gets both done by another thread during its steps; a loop that does nothing else is faster without one.
 """
 
 import os
@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from enum import Enum
 from functools import partial
+from threading import Event
 from typing import Final, Generic, TypeAlias, TypeVar
 
 LONG_SECONDS: Final = 0.001
 """Of a step, from which on a thread is worth it: to hand something over takes up to a hundredth of it."""
+_PAUSE: Final = 0.25
+"""Part of a step after which the thread begins: at its beginning, a loop is busy with having a device begin ..."""
+_LONGEST_PAUSE: Final = 0.005
+"""... and would wait for the interpreter's lock, up to 5 ms each time, while the thread has it."""
 
 Copied = TypeVar("Copied")
 Made = TypeVar("Made")
@@ -32,23 +37,23 @@ class Beside(Generic[Copied, Made]):
     Copies are made by one thread at a time, one after the other.
     """
 
-    def __init__(self, *, in_thread: bool) -> None:
-        """Have the thread copy, and make batches as well if ``in_thread``."""
-        self._in_thread = in_thread
+    def __init__(self) -> None:
         self._process = -1
         """In which the thread runs: one that was forked from it has none."""
         self._pool: ThreadPoolExecutor | None = None
-        self._begun: Future[_Found[Made]] | None = None
-        """What the thread makes, or has made, and was not taken yet."""
+        self._begun: tuple[list[Made], Future[_Found[Made]]] | None = None
+        """What the thread has made by now, and was not taken yet; and what comes of it."""
+        self._wanted = Event()
+        """Set when that is waited for."""
 
     def batches(
         self,
         make: Callable[[Copied], Iterator[Made]],
         copies: Iterator[Copied | None],
         *,
-        is_long: Callable[[], bool],
+        step_seconds: Callable[[], float],
     ) -> Iterator[Made | None]:
-        """Yield what ``make`` makes of all copies; while the loop's steps are long, the next copy is made meanwhile.
+        """Yield what ``make`` makes of all copies; while the loop's steps are long, the next ones are made meanwhile.
 
         Where ``copies`` gives None, there is nothing to copy yet: None is yielded if that still is so when the loop
         gets there. What ``copies`` raises, this raises, in the loop's thread. One loop at a time: `settle` ends others.
@@ -57,15 +62,16 @@ class Beside(Generic[Copied, Made]):
             if found is None:
                 yield None
                 continue
-            if is_long():
-                self._begin(partial(self._next_whole, make, copies))
+            if (seconds := step_seconds()) > LONG_SECONDS:
+                self._begin(partial(_next, make, copies), min(_PAUSE * seconds, _LONGEST_PAUSE))
             yield from found
 
     def settle(self) -> None:
         """Wait for what the thread makes, and forget it: nothing is copied when this returns."""
         begun, self._begun = self._begun, None
         if begun is not None and self._process == os.getpid():
-            wait([begun])
+            self._wanted.set()
+            wait([begun[1]])
 
     def end(self) -> None:
         """Let the thread end."""
@@ -77,19 +83,38 @@ class Beside(Generic[Copied, Made]):
     def _taken(self, make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied | None]) -> _Found[Made]:
         """Return what is made of the next copy, by the thread or here."""
         begun, self._begun = self._begun, None
-        found = None if begun is None else begun.result()
+        if begun is None:
+            return _next(make, copies)
+        self._wanted.set()
+        made, ended = begun
+        if error := ended.exception():
+            return _ended_by(made, error)
+        found = ended.result()
         return _next(make, copies) if found is None else found
 
-    def _next_whole(self, make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied | None]) -> _Found[Made]:
-        """Return what is made of the next copy: all of it was made, if it may be made here."""
-        found = _next(make, copies)
-        return found if not self._in_thread or found is None or isinstance(found, _Last) else list(found)
-
-    def _begin(self, task: Callable[[], _Found[Made]]) -> None:
-        """Have the thread do something; it ends with this object."""
+    def _begin(self, task: Callable[[], _Found[Made]], pause: float) -> None:
+        """Have the thread do something, after a pause or when that is waited for; it ends with this object."""
         if self._pool is None or self._process != os.getpid():
             self._process, self._pool = os.getpid(), ThreadPoolExecutor(1, "copies")
-        self._begun = self._pool.submit(task)
+        self._wanted, made = Event(), list[Made]()
+        self._begun = made, self._pool.submit(_make_all, self._wanted, pause, task, made)
+
+
+def _make_all(
+    wanted: Event, pause: float, task: Callable[[], _Found[Made]], made: list[Made]
+) -> list[Made] | _Last | None:
+    """Return what a task does, as a list that holds what was made before an error as well."""
+    wanted.wait(pause)
+    found = task()
+    if found is None or isinstance(found, _Last):
+        return found
+    made.extend(found)
+    return made
+
+
+def _ended_by(made: list[Made], error: BaseException) -> Iterator[Made]:
+    yield from made
+    raise error
 
 
 def _next(make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied | None]) -> _Found[Made]:

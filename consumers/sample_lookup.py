@@ -400,15 +400,15 @@ class Chunk:
 
         """
         stop = start + self.batch_size
-        if self.kept is None and self._pieces is not None and self._pieces[0] <= start < stop <= self._pieces[1]:
-            begin = self._pieces[0]
-            return self._pieces[2].between((start - begin) * self.split, (stop - begin) * self.split)
+        held = self._pieces  # another thread may be reading those of later batches
+        if self.kept is None and held is not None and held[0] <= start < stop <= held[1]:
+            return held[2].between((start - held[0]) * self.split, (stop - held[0]) * self.split)
         steps = _PIECES_AHEAD // max(self.batch_size, 1)
         ahead = min(start + max(steps, 1) * self.batch_size, len(self.samples().blocks))
         if self.kept is None and ahead > stop:
             with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
-                self._pieces = (start, ahead, self._read_pieces(start, ahead))
-                return self._pieces[2].between(0, self.batch_size * self.split)
+                self._pieces = held = (start, ahead, self._read_pieces(start, ahead))
+                return held[2].between(0, self.batch_size * self.split)
         with ReachableStream(*((one.store, one.stream) for one in (part.trainable for part in self._parts))):
             return self._read_pieces(start, stop)
 

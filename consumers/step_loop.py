@@ -12,7 +12,6 @@ from tokenmill.samples import Position
 
 from . import arguments
 from .batch import Batch
-from .copy_thread import LONG_SECONDS
 from .metrics import Behind, Metrics
 from .step_schedule import Found, Phases, Stagings, Walk
 from .text import HasTokenizer
@@ -290,7 +289,7 @@ class StepLoop(HasTokenizer, ABC):
     def _produce(self) -> Iterator[Batch | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         return self._delivery.stagings.batches(
-            self._looks(), self._leg(), lambda: self._worked > LONG_SECONDS * self._delivered
+            self._looks(), self._leg(), lambda: self._worked / max(self._delivered, 1)
         )
 
     def _go_on(self, saved: Position, lengths: Any) -> None:

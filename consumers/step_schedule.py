@@ -198,12 +198,23 @@ class Stagings:
     """The ways of rows to a device: one for each number of rows that samples are divided into."""
 
     def __init__(
-        self, phases: Phases, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool, slots: int
+        self,
+        phases: Phases,
+        dtype: "np.dtype[np.unsignedinteger]",
+        device: torch.device,
+        *,
+        widen: bool,
+        slots: int,
+        complete: Callable[[Batch], None] | None = None,
     ) -> None:
-        """Open the way of the first steps; others are opened when they are asked for."""
+        """Open the way of the first steps; others are opened when they are asked for.
+
+        What ``complete`` does to a batch is done on the way, before its tensors may be used.
+        """
         self._phases = phases
+        self._complete = complete
         self._open = partial(open_staging, dtype=dtype, device=device, widen=widen, slots=slots)
-        self.beside: Beside[Copy, Batch] = Beside(in_thread=device.type != "cuda")
+        self.beside: Beside[Copy, Batch] = Beside()
         self._found: dict[int, Staging] = {}
         self.of(phases.at(0))
 
@@ -214,19 +225,28 @@ class Stagings:
             self._found[phase.split] = self._open(rows, columns)
         return self._found[phase.split]
 
-    def batches(self, looks: Iterator[Found | None], leg: Any, is_long: Callable[[], bool]) -> Iterator[Batch | None]:
+    def batches(
+        self, looks: Iterator[Found | None], leg: Any, step_seconds: Callable[[], float]
+    ) -> Iterator[Batch | None]:
         """Yield the batches of what is found, sent on their way; None where nothing is there yet.
 
-        While the loop's steps are long, the next ones are found and copied in another thread (`Beside.batches`).
+        While the loop's steps are long, the next ones are made in another thread (`Beside.batches`).
         """
-        return self.beside.batches(partial(self._send, repeat(leg)), copies_of(looks), is_long=is_long)
+        return self.beside.batches(partial(self._send, repeat(leg)), copies_of(looks), step_seconds=step_seconds)
 
     def _send(self, legs: Iterator[Any], copy: Copy) -> Iterator[Batch]:
         chunk, phase, first_step, workers = copy.found
         steps = count(first_step + copy.start // max(chunk.batch_size, 1) * workers, workers)
         starts = count(copy.start, chunk.batch_size)
-        made = map(Batch, self.of(phase).send(copy.stretch), steps, repeat(chunk), starts, legs)
-        return made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+        staging = self.of(phase)
+        made: Iterator[Batch] = map(Batch, staging.send(copy.stretch), steps, repeat(chunk), starts, legs)
+        made = made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+        return made if self._complete is None else map(partial(self._completed, staging, self._complete), made)
+
+    @staticmethod
+    def _completed(staging: Staging, complete: Callable[[Batch], None], batch: Batch) -> Batch:
+        staging.complete(batch._sent, partial(complete, batch))
+        return batch
 
     @property
     def stalled_seconds(self) -> float:

@@ -4,9 +4,9 @@ What `LaneStaging` does with a lane is the same with any, so the order of the ca
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from sys import getrefcount
 from typing import Any, Final, TypeAlias, TypeVar
@@ -19,9 +19,8 @@ from tokenmill.errors import InputError
 
 from .sample_lookup import Rows
 
-_CARRIERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-"""Torch dtypes of the same width as the tokens'. Torch hardly computes in its own uint16 and uint32."""
-_EXACT: Final = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+_DTYPES: Final = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+"""Torch's dtypes of tokens, by their bytes. It copies and widens all three, and computes in the first alone."""
 _REUSED_BYTES: Final = 32 << 20
 """Of x and y that are kept to be used again: of all batches that a thread makes of what is copied in one go ..."""
 _REUSED_AT_LEAST: Final = 8
@@ -38,8 +37,8 @@ class CudaLane:
     def __init__(self, device: torch.device) -> None:
         self.stalled_seconds = 0.0
         """How long the consumer's work waited at marks that were handed over, as far as that is known yet."""
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._device = torch.empty(0, device=device).device  # with its number, for "cuda" is another one later
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         """Events around each wait that may not have ended yet."""
 
@@ -68,10 +67,11 @@ class CudaLane:
         while self._waits and self._waits[0][1].query():  # type: ignore[no-untyped-call]
             before, after = self._waits.popleft()
             self.stalled_seconds += before.elapsed_time(after) / 1e3
-        current = torch.cuda.current_stream(self._device)
-        before = _record(current, timed=True)
-        mark.wait(current)
-        self._waits.append((before, _record(current, timed=True)))
+        current = torch.cuda.current_stream(self._device.index)
+        if not mark.query():  # where all is there, events would cost the loop more than the rest
+            before = _record(current, timed=True)
+            mark.wait(current)
+            self._waits.append((before, _record(current, timed=True)))
         for tensor in tensors:
             tensor.record_stream(current)
 
@@ -89,7 +89,9 @@ class Staged:
     x: torch.Tensor
     y: torch.Tensor
     mark: Mark | None = None
-    """Behind which both are there; None: they are."""
+    """Behind which all are there; None: they are."""
+    inputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    """What a model is given of them, where that was asked for."""
 
 
 class End(Enum):
@@ -146,8 +148,16 @@ def open_staging(
     x and y will be int64 and contiguous; without ``widen``, of the tokens' dtype, and views of one tensor.
     """
     if device.type == "cuda":
-        return LaneStaging(rows, columns, dtype, device, widen=widen, slots=slots, lane=CudaLane(device))
+        return LaneStaging(rows, columns, dtype, widen=widen, slots=slots, lane=CudaLane(device))
     return HostStaging(device, widen=widen)
+
+
+def to_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Return an array on a device; its memory may be shared. The host does not wait for what a GPU has to do before."""
+    tensor = torch.from_numpy(values)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def next_usable(source: Iterator[T], end: E) -> T | E:
@@ -201,8 +211,12 @@ class HostStaging:
             return wide if self._is_cpu else map(self._moved, wide)
         return map(self._narrow, stretch)
 
+    def complete(self, sent: Sent, make: Callable[[], None]) -> None:  # noqa: ARG002 - as of the other one
+        """Have something made of a batch that was sent."""
+        make()
+
     def deliver(self, sent: Sent) -> None:
-        """Do nothing: both are there."""
+        """Do nothing: all is there."""
 
     def _narrow(self, rows: Rows) -> Staged:
         tokens = torch.from_numpy(rows).to(self._device)
@@ -256,18 +270,15 @@ class LaneStaging:
         rows: int,
         columns: int,
         dtype: "np.dtype[np.unsignedinteger]",
-        device: torch.device,
         *,
         widen: bool,
         slots: int,
         lane: CudaLane,
     ) -> None:
-        self._device = device
-        self._dtype = dtype
         self._widens = widen
         self._lane = lane
-        self._slots = [lane.pinned(rows, columns, _CARRIERS[dtype.itemsize]) for _ in range(slots)]
-        self._rows: list[Rows] = [slot.numpy().view(dtype) for slot in self._slots]
+        self._slots = [lane.pinned(rows, columns, _DTYPES[dtype.itemsize]) for _ in range(slots)]
+        self._rows: list[Rows] = [slot.numpy() for slot in self._slots]
         self._copied: list[Mark | None] = [None] * slots
         """Of each buffer, the last copy out of it."""
         self._current = 0
@@ -294,17 +305,20 @@ class LaneStaging:
             x, y = self._part(tokens[:, :-1]), self._part(tokens[:, 1:])
             return Staged(x, y, self._lane.mark())
 
+    def complete(self, sent: Sent, make: Callable[[], None]) -> None:
+        """Have something made of a batch that is on its way, beside the consumer's work as well."""
+        if isinstance(sent, Staged):
+            with self._lane.beside():
+                make()
+                sent.mark = self._lane.mark()
+
     def deliver(self, sent: Sent) -> None:
         """Let what the consumer begins from now on come after the copy; the host does not wait."""
         if isinstance(sent, Staged) and sent.mark is not None:
-            self._lane.hand_over(sent.mark, (sent.x, sent.y))
+            self._lane.hand_over(sent.mark, (sent.x, sent.y, *sent.inputs.values()))
 
     def _part(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return tokens as int64; what looked negative in the carrier's dtype gets its upper bits back."""
-        if not self._widens:
-            return tokens.view(_EXACT[self._dtype.itemsize])
-        wide = tokens.to(torch.int64, memory_format=torch.contiguous_format)
-        return wide if tokens.dtype == torch.uint8 else wide.bitwise_and_((1 << 8 * self._dtype.itemsize) - 1)
+        return tokens.to(torch.int64, memory_format=torch.contiguous_format) if self._widens else tokens
 
 
 Staging: TypeAlias = HostStaging | LaneStaging

@@ -68,6 +68,23 @@ def print_batch_sizes(cells: Sequence[Mapping[str, Any]], console: Console) -> N
     console.print(table)
 
 
+def print_gpu(found: Mapping[str, Any], console: Console) -> None:
+    """Print what a GPU gets, and how much longer steps are than with a batch that is there."""
+    title = (
+        f"on a GPU: MB a second (share of pinned copies), and what steps of {found['step_seconds'] * 1e3:.0f} ms wait"
+    )
+    table = Table(title=title, title_justify="left")
+    for name in ("batch", "form", "alone", "longer", "longer, each loss read", "loop waits", "device waits"):
+        table.add_column(name, justify="right")
+    for size in found["sizes"]:
+        for name, cell in ((name, cell) for name, cell in size.items() if isinstance(cell, dict) and "longer" in cell):
+            alone = f"{cell['bytes_per_second'] / 1e6:,.0f} ({cell['share_of_bandwidth']:.3f})"
+            shares = ("longer", "longer_where_each_loss_is_read", "wait_ratio", "device_wait_ratio")
+            batch = f"{size['batch_size']} x {size['sequence_length']:,}"
+            table.add_row(batch, name, alone, *(f"{cell[share]:.3%}" for share in shares))
+    console.print(table)
+
+
 def print_following(found: Mapping[str, Any], console: Console) -> None:
     """Print what a reader of a growing store costs, and how late it is."""
     late = {name: f"{seconds * 1e3:.0f} ms" for name, seconds in found["era_to_batch_seconds"].items()}

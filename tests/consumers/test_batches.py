@@ -32,7 +32,7 @@ from tests.consumers.scenes import (
 )
 from tests.store.chains import STREAM, fill, make_store, segment_of, tokens_of
 from tests.store.eras import write_eras
-from tokenmill.consumers import Batches, Mixture, step_loop, transfer
+from tokenmill.consumers import Batches, Mixture, copy_thread, transfer
 from tokenmill.consumers.sample_lookup import Rows
 from tokenmill.consumers.transfer import HostStaging, Sent, Staged
 from tokenmill.errors import DamagedError, InputError, StoreError
@@ -449,7 +449,7 @@ def test_a_with_block_ends_threads_and_lets_files_go(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, mixed: bool
 ) -> None:
     """What was delivered stays; its documents are read again. The state is there, and iterating is refused."""
-    monkeypatch.setattr(step_loop, "LONG_SECONDS", -1.0)  # the next batches are made by a thread
+    monkeypatch.setattr(copy_thread, "LONG_SECONDS", -1.0)  # the next batches are made by a thread
     others = set(threading.enumerate())
     batches = open_batches(store)
     with Mixture({"one": batches}, {"one": 1}) if mixed else batches as loop:
@@ -467,3 +467,28 @@ def test_a_with_block_ends_threads_and_lets_files_go(
     loop.close()
     with pytest.raises(InputError, match="was closed: open it again"):
         next(iter(loop))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+@pytest.mark.parametrize("options", [{}, {"widen": False}, {"mask_loss": True}, {"prefetch": 0}, {"as_dict": True}])
+def test_batches_on_a_gpu_are_those_of_the_cpu(store: Store, options: dict[str, Any]) -> None:
+    """All tensors of them, also of their documents, and after going on from a state."""
+
+    def all_of(batches: Iterator[Any], device: str) -> list[Any]:
+        found = []
+        for batch in batches:
+            named: dict[str, torch.Tensor] = dict(batch) if isinstance(batch, dict) else {"x": batch.x, "y": batch.y}
+            named |= {"weights": batch.loss_weights, "labels": batch.label_tokens}
+            if not isinstance(batch, dict):
+                known = batch.documents()
+                named |= {"ids": known.document_ids, "places": known.position_ids, "mask": known.loss_mask}
+            assert {tensor.device.type for tensor in named.values()} == {device}
+            found.append((batch.state, {name: tensor.tolist() for name, tensor in named.items()}))
+        return found
+
+    there = all_of(iter(open_batches(store, **options)), "cpu")
+    batches = open_batches(store, device="cuda", **options)
+    assert all_of(islice(iter(batches), 7), "cuda") == there[:7]
+    again = open_batches(store, device="cuda", **options)
+    again.load_state_dict(batches.state_dict())
+    assert all_of(iter(again), "cuda") == there[7:]

@@ -20,19 +20,14 @@ def made(copy: list[int]) -> Iterator[Made]:
         yield number, threading.current_thread().name
 
 
-def always() -> bool:
-    """Say that steps are long."""
-    return True
+def always() -> float:
+    """Say that steps are long: a second."""
+    return 1.0
 
 
-def beside(*, in_thread: bool = True) -> Beside[list[int], Made]:
-    """Return what makes batches of such copies."""
-    return Beside(in_thread=in_thread)
-
-
-def batches_of(copies: Iterator[list[int]], is_long: Callable[[], bool] = always, **options: bool) -> Iterator[Made]:
+def batches_of(copies: Iterator[list[int]], step_seconds: Callable[[], float] = always) -> Iterator[Made]:
     """Yield the batches of copies that all are there."""
-    for batch in beside(**options).batches(made, copies, is_long=is_long):
+    for batch in Beside[list[int], Made]().batches(made, copies, step_seconds=step_seconds):
         assert batch is not None
         yield batch
 
@@ -40,25 +35,36 @@ def batches_of(copies: Iterator[list[int]], is_long: Callable[[], bool] = always
 @given(
     copies=st.lists(st.lists(st.integers(), max_size=3), max_size=6),
     answers=st.lists(st.booleans(), min_size=6),
-    in_thread=st.booleans(),
 )
-def test_the_batches_are_the_same_wherever_they_are_made(
-    *, copies: list[list[int]], answers: list[bool], in_thread: bool
-) -> None:
+def test_the_batches_are_the_same_wherever_they_are_made(copies: list[list[int]], answers: list[bool]) -> None:
     """Whatever the loop's steps are, and however often that changes."""
     long = iter(answers + [False] * len(copies))
-    found = list(batches_of(iter(copies), lambda: next(long), in_thread=in_thread))
+    found = list(batches_of(iter(copies), lambda: float(next(long))))
     assert [number for number, _ in found] == [number for copy in copies for number in copy]
 
 
 def test_long_steps_have_the_next_copy_made_beside_them() -> None:
-    """The first is made in the loop, for nothing is known then; batches are made there too, where the way needs it."""
+    """The first is made in the loop, for nothing is known then."""
     here = threading.current_thread().name
     names = [name for _, name in batches_of(iter([[1], [2], [3]]))]
     assert names[0] == here
     assert here not in names[1:]
-    names = [name for _, name in batches_of(iter([[1], [2], [3]]), in_thread=False)]
-    assert set(names) == {here}
+
+
+def test_what_was_made_before_an_error_comes_before_it() -> None:
+    """Also where the thread made it all at once."""
+
+    def fails(copy: list[int]) -> Iterator[Made]:
+        for number in copy:
+            if number == 4:
+                raise ValueError("damaged")
+            yield number, ""
+
+    batches = Beside[list[int], Made]().batches(fails, iter([[1], [2, 3, 4, 5]]), step_seconds=always)
+    found: list[Made | None] = []
+    with pytest.raises(ValueError, match="damaged"):
+        found.extend(batches)
+    assert [batch and batch[0] for batch in found] == [1, 2, 3]
 
 
 def test_what_comes_next_is_looked_for_beside_long_steps() -> None:
@@ -99,7 +105,7 @@ def test_what_is_not_there_yet_is_looked_for_again_when_it_is_wanted() -> None:
         yield None
         yield [3]
 
-    for batch in beside().batches(made, copies(), is_long=always):
+    for batch in Beside[list[int], Made]().batches(made, copies(), step_seconds=always):
         assert asked.wait(10)
         looks.append(0 if batch is None else batch[0])
     assert looks == [1, 2, 0, 3]
@@ -117,15 +123,15 @@ def test_a_loop_that_was_left_is_waited_for() -> None:
         ended.append(True)
         yield [2]
 
-    ours = beside()
-    left = ours.batches(made, copies(), is_long=always)
+    ours = Beside[list[int], Made]()
+    left = ours.batches(made, copies(), step_seconds=always)
     next(left)
     del left
     assert begun.wait(10)
     threading.Timer(0.05, may_end.set).start()
     ours.settle()
     assert ended
-    assert [batch and batch[0] for batch in ours.batches(made, iter([[5], [6]]), is_long=always)] == [5, 6]
+    assert [batch and batch[0] for batch in ours.batches(made, iter([[5], [6]]), step_seconds=always)] == [5, 6]
 
 
 def test_what_a_copy_raises_is_raised_in_the_loop() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.consumers.mixtures import (
     LONG_SEGMENTS,
@@ -33,7 +34,7 @@ from tests.consumers.mixtures import (
 )
 from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batch, Mixture, step_loop
+from tokenmill.consumers import Batch, Mixture, copy_thread
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples import MixtureTracer
 from tokenmill.samples.sequence import rotation
@@ -375,7 +376,7 @@ def test_what_is_looked_for_beside_the_loop_changes_nothing(
     """Also while the loop asks for states, sources and documents of what it has."""
 
     def told(is_beside: bool) -> list[Any]:  # noqa: FBT001 - of this test
-        monkeypatch.setattr(step_loop, "LONG_SECONDS", -1.0 if is_beside else 1e9)
+        monkeypatch.setattr(copy_thread, "LONG_SECONDS", -1.0 if is_beside else 1e9)
         loop = open_one(stores, WEIGHTS)
         loop._most_samples = 6  # three steps a look
         found = []
@@ -439,3 +440,14 @@ def test_a_state_of_batches_is_refused_by_name(stores: dict[str, Path]) -> None:
         mixture.load_state_dict(streams["web"].state_dict())
     with pytest.raises(InputError, match="no state of Batches"):
         streams["web"].load_state_dict(mixture.state_dict())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_a_mixture_on_a_gpu_is_that_of_the_cpu(stores: dict[str, Path]) -> None:
+    """In its order, and after going on in the middle."""
+    there = rows_of(open_mixture(stores, WEIGHTS))
+    mixture = open_mixture(stores, WEIGHTS, device="cuda")
+    found = rows_of(islice(mixture, 30))
+    again = open_mixture(stores, WEIGHTS, device="cuda")
+    again.load_state_dict(mixture.state_dict())
+    assert found + rows_of(again) == there

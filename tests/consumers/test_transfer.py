@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tokenmill.consumers.sample_lookup import Rows
-from tokenmill.consumers.transfer import CudaLane, LaneStaging, Mark, Sent, Staged, Staging, open_staging
+from tokenmill.consumers.transfer import CudaLane, LaneStaging, Mark, Sent, Staged, Staging, open_staging, to_device
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 DEVICES = ["cpu", "late", pytest.param("cuda", marks=CUDA)]
@@ -92,7 +92,7 @@ class LateLane(CudaLane):
         """Copy later; each copy is of contiguous memory."""
         assert self._is_beside
         assert tokens.is_contiguous()
-        target = torch.full_like(tokens, -1)
+        target = torch.full_like(tokens, 0xFFFF)
         self._copies.append((tokens, target))
         return target  # x and y will be views of it, if they are not widened
 
@@ -121,15 +121,8 @@ class LateLane(CudaLane):
 
 def open_late(rows: int, columns: int, lane: LateLane | None = None) -> LaneStaging:
     """Open staging on a late device, without widening."""
-    return LaneStaging(
-        rows,
-        columns,
-        np.dtype("<u2"),
-        torch.device("cpu"),
-        widen=False,
-        slots=2,
-        lane=lane if lane is not None else LateLane(),
-    )
+    late: Any = lane if lane is not None else LateLane()
+    return LaneStaging(rows, columns, np.dtype("<u2"), widen=False, slots=2, lane=late)
 
 
 def open_any(rows: int, columns: int, device: str) -> Staging:
@@ -272,6 +265,7 @@ def test_handing_over_does_not_stop_the_host() -> None:
     """The consumer's stream waits, not the host: the mark may be far away."""
     device = torch.device("cuda")
     lane = CudaLane(device)
+    torch.ones(1, device=device)  # a kernel that is loaded waits for the device
     with lane.beside():
         torch.cuda._sleep(500_000_000)  # type: ignore[no-untyped-call]
         tensor = torch.ones(1, device=device)
@@ -279,3 +273,36 @@ def test_handing_over_does_not_stop_the_host() -> None:
     lane.hand_over(mark, [tensor])
     assert not mark.query()
     assert float(tensor + 1) == 2
+
+
+@CUDA
+def test_copies_are_made_out_of_pinned_memory_on_a_stream_of_their_own() -> None:
+    """As the device's own record of its work says."""
+    device = torch.device("cuda")
+    staging = open_staging(64, 1025, np.dtype("<u2"), device)
+    busy = torch.randn(512, 512, device=device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        for number in range(5):
+            staged = send(staging, np.full((64, 1025), number, "<u2"))
+            staging.deliver(staged)
+            busy = busy @ busy
+        torch.cuda.synchronize()
+    events: Any = profile.events()
+    streams = {event.name: {one.device_resource_id for one in events if one.name == event.name} for event in events}
+    copies = {name: at for name, at in streams.items() if "HtoD" in name}
+    assert list(copies) == ["Memcpy HtoD (Pinned -> Device)"]
+    products = [at for name, at in streams.items() if "gemm" in name.lower() or "cutlass" in name.lower()]
+    assert products
+    assert not copies["Memcpy HtoD (Pinned -> Device)"].intersection(*products)
+
+
+@CUDA
+def test_the_host_does_not_wait_when_arrays_go_to_a_gpu() -> None:
+    """Whatever the device has to do before: documents and masks are asked for in the middle of a step."""
+    device = torch.device("cuda")
+    torch.cuda._sleep(500_000_000)  # type: ignore[no-untyped-call]
+    mark: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    mark.record()
+    sent = to_device(np.arange(1 << 16), device)
+    assert not mark.query()
+    assert sent.tolist() == list(range(1 << 16))
