@@ -57,12 +57,14 @@ def print_shapes(shapes: Sequence[Mapping[str, Any]], console: Console) -> None:
 
 def print_batch_sizes(cells: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Print what batches of other sizes cost, and the share of what numpy alone does."""
-    table = Table(title="million tokens a second of one core (share of the limit)", title_justify="left")
+    title = "million tokens a second of one core (share of the limit, and of the limit with a CRC)"
+    table = Table(title=title, title_justify="left")
     for name in ("batch", "as stored, checked", "int64"):
         table.add_column(name, justify="right")
     for cell in cells:
         shown = (
-            f"{one['tokens_per_second'] / 1e6:,.0f} ({one['to_limit']:.2f})" for one in (cell["rows"], cell["int64"])
+            f"{one['tokens_per_second'] / 1e6:,.0f} ({one['to_limit']:.2f}, {one['to_limit_with_crc']:.2f})"
+            for one in (cell["rows"], cell["int64"])
         )
         table.add_row(f"{cell['batch_size']} x {cell['sequence_length']:,}", *shown)
     console.print(table)
