@@ -48,6 +48,9 @@ def export_command(
             f"{out}: {count(result.rows, what.removesuffix('s'))}, {count(result.tokens, 'token')} in "
             f"{count(len(result.files), 'file')}; {count(len(result.written), 'segment')} written now"
         )
+    if result.unfinished:
+        lacking = count(result.unfinished, "document")
+        say(f"{lacking} left out, whose ends are in no block: the stream was closed without --flush")
     if result.waiting:
         say(
             f"not written yet: {', '.join(result.waiting)} (partition/first block), for their last documents end in "

@@ -159,6 +159,11 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
         waiting = sum(stream.open_tokens for stream in summary.streams.values())
         if waiting:
             told = "wait until their blocks are full; the same command with --flush fills these with padding"
+            if all(stream.ended for stream in summary.streams.values()):
+                told = (
+                    "are in no block, and none comes behind the end marker (--end): to have them, pack into another "
+                    "store (--store) with --flush and --end"
+                )
             show(f"{count(waiting, 'token')} {told}")
         if any(stream.totals.dead_lettered.total() for stream in summary.streams.values()):
             show(f"dead letters, each with its reason, are in {summary.letters}")

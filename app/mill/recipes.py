@@ -27,7 +27,7 @@ from ..milling.outcomes import Stages
 from ..milling.recipe_stages import complete
 from ..milling.steps.pipeline import read_pipeline
 from ..milling.tokenizers import TokenizerFile, load_tokenizer
-from ..milling.tokenizers.vocabulary import Description, end_of, token_for
+from ..milling.tokenizers.vocabulary import end_of, shown_token, token_for
 from ..settings import Settings, Stream, TopicSettings
 from ..worker.in_flight import Board, Deaths
 
@@ -89,11 +89,10 @@ def plan_topic(settings: Settings, raw_topic: str, settled: Recipe | None = None
 
 def _marks(own: TopicSettings, tokenizer: TokenizerFile, stages: Stages, recipe: Recipe, *, settled: bool) -> str:
     """Return which tokens stand around a document and fill blocks up, each with why."""
-    special = {one: name for name, one in Description.of(tokenizer).special.items()}
     said, guessed = "as the settings say", "as its streams were settled" if settled else ""
 
     def shown(ids: tuple[int, ...], why: str) -> str:
-        names = ", ".join(f"{special[one]} (id {one})" if one in special else f"id {one}" for one in ids)
+        names = ", ".join(shown_token(stages.engine, one) for one in ids)
         return f"{names}, {why}" if ids else "no token"
 
     is_said = own.end_of_document is not None or own.template != NONE

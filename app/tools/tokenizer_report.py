@@ -23,7 +23,7 @@ from ..milling.tokenizers import (
 )
 from ..milling.tokenizers.checked import Spelled, TextDifference, find_differences
 from ..milling.tokenizers.hugging_face import HuggingFace
-from ..milling.tokenizers.vocabulary import ChosenToken, Description, dtype_for, end_of, token_for
+from ..milling.tokenizers.vocabulary import ChosenToken, Description, dtype_for, end_of, shown_token, token_for
 
 SAMPLE_BYTES: Final = 16 * 1024 * 1024
 """Text that is looked at: enough for a speed, and for a fast engine's cache to be as full as it gets."""
@@ -105,10 +105,7 @@ def _shown(find: Callable[[TokenizerFile, Engine], ChosenToken | None], file: To
         found = find(file, engine)
     except SettingsError as error:
         return str(error)
-    if found is None:
-        return "none"
-    names = [name for name, number in Description.of(file).special.items() if number == found.id]
-    return f"{names[0]} (id {found.id}), {found.why}" if names else f"id {found.id}, {found.why}"
+    return "none" if found is None else f"{shown_token(engine, found.id)}, {found.why}"
 
 
 def _sample(documents: Iterable[str]) -> list[str]:

@@ -281,12 +281,12 @@ class _PartitionDocuments:
 
 def documents_beginning_in(
     reader: PartitionReader, first: int, stop: int, end: int | None = None
-) -> tuple[DocumentIndex, int] | None:
+) -> tuple[DocumentIndex, int, int] | None:
     """Return an index whose first documents are those that begin in blocks ``[first, stop)``, and how many these are.
 
     They are in the order of their first tokens, and a function of the chain: later blocks are read as far as these
     documents go on. Of a stream that has ended, with block ``end``, they are those that are whole (see
-    `DocumentIndex.of_ranges`). None where it is not known yet how all of them end.
+    `DocumentIndex.of_ranges`); the last number counts the others. None where it is not known yet how all of them end.
 
     Raises:
         InputError: the blocks are not (or no longer) in the store.
@@ -302,7 +302,7 @@ def documents_beginning_in(
         blocks, _ = index.first_pieces(np.arange(len(index)))
         count = int(np.searchsorted(blocks, stop))
         if count == begun or ended:
-            return index, count
+            return index, count, begun - count
         if reached == last:
             return None
         ahead *= _AHEAD

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES
 from tokenmill.errors import SettingsError
 from tokenmill.recipe import RAW_BYTES_SHA256
-from tokenmill.untrusted import read_json_file
+from tokenmill.untrusted import parse_json, read_regular
 
 from ..hub import listening, reason
 
@@ -169,7 +169,8 @@ def _beside(name: str, path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the files beside a ``tokenizer.json`` that describe it, and their values."""
     for file in BESIDE if path.name == FILE_NAME else ():
         try:
-            found = read_json_file(path.with_name(file), most=MOST_BESIDE)
+            content = read_regular(path.with_name(file), most=MOST_BESIDE)
+            found = parse_json(content.removeprefix(BOM_UTF8), most=MOST_BESIDE)
         except FileNotFoundError:
             continue
         except (ValueError, OSError) as error:

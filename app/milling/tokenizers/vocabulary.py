@@ -125,6 +125,12 @@ class ChosenToken(NamedTuple):
     """Where it was found, for people."""
 
 
+def shown_token(engine: Engine, number: int) -> str:
+    """Return a token as people are told of it: its name, special or not, and its id."""
+    name = engine.decode([number])
+    return f"{name} (id {number})" if name.strip() and name.isprintable() else f"id {number}"
+
+
 def end_of(tokenizer: TokenizerFile, engine: Engine) -> ChosenToken:
     """Return the token that ends a text. Raises SettingsError where there is none, or there are several."""
     found = token_for("eos", tokenizer, engine)
@@ -160,8 +166,7 @@ def token_for(role: Role, tokenizer: TokenizerFile, engine: Engine) -> ChosenTok
         return ChosenToken(among.pop(), f"{where} (passed over: {wrong})" if wrong else where)
     if not among and not wrong:
         return None
-    names = {number: name for name, number in special.items()}
-    choice = ", ".join(f"{names[number]} ({number})" if number in names else str(number) for number in sorted(among))
+    choice = ", ".join(shown_token(engine, number) for number in sorted(among))
     if wrong:
         there = f" It has {choice}." if choice else ""
         raise SettingsError(f"{wrong}.{there} Correct the file, or set {setting} to the name or id of a token")

@@ -32,6 +32,8 @@ class Exported:
     """By this call."""
     files: Sequence[ExportedFile] = ()
     """All files of the folder."""
+    unfinished: int = 0
+    """Documents of a stream that has ended, in what this call wrote, of whose ends the stream has no block."""
     waiting: list[str] = field(default_factory=list)
     """Segments in which documents begin whose end is in no block yet, or whose last blocks are still to come."""
 
@@ -55,6 +57,7 @@ class Exported:
             "files": len(self.files),
             "rows": self.rows,
             "tokens": self.tokens,
+            "unfinished": self.unfinished,
             "waiting": self.waiting,
         }
 
@@ -95,6 +98,8 @@ def export(
         partition: _segments(store, info, partition, ends[partition] if partition < len(ends) else None)
         for partition in partitions_in(store, stream)
     }
+    if not any(segments.values()) and eras.ended:
+        raise InputError(f"{stream} in {store} has ended, and has no block: there is nothing to export")
     if not any(segments.values()):
         most = max((open_partition(store, stream, partition).blocks for partition in segments), default=0)
         raise InputError(
@@ -102,8 +107,7 @@ def export(
             f"(segment_blocks), and the fullest partition here has {most}. Wait for more, close the stream (then all "
             "of it is exported), or use a stream with smaller segments"
         )
-    shape = RowShape.of(info, what)
-    writer = BY_NAME[to](out.absolute(), shape)
+    writer = BY_NAME[to](out.absolute(), RowShape.of(info, what))
     made_of = LATER_FILES.get(to, {}) | {
         "stream": stream,
         "fingerprint": info.fingerprint.hex(),
@@ -128,7 +132,7 @@ def export(
         result = Exported(folder.path)
         for partition, one in todo:
             end = ends[partition].stop if partition < len(ends) else None
-            segment = _write(writer, open_partition(store, stream, partition), one, end, shape)
+            segment = _write(writer, open_partition(store, stream, partition), one, end, result)
             if segment is None:
                 result.waiting.append(f"{partition}/{one.first}")
                 continue
@@ -155,19 +159,21 @@ def _segments(store: Path, info: StreamInfo, partition: int, end: EraRange | Non
 
 
 def _write(
-    writer: ExportFormat, reader: PartitionReader, part: _Segment, end: int | None, shape: RowShape
+    writer: ExportFormat, reader: PartitionReader, part: _Segment, end: int | None, result: Exported
 ) -> ExportedSegment | None:
     """Write the files of a segment; None where a document of it goes on behind what is committed, or blocks are."""
     first, stop, chain_after = part
     if reader.blocks < stop:
         return None
-    if shape.what == "blocks":
+    if writer.shape.what == "blocks":
         rows = block_rows(reader, first, stop)
     else:
         documents = documents_beginning_in(reader, first, stop, end if end is None or reader.blocks >= end else None)
         if documents is None:
             return None
-        rows = document_rows(reader, *documents)
+        index, count, unfinished = documents
+        rows = document_rows(reader, index, count)
+        result.unfinished += unfinished
     segment = ExportedSegment(reader.partition, first, chain_after, ())
     begin = next(rows, None)  # a document may be longer than a segment: none begins there then
     return segment if begin is None else replace(segment, files=tuple(writer.write(segment.name, chain([begin], rows))))

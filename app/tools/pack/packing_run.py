@@ -39,7 +39,7 @@ from ..produce.summary import Progress, ReadingPlan, Summary, reporting
 from .mill_processes import Ends, Millers, MillTask, batch_of, joined
 from .pack_state import DEAD, SOURCE_LETTERS, PackFiles, PackPosition, PackRun, pack_directory
 from .parted_sources import parted
-from .partition_packer import LetterFile, PackedEras, PartitionPacker, source_letter
+from .partition_packer import LetterFile, PackedEras, PartitionPacker, behind_end, source_letter
 
 COUNTED: Final = ("refused", "broken", "unmet", "without_field")
 """What a summary and a position count alike."""
@@ -70,6 +70,8 @@ class PackedStream:
     open_tokens: int
     """Tokens that wait for their blocks to be full, in all partitions."""
     eras: int = 0
+    ended: bool = False
+    """Whether the end marker is there, so that no block comes any more."""
 
 
 @dataclass(slots=True)
@@ -194,7 +196,7 @@ class _Call:
             setattr(summary, name, getattr(position, name))
         summary.broken_before, summary.before = position.broken, position.number
         self._dealer = await Dealer.open(self._millers, summary, self._plan, position)
-        self._dealer.refuse, self._dealer.may_add = self._refuse, self._require_not_flushed
+        self._dealer.refuse, self._dealer.may_add = self._refuse, self._require_open
         async with reporting(summary, progress):
             self._committed = time.monotonic()
             try:
@@ -232,7 +234,10 @@ class _Call:
         goes_on = "; the same command with --on-error skip (or dead-letter) goes on from there"
         raise InputError(f"{why}{goes_on if self._run.run else ''}")
 
-    def _require_not_flushed(self) -> None:
+    def _require_open(self) -> None:
+        for eras in self._eras.values():
+            if eras.ended:
+                raise behind_end(eras.genesis.stream, "documents (--limit)")
         if self._position.flushed:
             raise InputError(
                 "the open blocks were filled with padding behind the documents that an earlier call packed (--flush), "
@@ -276,6 +281,10 @@ class _Call:
     async def _finish(self) -> None:
         await self._dealer.deal_open()
         if self._plan.flush and self._dealer.number and not self._position.flushed:
+            for chains in (await (await self._begin_commit())).values():
+                for split, eras in self._eras.items():
+                    if eras.ended and chains[split].open_tokens:
+                        raise behind_end(eras.genesis.stream, "blocks (--flush)")
             await self._dealer.flush()
             self._position = replace(self._position, flushed=True)
         self._conclude(await (await self._begin_commit(last=True)))
@@ -292,6 +301,7 @@ class _Call:
                 sum(chain.blocks for chain in chains),
                 sum(chain.open_tokens for chain in chains),
                 eras.writer.next_number,
+                eras.ended,
             )
             if totals.records != documents + flushes or not totals.balanced:
                 raise DamagedError(

@@ -249,6 +249,14 @@ def era_ends(stops: Mapping[int, int], blocks: Mapping[int, int], era_blocks: in
     return ends(min(total, bisect_left(range(total), known + era_blocks, key=lambda part: sum(ends(part).values()))))
 
 
+def behind_end(stream: str, things: str) -> InputError:
+    """Return what to say where more comes after the end marker of a stream."""
+    return InputError(
+        f"{stream} was closed (--end), and there are more {things} now: trainers that saw the end do not read them. "
+        "Keep what is there, or pack everything into another store (--store), with --flush and --end"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PackedEras:
     """Closes the eras of one stream."""
@@ -260,6 +268,11 @@ class PackedEras:
     closed: int
     """What all have as the time when they were closed."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether the end marker is written."""
+        return self.writer.last is not None and self.writer.last.end
+
     def close_all(self, blocks: Mapping[int, int], *, end: bool) -> None:
         """Write eras with all blocks that each partition has committed; durable on return.
 
@@ -270,10 +283,7 @@ class PackedEras:
         stops = {number: log.end(number)[0] for number in blocks}
         if log.ended:
             if any(held > stops[number] for number, held in blocks.items()):
-                raise InputError(
-                    f"{self.genesis.stream} was closed (--end), and there are more blocks now: trainers that saw the "
-                    "end do not read them. Pack everything into another store"
-                )
+                raise behind_end(self.genesis.stream, "blocks")
             return
         due: list[tuple[Mapping[int, int], bool]] = []
         while (ends := era_ends(stops, blocks, self.era_blocks)) is not None:

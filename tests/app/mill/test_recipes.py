@@ -278,6 +278,10 @@ def test_reference_refuses_to_guess(
             ),
         ),
         (
+            {"end_of_document": 5},
+            "begins with no token, ends with id 5, as the settings say; padding is the token at its end",
+        ),
+        (
             {"template": "tokenizer", "padding": "<unk>"},
             (
                 "begins with <bos> (id 2), as the settings say, ends with no token; "

@@ -153,6 +153,9 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     """Windows editors put one first; of UTF-16, as its shell writes, the message speaks."""
     (tmp_path / "mark.json").write_bytes(b"\xef\xbb\xbf" + words())
     assert load_tokenizer(str(tmp_path / "mark.json")).sha256 == hashlib.sha256(words()).hexdigest()
+    (tmp_path / "tokenizer.json").write_bytes(words())
+    (tmp_path / "tokenizer_config.json").write_bytes(b'\xef\xbb\xbf{"eos_token": "b"}')
+    assert load_tokenizer(str(tmp_path)).beside == {"tokenizer_config.json": {"eos_token": "b"}}
     (tmp_path / "wide.json").write_bytes(words().decode().encode("utf-16"))
     with pytest.raises(SettingsError, match=r"it is no JSON in UTF-8: name a tokenizer\.json"):
         load_tokenizer(str(tmp_path / "wide.json"))

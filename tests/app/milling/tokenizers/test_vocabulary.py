@@ -130,11 +130,14 @@ def test_the_end_is_what_the_files_say_or_a_special_token(file: TokenizerFile, e
 @pytest.mark.parametrize(
     ("file", "choice"),
     [
-        (_file("</s>", "<eos>"), r"</s> \(1\), <eos> \(2\)"),
-        (_file("<eos>", beside={"generation_config.json": {"eos_token_id": [3, 2]}}), r"<eos> \(2\), 3"),
+        (_file("</s>", "<eos>"), r"</s> \(id 1\), <eos> \(id 2\)"),
+        (
+            _file("<eos>", beside={"generation_config.json": {"eos_token_id": [3, 2]}}),
+            r"<eos> \(id 2\), <bos> \(id 3\)",
+        ),
         (
             _file("<eos>", post_processor=AFTER, beside={"tokenizer_config.json": {"eos_token": "<eos>"}}),
-            r"<eos> \(2\), 3",
+            r"<eos> \(id 2\), <bos> \(id 3\)",
         ),
     ],
 )
@@ -161,7 +164,9 @@ def test_a_file_that_names_no_token_is_named_with_the_choice(name: str, role: An
 def test_a_file_that_gives_no_id_is_named_with_the_choice(value: Any) -> None:
     """As an id of another tokenizer's vocabulary; where one of several is right, the others are wrong all the same."""
     file = _file("<eos>", beside={GENERATION: {"eos_token_id": value}})
-    said = rf"eos_token_id of {GENERATION} is {re.escape(json.dumps(value))}, no id from 0 to 4\. It has <eos> \(2\)\."
+    said = (
+        rf"eos_token_id of {GENERATION} is {re.escape(json.dumps(value))}, no id from 0 to 4\. It has <eos> \(id 2\)\."
+    )
     with pytest.raises(SettingsError, match=rf"{said} Correct the file, or set end_of_document"):
         end_of(file, open_engine(file))
 
@@ -170,7 +175,7 @@ def test_a_file_that_gives_no_id_is_named_with_the_choice(value: Any) -> None:
 def test_a_file_that_is_no_object_is_named(name: str) -> None:
     """It says nothing, and should."""
     file = _file("<eos>", beside={name: ["<eos>"]})
-    with pytest.raises(SettingsError, match=rf"{re.escape(name)} is no JSON object\. It has <eos> \(2\)"):
+    with pytest.raises(SettingsError, match=rf"{re.escape(name)} is no JSON object\. It has <eos> \(id 2\)"):
         end_of(file, open_engine(file))
 
 
@@ -242,9 +247,9 @@ def test_the_begin_is_found_in_the_same_way(file: TokenizerFile, expected: int |
 def test_several_begins_and_paddings_are_refused_with_the_choice() -> None:
     """As several ends are."""
     file = _file("<s>", "<bos>", "<pad>", "[PAD]", vocabulary=("u", "<s>", "<bos>", "<pad>", "[PAD]"))
-    with pytest.raises(SettingsError, match=r"<s> \(1\), <bos> \(2\)\. Set begin_of_document"):
+    with pytest.raises(SettingsError, match=r"<s> \(id 1\), <bos> \(id 2\)\. Set begin_of_document"):
         token_for("bos", file, open_engine(file))
-    with pytest.raises(SettingsError, match=r"<pad> \(3\), \[PAD\] \(4\)\. Set padding"):
+    with pytest.raises(SettingsError, match=r"<pad> \(id 3\), \[PAD\] \(id 4\)\. Set padding"):
         token_for("pad", file, open_engine(file))
 
 

@@ -62,6 +62,21 @@ def test_the_ledger_counts_every_document(
     assert "`tokenmill pack … --end`" in said(capsys, settings.store, "close", TRAIN, code=12)[1]
 
 
+def test_of_what_ended_without_its_rest_nobody_promises_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither `pack` nor `export`: the end marker lets no block come; without a block, nothing is exported."""
+    write_jsonl(tmp_path / "a.jsonl", [{"id": number, "text": "x" * 100} for number in range(3)])
+    store, options = tmp_path / "store", ("--tokenizer", "bytes", "--sequence-length", "63", "--partitions", "1")
+    given = (str(tmp_path / "a.jsonl"), *options, "--splits", "all=1", "--processes", "1", "--end")
+    assert "47 tokens are in no block, and none comes behind" in said(capsys, store, "pack", *given)[0]
+    out = ("--what", "documents", "--to", "nanogpt", "--out", str(tmp_path / "out"))
+    assert "1 document left out, whose ends are in no block" in said(capsys, store, "export", "raw-text.all", *out)[1]
+    empty = tmp_path / "empty"
+    said(capsys, empty, "pack", *given, "--sequence-length", "1023")
+    assert "has ended, and has no block" in said(capsys, empty, "export", "raw-text.all", *out, code=12)[1]
+
+
 def test_what_was_filtered_out_is_shown_where_it_was_kept(
     packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -217,6 +217,20 @@ def test_every_tenth_of_a_run_is_as_the_whole(tmp_path: Path, partitions: int, p
     assert [one.mean() for one in tenths] == pytest.approx([whole] * 10, abs=0.06)
 
 
+@pytest.mark.parametrize("more", [{"flush": True}, {"limit": 30}, {"flush": True, "end": True}])
+def test_nothing_is_packed_behind_the_end(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Neither padding nor documents: no trainer would read them, and each later call would be refused."""
+    write_jsonl(tmp_path / "a.jsonl", rows(30))
+    settings, paths = small_settings(tmp_path / "store", splits={"all": 1}), [tmp_path / "a.jsonl"]
+    summary = pack_into(settings, paths, end=True, limit=20)
+    assert all(stream.ended and stream.open_tokens for stream in summary.streams.values())
+    before = content(settings.store, eras=True)
+    with pytest.raises(InputError, match=r"was closed \(--end\), and there are more .* into another store"):
+        pack_into(settings, paths, **{"limit": 20, **more})
+    require_equal(content(settings.store, eras=True), before)
+    assert pack_into(settings, paths, limit=20).before == 20
+
+
 def test_texts_over_the_limit_are_left_out_where_they_are_read(tmp_path: Path) -> None:
     """By the limit that a tokenizer has, whatever their characters; no mill sees them."""
     given = rows(300)
@@ -276,7 +290,7 @@ def test_a_stream_keeps_the_end_that_an_earlier_version_guessed(tmp_path: Path) 
     around = "a document begins with no token, ends with {}; padding is the token at its end"
     assert pack_into(new, paths).marks == around.format("<eos> (id 1), the special token with a usual name")
     pack_into(old.model_copy(update={"end_of_document": "</s>"}), paths, limit=10)
-    assert pack_into(old, paths).marks == around.format("id 2, as its streams were settled")
+    assert pack_into(old, paths).marks == around.format("</s> (id 2), as its streams were settled")
 
 
 def test_changed_sources_are_named(tmp_path: Path) -> None:
