@@ -301,3 +301,5 @@ if __name__ == "__main__":
         main()
     except (TokenMillError, OSError) as error:  # says what is wrong and what to do, so a traceback would only hide it
         sys.exit(f"train_gpt.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

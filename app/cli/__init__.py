@@ -13,8 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tokenmill import __version__
-from tokenmill.errors import InputError, TokenMillError
-from tokenmill.extras import missing_extra
 
 if TYPE_CHECKING:  # typer comes with an extra, and `main` says so where it is missing
     import typer
@@ -139,13 +137,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _exit_code_of(given: Sequence[str]) -> int:
     os.environ.setdefault(*BLAS_THREADS)
-    try:
-        from ..processes import collect_seldom  # noqa: PLC0415 - Ctrl-C meanwhile is no traceback
+    try:  # all imports are in here, so that Ctrl-C meanwhile is no traceback
+        from tokenmill.errors import InputError, TokenMillError  # noqa: PLC0415
+        from tokenmill.extras import missing_extra  # noqa: PLC0415
+
+        from ..processes import collect_seldom  # noqa: PLC0415
         from ..terminal import guard_streams  # noqa: PLC0415
 
         guard_streams()
         collect_seldom()
         create_cli(next(iter(given), None))(given, prog_name="tokenmill")
+    except KeyboardInterrupt:  # first: the names below may not be there yet
+        return INTERRUPTED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else end.code is not None
     except TokenMillError as error:
@@ -167,8 +170,6 @@ def _exit_code_of(given: Sequence[str]) -> int:
             "right kind, and that this user may read or write there"
         )
         return InputError.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
     return 0
 
 

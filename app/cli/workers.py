@@ -58,7 +58,7 @@ def serve(
         float, option("Time that workers have to end in order.", None, "--grace-seconds", min=0)
     ] = DEFAULTS.grace,
 ) -> None:
-    """Run mill workers and a segment worker, starting each again when it ends, until Ctrl-C or SIGTERM (exit code 0).
+    """Run mill workers and a segment worker until Ctrl-C or SIGTERM. A worker that ends is started again.
 
     Ends with a worker's exit code when a new start cannot help: wrong settings, a missing topic, a foreign store. A
     broker that goes away later is waited for, and one that is not there yet for --wait-seconds.
@@ -152,9 +152,10 @@ def mirror(
                 await work.run()
             except asyncio.CancelledError:  # asked to end
                 log.info("mirror ends", store=str(store.path))
+                raise
             return 0
 
-        run_until_signalled(run())
+        code = run_until_signalled(run(), serves=True)
     lock.close()
     for found in work.behind:
         say(described(found))
@@ -162,6 +163,7 @@ def mirror(
         say(str(problem))
     if work.problems:
         raise work.problems[0]
+    raise typer.Exit(code)
 
 
 def described(found: MirroredStream) -> str:

@@ -9,8 +9,9 @@ import sys
 import unicodedata
 from collections import Counter
 
+import lab
 import numpy as np
-from corpus import arguments, items_of, ran_with, run
+from corpus import arguments, items_of, ran_with
 
 from tokenmill.app.sources import Refused
 
@@ -59,4 +60,4 @@ KINDS = {
 }
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

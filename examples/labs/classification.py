@@ -12,8 +12,9 @@ import json
 import time
 from pathlib import Path
 
+import lab
 import torch
-from corpus import STANDARD_LIBRARY, arguments, pack, reading, run
+from corpus import STANDARD_LIBRARY, arguments, pack, reading
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional
@@ -111,4 +112,4 @@ def fit(batches: PaddedBatches, vocabulary: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

@@ -9,17 +9,16 @@ import platform
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 
 from tokenmill.app.funnel.retention import Retention
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Reading, Refused, ShapeOptions, find_sources, read_items, shape_for
-from tokenmill.errors import TokenMillError
 from tokenmill.store import read_stream
 from tokenmill.wire.totals import Totals
 
@@ -40,18 +39,6 @@ class Packed(NamedTuple):
         """Say what was kept, in tokens, and how full the blocks are."""
         padding = self.blocks * self.block_tokens - self.totals.tokens
         return Retention(self.totals, padding).lines()
-
-
-def run(lab: Callable[[], None]) -> NoReturn:
-    """Run a lab to the end of the process. What a person can correct is one line, and Ctrl-C is no error."""
-    try:
-        sys.exit(lab())
-    except TokenMillError as error:
-        sys.exit(str(error))
-    except subprocess.CalledProcessError as error:
-        sys.exit(error.returncode)  # it has said why
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def arguments(about: str | None) -> argparse.ArgumentParser:

@@ -12,7 +12,8 @@ from pathlib import Path
 from threading import Barrier
 from typing import NamedTuple
 
-from corpus import arguments, pack, reading, run
+import lab
+from corpus import arguments, pack, reading
 
 from tokenmill.consumers import Batches
 
@@ -80,4 +81,4 @@ def read(share: Share, start: Barrier) -> tuple[float, list[str]]:
 
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

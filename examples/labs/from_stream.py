@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from corpus import TOKENMILL, arguments, ran_with, reading, run
+import lab
+from corpus import TOKENMILL, arguments, ran_with, reading
 
 from tokenmill.app.local.broker import Broker
 from tokenmill.consumers import Batches
@@ -98,4 +99,4 @@ def opened(store: Path, stream: str, seconds: float = 120) -> Batches:
 
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

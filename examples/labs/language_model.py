@@ -10,8 +10,9 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+import lab
 import torch
-from corpus import arguments, pack, reading, run
+from corpus import arguments, pack, reading
 from torch.nn import functional
 
 from tokenmill.consumers import Batches
@@ -72,4 +73,4 @@ def fit(store: Path, stream: str, steps: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

@@ -14,10 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import lab
 import numpy as np
 import numpy.typing as npt
 import torch
-from corpus import ran_with, run
+from corpus import ran_with
 from torch.utils.data import DataLoader, Dataset
 
 AT_ONCE = 256  # rows that are written in one go
@@ -94,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

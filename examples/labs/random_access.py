@@ -7,8 +7,9 @@ python examples/labs/random_access.py my_texts/ --takes 1000
 
 import time
 
+import lab
 import numpy as np
-from corpus import arguments, pack, reading, run
+from corpus import arguments, pack, reading
 
 from tokenmill.consumers import Documents
 
@@ -36,4 +37,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

@@ -9,8 +9,9 @@ An optimizer step is made for each segment; the memory goes from one to the next
 
 from itertools import islice
 
+import lab
 import torch
-from corpus import arguments, pack, reading, run
+from corpus import arguments, pack, reading
 from torch import nn
 from torch.nn import functional
 
@@ -80,4 +81,4 @@ def validate(model: ByteModel, batches: Batches, segments: int = 16) -> float:
 
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

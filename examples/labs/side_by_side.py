@@ -17,9 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import lab
 import numpy as np
 import torch
-from corpus import TOKENMILL, arguments, items_of, pack, reading, run, tokenizer_for
+from corpus import TOKENMILL, arguments, items_of, pack, reading, tokenizer_for
 from from_stream import LENGTH, opened, produce, service
 from tokenizers import Tokenizer
 
@@ -142,4 +143,4 @@ def speed(batches: Iterator[object], seconds: float) -> float:
 
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

@@ -5,7 +5,8 @@ python examples/labs/stratified.py my_texts/ --samples 200 --strata 5
 
 # ruff: noqa: INP001 - a script, no part of a package
 
-from corpus import arguments, pack, reading, run
+import lab
+from corpus import arguments, pack, reading
 
 from tokenmill.consumers import Documents, PaddedBatches, StratifiedSampler
 
@@ -33,4 +34,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    lab.run(main)

@@ -4,10 +4,11 @@ import json
 import os
 import re
 import runpy
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,14 @@ from tokenizers.processors import BertProcessing
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]  # processes that load torch
 
 LABS: Final = Path(__file__).parents[2] / "examples" / "labs"
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C do to this process what it did: a lab that is imported changes it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,129 @@
+"""Ctrl-C on a terminal, at any moment: a command ends with 130, shows no traceback, and leaves no process."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.marked import MARK, marked, until
+from tokenmill.app.local.broker import Broker
+
+pytestmark = [pytest.mark.slow]
+
+SECONDS: Final = 120.0
+COMMANDS: Final = (
+    "pack TEXTS --tokenizer bytes --store store",
+    "pack TEXTS --tokenizer bytes --store store --workers 2",
+    "try TEXTS --profile gopher",
+    "produce TOPIC TEXTS --rate 20kB --bootstrap-servers BROKER",
+    "mirror --store copy --bootstrap-servers BROKER",
+)
+"""Commands that are at it for seconds."""
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with texts that take some seconds to read."""
+    folder = tmp_path_factory.mktemp("texts")
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(" ".join(f"word{(n * n + number) % 9973}" for n in range(60_000)))
+    return folder
+
+
+class AtTerminal:
+    """A command in the foreground of a terminal of its own; all its processes are marked."""
+
+    def __init__(self, command: Sequence[str], directory: Path) -> None:
+        self.mark, self.said = uuid.uuid4().hex, b""
+        self._ours, its = pty.openpty()
+        self.process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env={**os.environ, MARK: self.mark, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1"},
+            stdin=its,
+            stdout=its,
+            stderr=its,
+            start_new_session=True,
+        )
+        os.close(its)
+        self._reader = Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            while piece := os.read(self._ours, 1 << 16):
+                self.said += piece
+        except OSError:  # the other side is closed
+            return
+
+    def has_loaded(self, library: str) -> bool:
+        """Wait until the process has mapped a library, and return whether it has: a moment amid its imports."""
+        maps = Path(f"/proc/{self.process.pid}/maps")
+        return until(lambda: self.process.poll() is not None or library in maps.read_text(), SECONDS)
+
+    def press_ctrl_c(self, times: int) -> None:
+        """Send the signal to the whole foreground group, as a terminal does."""
+        for _ in range(times):
+            os.killpg(self.process.pid, signal.SIGINT)
+
+    def close(self) -> None:
+        """Let nothing go on, whatever the test found."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        os.close(self._ours)
+
+
+@contextmanager
+def at_terminal(command: Sequence[str], directory: Path) -> Iterator[AtTerminal]:
+    """Yield a command that runs on a terminal."""
+    running = AtTerminal(command, directory)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture
+def words(texts: Path, broker: Broker, topic: TopicFactory) -> Mapping[str, str]:
+    """Return what the words in capitals of `COMMANDS` stand for."""
+    return {"TEXTS": str(texts), "BROKER": broker.bootstrap_servers, "TOPIC": topic()}
+
+
+@pytest.mark.parametrize(("moment", "times"), [("imports", 1), ("work", 1), ("work", 2)])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_ends_a_command(command: str, moment: str, times: int, words: Mapping[str, str], tmp_path: Path) -> None:
+    """Amid its imports, and where it has begun to work; pressed once, or twice at once."""
+    arguments = [words.get(part, part) for part in command.split()]
+    with at_terminal([sys.executable, "-m", "tokenmill.app.cli", *arguments], tmp_path) as running:
+        if moment == "imports":
+            assert running.has_loaded("_pydantic_core")
+        else:
+            assert until(lambda: running.said != b"" or running.process.poll() is not None, SECONDS)
+        running.press_ctrl_c(times)
+
+        code = running.process.wait(SECONDS)
+        assert b"Traceback" not in running.said
+        assert code in ({130} if times == 1 else {130, -signal.SIGINT}), running.said
+        assert until(lambda: marked(running.mark) == [], 3.0)
+
+
+def test_ctrl_c_while_torch_loads_ends_a_lab(texts: Path, tmp_path: Path) -> None:
+    """By the signal itself: nothing has begun that could be ended in order."""
+    lab = Path(__file__).parents[2] / "examples/labs/characters.py"
+    with at_terminal([sys.executable, str(lab), str(texts)], tmp_path) as running:
+        assert running.has_loaded("libtorch")
+        running.press_ctrl_c(1)
+
+        assert running.process.wait(SECONDS) in {-signal.SIGINT, 130}
+        assert b"Traceback" not in running.said
