@@ -31,7 +31,7 @@ class _Last(Enum):
 _Found: TypeAlias = Iterable[Made] | _Last | None
 
 
-class Beside(Generic[Copied, Made]):
+class CopyThread(Generic[Copied, Made]):
     """Makes batches out of copies, in the loop's own thread, or one copy ahead of it in another.
 
     Copies are made by one thread at a time, one after the other.

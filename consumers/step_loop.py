@@ -189,7 +189,7 @@ class StepLoop(HasTokenizer, ABC):
     def close(self) -> None:
         """Let go of files and threads, as the end of a ``with`` block does; what was given stays as it is."""
         self._settle()
-        self._delivery.stagings.beside.end()
+        self._delivery.stagings.copy_thread.end()
         self._release()
         self._closed = True
 
@@ -281,7 +281,7 @@ class StepLoop(HasTokenizer, ABC):
 
     def _settle(self) -> None:
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
-        self._delivery.stagings.beside.settle()
+        self._delivery.stagings.copy_thread.settle()
         self._turn += 1
         self._position = self._position.after(self._made).up_to(self._end())
         self._made = 0

@@ -18,7 +18,7 @@ from tokenmill.samples import Position, Ranks
 
 from .arguments import DataRank, ranks_of, shown, whole
 from .batch import Batch
-from .copy_thread import Beside
+from .copy_thread import CopyThread
 from .sample_lookup import Chunk, DamagedRowError, Rows
 from .transfer import Staging, open_staging
 
@@ -214,7 +214,7 @@ class Stagings:
         self._phases = phases
         self._complete = complete
         self._open = partial(open_staging, dtype=dtype, device=device, widen=widen, slots=slots)
-        self.beside: Beside[Copy, Batch] = Beside()
+        self.copy_thread: CopyThread[Copy, Batch] = CopyThread()
         self._found: dict[int, Staging] = {}
         self.of(phases.at(0))
 
@@ -230,9 +230,9 @@ class Stagings:
     ) -> Iterator[Batch | None]:
         """Yield the batches of what is found, sent on their way; None where nothing is there yet.
 
-        While the loop's steps are long, the next ones are made in another thread (`Beside.batches`).
+        While the loop's steps are long, the next ones are made in another thread (`CopyThread.batches`).
         """
-        return self.beside.batches(partial(self._send, repeat(leg)), copies_of(looks), step_seconds=step_seconds)
+        return self.copy_thread.batches(partial(self._send, repeat(leg)), copies_of(looks), step_seconds=step_seconds)
 
     def _send(self, legs: Iterator[Any], copy: Copy) -> Iterator[Batch]:
         chunk, phase, first_step, workers = copy.found

@@ -46,7 +46,7 @@ class CudaLane:
         """Return page-locked memory: only from there does the device copy by itself."""
         return torch.empty((rows, columns), dtype=dtype, device="cpu", pin_memory=True)
 
-    def beside(self) -> AbstractContextManager[object]:
+    def on_stream(self) -> AbstractContextManager[object]:
         """Make the lane's stream the current one."""
         return torch.cuda.stream(self._stream)
 
@@ -55,7 +55,7 @@ class CudaLane:
         return tokens.to(self._device, non_blocking=True)
 
     def mark(self) -> Mark:
-        """Mark what was begun `beside` up to now."""
+        """Mark what was begun on the lane's stream up to now."""
         return _record(self._stream)
 
     def hand_over(self, mark: Mark, tensors: Iterable[torch.Tensor]) -> None:
@@ -260,7 +260,8 @@ class LaneStaging:
     """Staging for devices that copy by themselves (`CudaLane`).
 
     Tokens travel in the width that they have on disk, each batch with one copy out of pinned memory, and are widened on
-    the device, all beside the consumer's work. A buffer is filled again only when the last copy out of it has ended.
+    the device, all at the same time as the consumer's work. A buffer is filled again only when the last copy out of it
+    has ended.
     """
 
     carries = True
@@ -299,16 +300,16 @@ class LaneStaging:
         if copied is not None:
             copied.synchronize()
         self._rows[self._current][: len(rows)] = rows
-        with self._lane.beside():
+        with self._lane.on_stream():
             tokens = self._lane.copy(self._slots[self._current][: len(rows)])
             self._copied[self._current] = self._lane.mark()  # before widening: that needs the buffer no more
             x, y = self._part(tokens[:, :-1]), self._part(tokens[:, 1:])
             return Staged(x, y, self._lane.mark())
 
     def complete(self, sent: Sent, make: Callable[[], None]) -> None:
-        """Have something made of a batch that is on its way, beside the consumer's work as well."""
+        """Have something made of a batch that is on its way, at the same time as well."""
         if isinstance(sent, Staged):
-            with self._lane.beside():
+            with self._lane.on_stream():
                 make()
                 sent.mark = self._lane.mark()
 

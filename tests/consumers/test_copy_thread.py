@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.consumers.copy_thread import Beside
+from tokenmill.consumers.copy_thread import CopyThread
 
 Made = tuple[int, str]
 """A number, and the thread that made something of it."""
@@ -27,7 +27,7 @@ def always() -> float:
 
 def batches_of(copies: Iterator[list[int]], step_seconds: Callable[[], float] = always) -> Iterator[Made]:
     """Yield the batches of copies that all are there."""
-    for batch in Beside[list[int], Made]().batches(made, copies, step_seconds=step_seconds):
+    for batch in CopyThread[list[int], Made]().batches(made, copies, step_seconds=step_seconds):
         assert batch is not None
         yield batch
 
@@ -60,7 +60,7 @@ def test_what_was_made_before_an_error_comes_before_it() -> None:
                 raise ValueError("damaged")
             yield number, ""
 
-    batches = Beside[list[int], Made]().batches(fails, iter([[1], [2, 3, 4, 5]]), step_seconds=always)
+    batches = CopyThread[list[int], Made]().batches(fails, iter([[1], [2, 3, 4, 5]]), step_seconds=always)
     found: list[Made | None] = []
     with pytest.raises(ValueError, match="damaged"):
         found.extend(batches)
@@ -105,7 +105,7 @@ def test_what_is_not_there_yet_is_looked_for_again_when_it_is_wanted() -> None:
         yield None
         yield [3]
 
-    for batch in Beside[list[int], Made]().batches(made, copies(), step_seconds=always):
+    for batch in CopyThread[list[int], Made]().batches(made, copies(), step_seconds=always):
         assert asked.wait(10)
         looks.append(0 if batch is None else batch[0])
     assert looks == [1, 2, 0, 3]
@@ -123,7 +123,7 @@ def test_a_loop_that_was_left_is_waited_for() -> None:
         ended.append(True)
         yield [2]
 
-    ours = Beside[list[int], Made]()
+    ours = CopyThread[list[int], Made]()
     left = ours.batches(made, copies(), step_seconds=always)
     next(left)
     del left

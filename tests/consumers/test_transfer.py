@@ -78,19 +78,19 @@ class LateLane(CudaLane):
         self.waited = 0
         """How often the host had to wait."""
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._is_beside = False
+        self._is_on_stream = False
 
     def pinned(self, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
         """Return a buffer."""
         return torch.empty((rows, columns), dtype=dtype)
 
-    def beside(self) -> AbstractContextManager[object]:
+    def on_stream(self) -> AbstractContextManager[object]:
         """See that copies are made inside."""
-        return self._beside()
+        return self._on_stream()
 
     def copy(self, tokens: torch.Tensor) -> torch.Tensor:
         """Copy later; each copy is of contiguous memory."""
-        assert self._is_beside
+        assert self._is_on_stream
         assert tokens.is_contiguous()
         target = torch.full_like(tokens, 0xFFFF)
         self._copies.append((tokens, target))
@@ -98,12 +98,12 @@ class LateLane(CudaLane):
 
     def mark(self) -> LateMark:
         """Return an event after all copies so far."""
-        assert self._is_beside
+        assert self._is_on_stream
         return LateMark(self, len(self._copies))
 
     def hand_over(self, mark: Mark, tensors: Iterable[torch.Tensor]) -> None:  # noqa: ARG002 - it frees none
         """Let the consumer go on behind the event."""
-        assert not self._is_beside
+        assert not self._is_on_stream
         mark.wait(None)
 
     def work(self, place: int) -> None:
@@ -113,10 +113,10 @@ class LateLane(CudaLane):
         self.done = max(self.done, place)
 
     @contextmanager
-    def _beside(self) -> Iterator[None]:
-        self._is_beside = True
+    def _on_stream(self) -> Iterator[None]:
+        self._is_on_stream = True
         yield
-        self._is_beside = False
+        self._is_on_stream = False
 
 
 def open_late(rows: int, columns: int, lane: LateLane | None = None) -> LaneStaging:
@@ -266,7 +266,7 @@ def test_handing_over_does_not_stop_the_host() -> None:
     device = torch.device("cuda")
     lane = CudaLane(device)
     torch.ones(1, device=device)  # a kernel that is loaded waits for the device
-    with lane.beside():
+    with lane.on_stream():
         torch.cuda._sleep(500_000_000)  # type: ignore[no-untyped-call]
         tensor = torch.ones(1, device=device)
         mark = lane.mark()
