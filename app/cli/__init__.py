@@ -21,6 +21,8 @@ BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "1")
 """Said to numpy before it is loaded, unless the environment says it. Nothing here multiplies matrices, and in each
 process that starts a thread for every further core would wait for such work, busily, for a tenth of a second. Whose own
 filter or transform does, sets the variable."""
+PLAIN_HELP: Final = "_TYPER_FORCE_DISABLE_TERMINAL"
+"""Typer writes no styles where this is set; notebooks and others set FORCE_COLOR, by which it would do so in pipes."""
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
 
@@ -124,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     native code, and a C++ library in one of them aborts the process.
     """
     code = 1  # of an unexpected error, whose traceback Python prints
+    if arguments is None and not (os.isatty(1) and os.isatty(2)):
+        os.environ[PLAIN_HELP] = "1"
     try:
         code = _exit_code_of(sys.argv[1:] if arguments is None else arguments)
     finally:

@@ -266,7 +266,7 @@ def _require_split(split: str | None, sources: Sequence[DocumentSource]) -> None
         shares = split if "=" in split else "train=90,validation=10"
         raise InputError(
             f"--split {split}: it names a split of a Hugging Face data set"
-            f"{'' if '=' in split else ', and no path is one'}. Shares of the documents are --splits {shares}"
+            f"{'' if '=' in split else ', and no path is one'}. `pack` and `serve` divide documents: --splits {shares}"
         )
 
 

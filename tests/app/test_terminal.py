@@ -283,6 +283,16 @@ def test_what_usage_messages_quote_is_escaped_on_a_terminal(arguments: list[str]
     assert "\x1b[" in said
 
 
+@pytest.mark.parametrize("arguments", [["pack", "--nonsense"], ["pack", "--help"]])
+def test_help_and_usage_have_no_styles_in_a_pipe(arguments: list[str]) -> None:
+    """Whatever the environment says; a notebook's does."""
+    environment = os.environ | {"FORCE_COLOR": "1", "GITHUB_ACTIONS": "true"}
+    command = [sys.executable, "-m", "tokenmill.app.cli", *arguments]
+    said = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert "tokenmill pack [OPTIONS]" in said.stdout + said.stderr
+    assert "x1b" not in ascii(said.stdout + said.stderr)
+
+
 def on_terminal(command: list[str]) -> str:
     """Return what a program says on a terminal."""
     ours, its = pty.openpty()

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, Milled
 from tests.mills import RECIPE
-from tests.service import in_own_loop, raw_records, service_settings
+from tests.service import Raw, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.cli import main
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled, settle
@@ -73,6 +73,41 @@ def test_the_tail_of_a_topic_is_two_lines_a_document(milled: Milled, capsys: pyt
     assert kept
     ids = lines[kept[0] + 2].removesuffix(" …").split()
     assert bytes(map(int, ids)).decode(errors="replace")[:5] in lines[kept[0] + 1]
+
+
+def test_the_tail_says_why_a_document_is_left_out_and_which_tokens_a_kept_one_became(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any mill has come to it: of a kept document, a filtered one and a dead letter; with --json the same."""
+    raw, steps = topic(), ({"name": "length", "min_words": 3},)
+    settings = service_settings(broker, raw, tmp_path, splits={"train": 1000}, steps=steps)
+    plan = plan_topic(settings, raw)
+    for stream, recipe in plan.recipes.items():
+        in_own_loop(partial(settle, settings, stream, recipe, plan.tokenizer.content, plan.lists))
+    send(settings, [Raw(b"a text of five words"), Raw(b"two words"), Raw(b"\xff no UTF-8"), Raw(b'{"text": 1}')])
+    command = ("tail", raw, "--bootstrap-servers", settings.bootstrap_servers)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(command)
+    said = [line.partition(f"{raw}/0/")[2] or line for line in capsys.readouterr().out.splitlines()]
+    ids = list(b"a text of five words")
+    assert said[:3] == [
+        f"0  kept (train), {len(ids)} tokens, 20 B",
+        "  'a text of five words'",
+        f"  {' '.join(map(str, ids[:12]))} …",
+    ]
+    assert said[3].startswith("1  filtered out (train): length.min_words")
+    assert said[4] == "  'two words'"
+    assert said[5].startswith("2  dead letter (train): invalid_utf8")
+    assert said[-2].startswith("3  dead letter (train): wrong_type")
+    with pytest.raises(SystemExit):
+        main([*command, "--json"])
+    outcomes = [json.loads(line)["outcome"] for line in capsys.readouterr().out.splitlines()]
+    assert [outcome["kind"] for outcome in outcomes] == ["kept", "filtered", "dead_lettered", "dead_lettered"]
+    assert [outcome["tokens"] for outcome in outcomes] == [ids, [], [], []]
+    assert [outcome["reason"].split(":")[0] for outcome in outcomes] == [
+        "", "length.min_words", "invalid_utf8", "wrong_type",
+    ]  # fmt: skip
 
 
 async def test_what_passes_is_shown_with_what_becomes_of_it(milled: Milled) -> None:
