@@ -45,7 +45,7 @@ def eras_command(
 
 @command("close", "tokenmill close raw-text.train")
 def close_command(settings: Settings, stream: OneStream, *, dry: DryRun = False, yes: Yes = False) -> None:
-    """Say that a stream is complete: the blocks that are left become an era, and after it no other comes.
+    """Declare a stream complete: the blocks that are left become an era, and no era follows it.
 
     Runs over the stream end there. Nothing milled later is ever trained on; stop the producers first, and flush. This
     cannot be undone; more text wants a new stream (stream_suffix). On a terminal, this asks first.
@@ -118,7 +118,7 @@ def ignore_command(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Let all readers of a token topic pass over a message that none of them takes: it is not the mill's.
+    """Let all readers of a token topic pass over a message that none of them accepts, because no mill wrote it.
 
     Mills and stores that halted there go on within seconds; `tokenmill inspect stream` shows the ignore list. A message
     that continues its chain is refused, and is never left out, whatever the list says.

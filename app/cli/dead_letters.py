@@ -167,7 +167,7 @@ def resend_command(
     show(f"{verb} {count(done.sent, 'record')}, {size(done.bytes)}, to {request.raw_topic}")
     if done.without_value:
         left_out = count(done.without_value, "dead letter")
-        say(f"left out {left_out} that have no value, or its beginning alone: resend each with --value FILE")
+        say(f"left out {left_out} whose value is missing or cut off: resend each with --value FILE")
     if done.before:
         say(f"left out {count(done.before, 'record')}, sent back before: --again sends them once more")
 

@@ -30,7 +30,7 @@ def export_command(
     what: Annotated[What, option(f"What a row is: {' or '.join(get_args(What))}.", "ROWS")] = "blocks",
     as_json: AsJson = False,
 ) -> None:
-    """Write the segments of a stream in the store in a format of others, with ids and metadata; no broker.
+    """Write the segments of a stream in another library's format, with ids and metadata. No broker is needed.
 
     They are the sealed ones, and of a stream that has ended all. Given again, the same command adds what was sealed
     since; interrupted, it goes on. docs/export.md says how each format is read.
@@ -50,7 +50,7 @@ def export_command(
         )
     if result.unfinished:
         lacking = count(result.unfinished, "document")
-        say(f"{lacking} left out, whose ends are in no block: the stream was closed without --flush")
+        say(f"{lacking} left out, whose last tokens are in no block: the stream was closed without --flush")
     if result.waiting:
         say(
             f"not written yet: {', '.join(result.waiting)} (partition/first block), for their last documents end in "

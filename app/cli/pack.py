@@ -79,9 +79,9 @@ def pack_command(
 ) -> None:
     """Fill the streams of a store from files, without Kafka: segments and eras, ready to be trained on.
 
-    The blocks are, byte for byte, those that `produce` into an empty topic of as many partitions, a mill and a segment
-    worker make. Interrupted or killed, the same command goes on where it was. What cannot be a document is in files
-    beside the streams, in the store's folder pack/.
+    The blocks are, byte for byte, those that a mill and a segment worker make where `produce` sends the same files to
+    an empty topic of as many partitions. Interrupted or killed, the same command goes on where it was. What cannot be a
+    document is in files in the store's folder pack/.
     """
     require_beside("--verify", verified, reference=reference, sample_seed=sample_seed is not None)
     topic = raw_topic or settings.raw_topics[0]

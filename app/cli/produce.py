@@ -70,7 +70,7 @@ def produce_command(
     dry: Annotated[bool, _how("Send nothing; tell what would be sent.", None, "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send documents to a raw topic; at the end each is acknowledged by Kafka, once.
+    """Send documents to a raw topic. When this ends with 0, Kafka has acknowledged each of them, once.
 
     JSON objects go as they are; a text file is one document, {"id": path, "text": …}; so is a row of a table, with the
     fields that are named. Folders and zip archives are read file by file; .gz, .zst, .bz2 and .xz files are

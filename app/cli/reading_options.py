@@ -217,7 +217,7 @@ def _source_choice(
     on_error: Annotated[
         OnError, _sent(f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.", "NAME")
     ] = "skip",
-    limit: Annotated[int | None, _sent("Stop after so many documents.", "N", min=1)] = None,
+    limit: Annotated[int | None, _sent("Stop after this many documents.", "N", min=1)] = None,
     shuffle_buffer: Annotated[int, _sent("Documents that are shuffled.", "N", min=0)] = 0,
     seed: Annotated[int, _sent("Decides the shuffled order.")] = 0,
     key: Annotated[str | None, _sent("Equal values share a partition.", "FIELD")] = None,

@@ -49,7 +49,7 @@ Url = Annotated[
     shown=("metrics_host", "metrics_port"),
 )
 def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> None:
-    """Show how a running service is: broker, workers, partitions, lag, and what is halted until a person acts.
+    """Show the state of a running service: broker, workers, partitions, lag, and what is halted until a person acts.
 
     Asks `tokenmill serve` or `up`, or a mill, segment worker or mirror that runs alone, at its /status. Exit code 0:
     all is ready, and nothing is halted or waits; 1: something is not, or does; 3: no answer.
@@ -175,12 +175,11 @@ def ledger_command(
     everything: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what became of every record, from the last messages alone; 8 if an account does not balance.
+    """Print what became of every record, as the last messages count it. Ends with 8 if an account does not balance.
 
     records = kept + filtered + tombstones + dead letters + flushes + other split, for each stream and partition, up to
     the offset that it has published. Below, how much of the documents is kept, and what dropped the rest, by step and
-    reason; with --all, for each stream. `tokenmill verify` counts the records again. Of a packed store, no broker is
-    asked.
+    reason; with --all, for each stream. `tokenmill verify` counts the records again. A packed store needs no broker.
     """
     ledger = asyncio.run(ledger_of(settings, streams or ()))
     if as_json:

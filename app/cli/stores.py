@@ -98,7 +98,7 @@ def _outcome(retired: Retired, *, dry: bool) -> str:
 
 @command("adopt", "tokenmill adopt --store /mnt/copy", shown=("store",))
 def adopt(settings: Settings, *, as_json: AsJson = False) -> None:
-    """Give the store, a copy or one that was moved, a new identity, so that a segment worker may go on with it here.
+    """Give a store that was copied or moved a new identity, so that a segment worker may continue it here.
 
     Its consumer group is named after the identity: a copy with the old one would share the original's partitions. What
     the store holds stays as it is. Not for a store that another process writes to.
@@ -131,7 +131,7 @@ def repair_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild what is damaged or missing of a stream in the store, byte for byte, from itself and the token topic.
+    """Rebuild what is damaged or missing of a stream in the store, byte for byte, from the rest and the token topic.
 
     Every byte is read and checked; only segments that are not what was committed are touched, and damaged files are
     kept with .broken at the end of their names. The segment worker must not run. Interrupted, the same command goes on.

@@ -26,15 +26,15 @@ def tail_command(
     settings: Settings,
     topic: RawTopic,
     *,
-    last: Annotated[int, option("Begin with so many of each partition.", "N", min=0)] = 5,
+    last: Annotated[int, option("How many of each partition to begin with.", "N", min=0)] = 5,
     follow: Annotated[bool, option("Go on with what comes, until Ctrl-C or --limit.", None, "--follow", "-f")] = False,
-    limit: Annotated[int | None, option("Stop after so many.", "N", min=1)] = None,
+    limit: Annotated[int | None, option("Stop after this many.", "N", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the newest documents of a raw topic, and what becomes of each: kept, filtered out, or a dead letter.
 
-    With the reason, and of a kept one the ids of its text. Read only; what is shown is by the recipe of the topic's
-    streams, whether a mill has come to it yet or not.
+    With the reason, or the token ids of a kept document. Nothing is written. Outcomes follow the recipe of the topic's
+    streams, also for records that no mill has read yet.
     """
     asyncio.run(_tail(settings, topic, last, follow=follow, limit=limit, as_json=as_json))
 

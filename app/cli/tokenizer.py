@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.status import Status
 
 from tokenmill.errors import EngineError
 
@@ -49,7 +47,7 @@ def tokenizer_command(
     Ends with 13 when it found a difference.
     """
     tokenizer = load_tokenizer(name)
-    with _progress(EscapingConsole(stderr=True)) as status:
+    with EscapingConsole(stderr=True).status("timing the engines") as status:
         report = report_on(
             *(tokenizer, _Texts(_items(settings, text)) if text else (), settings.engine, seconds),
             tick=lambda tried: status.update(f"searching for differences: {count(tried, 'text')} tried"),
@@ -92,10 +90,6 @@ def _tokens(tokens: Mapping[str, int]) -> str:
 
 def _ids(ids: Sequence[int]) -> str:
     return " ".join(map(str, ids[:SHOWN_IDS])) + (" …" if len(ids) > SHOWN_IDS else "")
-
-
-def _progress(console: Console) -> Status:
-    return console.status("timing the engines")
 
 
 @command(

@@ -52,9 +52,9 @@ def try_command(
 ) -> None:
     """Try steps on files: what is kept, what drops the rest, and examples of it. No Kafka is needed.
 
-    Files are read, and their documents made, as `tokenmill produce` does; the recipe is that of the settings, as the
-    mill uses it. So the figures are those that `tokenmill ledger` would show of the same files. Examples are chosen
-    evenly, with the numbers that decided. Ctrl-C ends it with the figures so far.
+    Files are read as `tokenmill produce` reads them, and documents are filtered by the settings, as a mill does it. So
+    the figures are those that `tokenmill ledger` shows of the same files. Examples are chosen evenly, with the numbers
+    that decided. Ctrl-C ends it with the figures so far.
     """
     settings = trial_settings(settings, topic or settings.raw_topics[0], profile)
     settings = choice.carried(settings, settings.raw_topics[0])

@@ -44,13 +44,13 @@ def verify_command(
     processes: Annotated[int | None, option("Processes; by default one for each core.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute every block from the raw topic and compare token topic and store byte for byte; 1 on a difference.
+    """Compute every block again from the raw topic and compare token topic and store; ends with 1 on a difference.
 
-    So with the eras: those of the store with the control topic's, and both with the blocks that they name.
+    Eras are compared as well: those of the store with the control topic's, and both with the blocks that they name.
 
     Recipes and tokenizers come from the streams' own control topics. While the service runs, what was there at the
     start of this command is verified. Everything is computed as the mill does it, with the fast engine where there is
-    one; a sample of the records also by the reference, one by one, with tokenizers: a hundred times slower.
+    one. A sample of the records is also computed by the reference, one by one, which is a hundred times slower.
     """
     store = None if no_store else settings.store
     if store is not None and (packed := packed_streams(settings, streams or ())):

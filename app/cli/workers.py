@@ -52,10 +52,10 @@ def serve(
         option("Run mill workers alone, or a segment worker alone: a container's share of the service."),
     ] = None,
     heartbeat: Annotated[
-        float, option("Kill a worker that is silent for as long.", None, "--heartbeat-seconds", min=2)
+        float, option("Kill a worker that says nothing for this many seconds.", None, "--heartbeat-seconds", min=2)
     ] = DEFAULTS.heartbeat,
     grace: Annotated[
-        float, option("Time that workers have to end in order.", None, "--grace-seconds", min=0)
+        float, option("Seconds that workers have to end in order.", None, "--grace-seconds", min=0)
     ] = DEFAULTS.grace,
 ) -> None:
     """Run mill workers and a segment worker until Ctrl-C or SIGTERM. A worker that ends is started again.
@@ -135,9 +135,9 @@ def mirror(
 ) -> None:
     """Keep a full copy of streams and eras in the store, from the token topics, until Ctrl-C or SIGTERM.
 
-    As a segment worker does, but without a consumer group, and nothing but a broker's address need be known. Killed at
-    any moment, the same command goes on. Streams and partitions that come later are taken up. With --keep-from,
-    segments that none of the states needs are retired all the while; the files are read again and again.
+    It does what a segment worker does, without a consumer group, and needs only a broker's address. Killed at any
+    moment, the same command goes on. New streams and partitions are taken up. With --keep-from, segments that none of
+    the states needs are retired while it runs; it reads these files again and again.
     Ends with the code of what only a person can repair, if there is anything: damage, a difference, missing blocks.
     """
     store = Store.open_or_create(settings.store)
