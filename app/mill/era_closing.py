@@ -81,11 +81,12 @@ class EraKeeper:
             return
         if name in self.halts:
             return
-        own = self._settings.for_topic(settled.stream.raw_topic)
-        closer = self._closers.get(name) or EraCloser(
-            settled, self._write, era_blocks=own.era_blocks, era_seconds=own.era_max_seconds
-        )
-        self._closers[name] = closer
+        closer = self._closers.get(name)
+        if closer is None:
+            own = self._settings.for_topic(settled.stream.raw_topic)
+            closer = self._closers[name] = EraCloser(
+                settled, self._write, era_blocks=own.era_blocks, era_seconds=own.era_max_seconds
+            )
         try:
             if await closer.step(client) is not None:
                 metrics.ERAS.labels(name).inc()
