@@ -36,8 +36,9 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "passes": ("epochs", "num_epochs", "max_epochs", "repeat"),
     "world_size": ("num_replicas", "num_ranks", "dp_size", "num_shards"),
     "rank": ("dp_rank", "local_rank", "shard", "index"),
-    "sequence_length": ("seq_len", "seq_length", "block_size", "context_length", "max_seq_length", "length"),
+    "sequence_length": ("seq_len", "block_size", "context_length", "max_seq_length", "max_length", "length"),
     "max_length": ("max_seq_length", "truncation", "sequence_length"),
+    "seed": ("shuffle_seed", "random_seed", "data_seed", "generator"),
     "length": ("seq_len", "seq_length", "block_size", "context_length", "sequence_length"),
     "batch_size": ("bs", "micro_batch_size", "per_device_batch_size"),
     "store": ("path", "root", "directory", "data_dir"),
@@ -48,7 +49,18 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "timeout": ("wait",),
 }
 """What other libraries call these."""
-_LOADER: Final = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "collate_fn", "drop_last")
+_TAKEN_BY: Final[Mapping[str, str]] = {
+    "batch_size": "Batches and PaddedBatches",
+    "drop_last": "torch's DataLoader, Batches and PaddedBatches",
+    "passes": "Batches and document samplers",
+    "rank": "Batches, PaddedBatches and document samplers: divide numbers of samples yourself",
+    "seed": "Batches and document samplers",
+    "sequence_length": "Batches and EraDataset",
+    "shuffle": "Batches and document samplers",
+    "world_size": "Batches, PaddedBatches and document samplers: divide numbers of samples yourself",
+}
+"""Arguments that people look for in a class which has them not."""
+_LOADER: Final = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "collate_fn")
 _OF_LOADERS: Final = (
     "is an argument of torch's DataLoader, which reads batches by processes as DataLoader(StepDataset(…), "
     "batch_size=None, num_workers=2) or PaddedBatches(…).loader(num_workers=2); one is seldom needed, and "
@@ -362,16 +374,20 @@ def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
 
 
 def naming_unknown(init: Callable[Concatenate[Any, Given], None]) -> Callable[Concatenate[Any, Given], None]:
-    """Let a constructor refuse an argument that it does not have with the one that is meant, and all that it has.
+    """Let a constructor refuse an argument that it does not have with the one that is meant, or who has it.
 
     It raises TypeError, as Python does.
     """
     known = [*signature(init).parameters][1:]
+    placed = [name for name, one in signature(init).parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
 
     @wraps(init)
     def explained(self: Any, /, *given: Given.args, **named: Given.kwargs) -> None:
         if unknown := [name for name in named if name not in known]:
             raise TypeError(_refusal(type(self).__name__, unknown[0], known))
+        if len(given) > len(placed):
+            other = next(name for name in known if name not in placed)
+            raise TypeError(f"{type(self).__name__} takes {', '.join(placed)} by place, and others by name: {other}=…")
         init(self, *given, **named)
 
     return explained
@@ -380,9 +396,12 @@ def naming_unknown(init: Callable[Concatenate[Any, Given], None]) -> Callable[Co
 def _refusal(kind: str, name: str, known: list[str]) -> str:
     if name in _LOADER:
         return f"{kind} takes no {name}, which {_OF_LOADERS}"
-    meant = [one for one in known if name in _OTHER_NAMES.get(one, ())] or get_close_matches(name, known, 1)
-    hint = f"{meant[0]} is meant, perhaps" if meant else f"it takes {', '.join(known)}"
-    return f"{kind} takes no {name}; {hint}"
+    if meant := [one for one in known if name in _OTHER_NAMES.get(one, ())] or get_close_matches(name, known, 1):
+        return f"{kind} takes no {name}; {meant[0]} is meant, perhaps"
+    for one, takers in _TAKEN_BY.items():
+        if name == one or name in _OTHER_NAMES.get(one, ()):
+            return f"{kind} takes no {name}; {one} is an argument of {takers}"
+    return f"{kind} takes no {name}; it takes {', '.join(known)}"
 
 
 class DataRank(NamedTuple):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from tests.consumers.scenes import ERAS, era_store, expected, open_batches, raises_in_workers, rows_of
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, StepDataset, Windows
+from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, PaddedBatches, StepDataset, Windows
 from tokenmill.consumers.transfer import device_of
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import Store
@@ -189,6 +189,10 @@ WINDOWS: dict[str, Any] = {"stream": STREAM, "length": 4}
         (StepDataset, PLACES, "epochs", "; passes is meant"),
         (EraDataset, {"stream": STREAM, "sequence_length": 4}, "drop_last", "an argument of torch's DataLoader"),
         (Windows, WINDOWS, "sequence_length", "; length is meant"),
+        (Windows, WINDOWS, "num_replicas", "; world_size is an argument of Batches, .*: divide numbers"),
+        (Batches, PLACES, "shuffle_seed", "; seed is meant"),
+        (Batches, PLACES, "max_length", "; sequence_length is meant"),
+        (Documents, {"stream": STREAM}, "random_seed", "; seed is an argument of Batches and document samplers"),
         (Documents, {"stream": STREAM}, "num_workers", r"PaddedBatches\(…\)\.loader\(num_workers=2\)"),
     ],
 )
@@ -200,4 +204,10 @@ def test_an_argument_that_is_not_there_is_refused_with_the_one_that_is_meant(
         kind(store=store.path, **right, **{name: 1})
     with pytest.raises(TypeError, match="Batches takes no epochs"):
         Mixture.open({"a": {"store": store.path, "stream": STREAM}}, {"a": 1}, batch_size=1, epochs=2)
+    with pytest.raises(TypeError, match="Mixture takes no seq_len; sequence_length is an argument of Batches and"):
+        Mixture({"a": open_batches(store)}, {"a": 1}, seq_len=4)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Mixture takes streams, weights by place, and others by name: linear=…"):
+        Mixture({"a": open_batches(store)}, {"a": 1}, True)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="PaddedBatches takes documents, sampler by place, and others by name: batch_"):
+        PaddedBatches(Documents(store.path, STREAM), None, 4)  # type: ignore[misc]
     assert "store" in inspect.signature(kind).parameters
