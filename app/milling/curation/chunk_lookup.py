@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .byte_strings import PADDING, Bytes, eight_bytes, equal_bytes, hash_bytes, polynomial
-from .chunk_words import LEFT_TO_SPACY, NOTHING_TO_JOIN, Characters, cut_chunk, hash_of, is_in, rejoin, special_case
+from .chunk_words import LEFT_TO_SPACY, NOTHING_TO_JOIN, Characters, cut_chunk, hash_of, rejoin, special_case
 from .compiled import compiled
 from .english_rules import ALPHABETIC, PUNCTUATION, SENTENCE_END, SYMBOL, EnglishRules
 
@@ -22,13 +22,9 @@ WORD_PUNCTUATION: Final = 4
 WORD_SENTENCE_END: Final = 8
 """The word is one of the sentencizer's characters."""
 
-CHUNK_ENDS_OPEN: Final = 1
-"""The last word may begin a sequence that spaCy puts together, across a space."""
-CHUNK_BEGINS_OPEN: Final = 2
-"""The first word may continue such a sequence."""
-CHUNK_REJOINED: Final = 4
+CHUNK_REJOINED: Final = 1
 """spaCy may have put words of the chunk together."""
-CHUNK_ODD: Final = 8
+CHUNK_ODD: Final = 2
 """The words are not the chunk's characters, one after the other."""
 
 KEY, BYTES, CHARACTERS, FIRST_WORD, WORDS, FULL_WORDS, FULL_CHARACTERS, ALPHABETIC_WORDS = range(8)
@@ -152,17 +148,6 @@ def has_hash(slot: np.uint64, value: np.uint64) -> bool:
 
 
 @compiled
-def put_word(
-    table: WordTable, word: int, value: np.uint64, power: np.uint64, size: int, characters: int, flags: int
-) -> None:
-    """Fill the row of a word."""
-    table.words[word, HASH], table.words[word, POWER] = value, power
-    table.words[word, SIZES] = (
-        np.uint64(size) | (np.uint64(characters) << np.uint64(16)) | (np.uint64(flags) << np.uint64(32))
-    )
-
-
-@compiled
 def word_bytes(words: npt.NDArray[np.uint64], word: int) -> int:
     """Return the bytes of a word."""
     return int(words[word, SIZES] & _SIXTEEN)
@@ -178,21 +163,6 @@ def word_characters(words: npt.NDArray[np.uint64], word: int) -> int:
 def word_flags(words: npt.NDArray[np.uint64], word: int) -> int:
     """Return the ``WORD_…`` of a word."""
     return int(words[word, SIZES] >> np.uint64(32))
-
-
-@compiled
-def count_kinds(table: WordTable, entry: int) -> None:
-    """Count the entry's words of each kind."""
-    full = characters = alphabetic = 0
-    first = table.chunks[entry, FIRST_WORD]
-    for word in range(first, first + table.chunks[entry, WORDS]):
-        flags = word_flags(table.words, word)
-        alphabetic += flags & WORD_ALPHABETIC
-        if flags & WORD_NO_SYMBOL:
-            full += 1
-            characters += word_characters(table.words, word)
-    table.chunks[entry, FULL_WORDS], table.chunks[entry, FULL_CHARACTERS] = full, characters
-    table.chunks[entry, ALPHABETIC_WORDS] = alphabetic
 
 
 AHEAD: Final = 32
@@ -288,7 +258,7 @@ def _learn(
         table.keys[key + at] = data[begin + at]
     table.flags[entry] = CHUNK_ODD if _has_broken(data, begin, begin + size) else 0
     table.first_hash[entry] = table.last_hash[entry] = 0
-    table.chunks[entry, FIRST_WORD], table.chunks[entry, WORDS] = table.used[2], 0
+    table.chunks[entry, WORDS] = 0
     text, ends = scratch[0], scratch[1]
     characters = decode(data, begin, begin + size, text)
     table.chunks[entry, CHARACTERS] = characters
@@ -297,8 +267,6 @@ def _learn(
         return False
     table.first_hash[entry] = hash_of(text, 0, ends[0])
     table.last_hash[entry] = hash_of(text, ends[count - 2] if count > 1 else 0, characters)
-    table.flags[entry] |= CHUNK_ENDS_OPEN if is_in(rules.firsts, table.last_hash[entry]) else 0
-    table.flags[entry] |= CHUNK_BEGINS_OPEN if is_in(rules.seconds, table.first_hash[entry]) else 0
     joined = rejoin(rules, text, ends, count, scratch[2])
     if joined != NOTHING_TO_JOIN:
         if special_case(rules.special, text, 0, characters) < 0:
@@ -306,19 +274,36 @@ def _learn(
         if joined == LEFT_TO_SPACY:
             return False
         count = joined
-    place, low = key, 0
+    put_words(table, rules.classes, entry, text, ends, count)
+    return True
+
+
+@compiled
+def put_words(
+    table: WordTable, classes: npt.NDArray[np.uint16], entry: int, text: Characters, ends: Characters, count: int
+) -> None:
+    """Give an entry its words: the first begins where ``text``, its chunk, does; ``ends`` are where each ends."""
+    first, place, low = table.used[2], table.chunks[entry, KEY], 0
+    full = full_characters = alphabetic = 0
     for number in range(count):
-        flags = _flags(rules.classes, text, low, ends[number])
+        flags, characters = _flags(classes, text, low, ends[number]), ends[number] - low
         behind = place
         for at in range(low, ends[number]):
             behind += _bytes_of(text[at])
-        value, power = polynomial(table.keys, place, behind, table.seed[0])
-        put_word(table, table.used[2] + number, value, power, behind - place, ends[number] - low, flags)
+        word = first + number
+        table.words[word, HASH], table.words[word, POWER] = polynomial(table.keys, place, behind, table.seed[0])
+        table.words[word, SIZES] = (
+            np.uint64(behind - place) | (np.uint64(characters) << np.uint64(16)) | (np.uint64(flags) << np.uint64(32))
+        )
+        alphabetic += flags & WORD_ALPHABETIC
+        if flags & WORD_NO_SYMBOL:
+            full += 1
+            full_characters += characters
         place, low = behind, ends[number]
-    table.chunks[entry, WORDS] = count
+    table.chunks[entry, FIRST_WORD], table.chunks[entry, WORDS] = first, count
+    table.chunks[entry, FULL_WORDS], table.chunks[entry, FULL_CHARACTERS] = full, full_characters
+    table.chunks[entry, ALPHABETIC_WORDS] = alphabetic
     table.used[2] += count
-    count_kinds(table, entry)
-    return True
 
 
 @compiled

@@ -90,10 +90,6 @@ class EnglishRules(NamedTuple):
     """Sequences of words that spaCy may put together again: `sequence_hash` of each."""
     beginnings: npt.NDArray[np.uint64]
     """`sequence_hash` of what such sequences begin with, one word or more, but not all."""
-    firsts: npt.NDArray[np.uint64]
-    """Words of these sequences that are not the last one."""
-    seconds: npt.NDArray[np.uint64]
-    """Words of these sequences that are not the first one."""
     pairs: npt.NDArray[np.uint64]
     """`sequence_hash` of two words that stand beside each other in such a sequence."""
     longest_sequence: int
@@ -210,8 +206,6 @@ def english_rules(nlp: Any, sequences: Collection[tuple[str, ...]]) -> EnglishRu
         units=_hash_set(map(string_hash, units)),
         patterns=_hash_set(map(sequence_hash, sequences)),
         beginnings=_hash_set(sequence_hash(words[:end]) for words in sequences for end in range(1, len(words))),
-        firsts=_hash_set(string_hash(word) for words in sequences for word in words[:-1]),
-        seconds=_hash_set(string_hash(word) for words in sequences for word in words[1:]),
         pairs=_hash_set(sequence_hash(pair) for words in sequences for pair in pairwise(words)),
         longest_sequence=max(map(len, sequences)),
         longest_unit=max(map(len, units)),

@@ -230,6 +230,7 @@ def word_split() -> WordSplit:
     """
     pipeline = import_spacy().blank("en")
     pipeline.add_pipe("sentencizer")
+    pipeline.vocab.lex_attr_getters = {}  # what a word is like is asked of no word here, and takes most of the time
     return WordSplit(pipeline)
 
 

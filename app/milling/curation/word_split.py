@@ -8,60 +8,40 @@ within these chunks.
 import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
-from operator import is_
 from threading import RLock
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .byte_strings import PADDING, polynomial
+from .byte_strings import PADDING
 from .chunk_lookup import (
     AHEAD,
     BYTES,
     CHARACTERS,
-    CHUNK_BEGINS_OPEN,
-    CHUNK_ENDS_OPEN,
     CHUNK_ODD,
     CHUNK_REJOINED,
-    FIRST_WORD,
     KEY,
     MOST_ENTRIES,
-    WORD_ALPHABETIC,
-    WORD_NO_SYMBOL,
-    WORD_PUNCTUATION,
-    WORD_SENTENCE_END,
-    WORDS,
     WordTable,
-    count_kinds,
-    decode,
     emptied,
     empty_table,
     look_up,
-    put_word,
+    put_words,
     with_room,
 )
-from .chunk_words import HASH_START, HASH_STEP, Characters, cut_chunk, hash_of, is_in
+from .chunk_words import HASH_START, HASH_STEP, Hashes, is_in
 from .chunked_text import SPACE, TextPart, find_chunks
 from .compiled import compiled
 from .english_rules import EnglishRules, english_rules, special_sequences
-from .words import SYMBOLS
 
 
 @compiled
-def find_runs(
-    part: TextPart,
-    table: WordTable,
-    rules: EnglishRules,
-    scratch: Characters,
-    around: npt.NDArray[np.uint64],
-    runs: npt.NDArray[np.int64],
-) -> int:
+def find_runs(part: TextPart, table: WordTable, pairs: Hashes, runs: npt.NDArray[np.int64]) -> int:
     """Find chunks whose words depend on those beside them, in runs of ``[first, last)``; return how many there are.
 
-    No sequence reaches over a run's ends, so its words depend on nothing else. ``scratch`` has the shape
-    ``[3, bytes of the longest chunk]``, ``around`` room for twice the words of the longest sequence, ``runs`` the shape
-    ``[chunks, 2]``.
+    No sequence reaches over a run's ends, so its words depend on nothing else. ``pairs`` are those of `EnglishRules`;
+    ``runs`` has the shape ``[chunks, 2]``.
     """
     count = 0
     for text in range(len(part.begin)):
@@ -72,9 +52,9 @@ def find_runs(
             odd |= (flags & CHUNK_ODD) != 0
             if flags & CHUNK_REJOINED:
                 first = chunk
-                while first > free and _is_spanned(part, table, rules, first, last, scratch, around):
+                while first > free and _may_be_spanned(part, table, pairs, first):
                     first -= 1
-                while chunk + 1 < last and _is_spanned(part, table, rules, chunk + 1, last, scratch, around):
+                while chunk + 1 < last and _may_be_spanned(part, table, pairs, chunk + 1):
                     chunk += 1
                     odd |= (table.flags[part.entry[chunk]] & CHUNK_ODD) != 0
                 free = chunk + 1
@@ -87,77 +67,15 @@ def find_runs(
 
 
 @compiled
-def _is_pair(table: WordTable, rules: EnglishRules, one: int, other: int) -> bool:
-    """Return whether the last word of one chunk and the first one of the other are beside each other in a sequence."""
-    last, first = table.last_hash[one], table.first_hash[other]
+def _may_be_spanned(part: TextPart, table: WordTable, pairs: Hashes, chunk: int) -> bool:
+    """Return whether one of spaCy's sequences may have the word before ``chunk``, in the same text, and its first."""
+    last, first = table.last_hash[part.entry[chunk - 1]], table.first_hash[part.entry[chunk]]
+    if part.gap[chunk] != SPACE:
+        return False
     if last == np.uint64(0) or first == np.uint64(0):
         return True
     value = ((HASH_START ^ last) * HASH_STEP ^ first) * HASH_STEP
-    return is_in(rules.pairs, value if value != np.uint64(0) else np.uint64(1))
-
-
-@compiled
-def _is_spanned(
-    part: TextPart,
-    table: WordTable,
-    rules: EnglishRules,
-    chunk: int,
-    last: int,
-    scratch: Characters,
-    around: npt.NDArray[np.uint64],
-) -> bool:
-    """Return whether one of spaCy's sequences may have words before ``chunk``, in the same text, and words in it."""
-    one, other = part.entry[chunk - 1], part.entry[chunk]
-    if part.gap[chunk] != SPACE or not table.flags[one] & CHUNK_ENDS_OPEN:
-        return False
-    if not table.flags[other] & CHUNK_BEGINS_OPEN or not _is_pair(table, rules, one, other):
-        return False
-    room = rules.longest_sequence - 1
-    low = high = room
-    at = chunk - 1
-    while low > 0:
-        count = _cut(part, table, rules, at, scratch)
-        if count < 0:
-            return True
-        for word in range(count - 1, max(-1, count - 1 - low), -1):
-            low -= 1
-            around[low] = _word_hash(scratch, word)
-        if part.gap[at] != SPACE:
-            break
-        at -= 1
-    at = chunk
-    while high < 2 * room:
-        count = _cut(part, table, rules, at, scratch)
-        if count < 0:
-            return True
-        for word in range(min(count, 2 * room - high)):
-            around[high] = _word_hash(scratch, word)
-            high += 1
-        at += 1
-        if at == last or part.gap[at] != SPACE:
-            break
-    for first in range(low, room):
-        value = HASH_START
-        for number in range(first, high):
-            value = (value ^ around[number]) * HASH_STEP
-            if number >= room and is_in(rules.patterns, value):
-                return True
-            if not is_in(rules.beginnings, value):
-                break
-    return False
-
-
-@compiled
-def _cut(part: TextPart, table: WordTable, rules: EnglishRules, chunk: int, scratch: Characters) -> int:
-    """Cut a chunk into ``scratch`` before anything is put together; return the number of words, negative if unknown."""
-    begin = part.chunk_begin[chunk]
-    characters = decode(part.data, begin, begin + table.chunks[part.entry[chunk], BYTES], scratch[0])
-    return cut_chunk(rules, scratch[0], characters, scratch[1], scratch[2])
-
-
-@compiled
-def _word_hash(scratch: Characters, word: int) -> np.uint64:
-    return hash_of(scratch[0], scratch[1][word - 1] if word else 0, scratch[1][word])
+    return is_in(pairs, value if value != np.uint64(0) else np.uint64(1))
 
 
 KEPT_PARTS: Final = 4
@@ -178,8 +96,8 @@ class Located(NamedTuple):
 class WordSplit:
     """Cuts texts into words as spaCy's blank English pipeline does, and remembers chunks and the latest parts.
 
-    Whoever uses `locate`, `table` or `add` holds `lock` for as long as the parts are used: chunks may be forgotten by
-    the next call.
+    Whoever uses `locate`, `table` or `replace` holds `lock` for as long as the parts are used: the next call may forget
+    chunks.
     """
 
     def __init__(self, nlp: Any) -> None:
@@ -191,59 +109,34 @@ class WordSplit:
         self.rules: EnglishRules = english_rules(nlp, sequences.values())
         self.lock = RLock()
         self._nlp = nlp
-        self._sentence_ends = frozenset(nlp.get_pipe("sentencizer").punct_chars)
         self._sequences = tuple(sequences)
-        self._firsts = tuple({word for words in sequences.values() for word in words[:-1]})
-        self._seconds = tuple({word for words in sequences.values() for word in words[1:]})
         self._seed = secrets.randbits(64) | 1
-        self._parts: deque[tuple[list[str], TextPart]] = deque(maxlen=KEPT_PARTS)
+        self._parts: deque[tuple[TextPart, dict[str, int]]] = deque(maxlen=KEPT_PARTS)
+        """The latest ones, and the row of each text in them."""
         self._runs: dict[str, list[int]] = {}
-        self._places: dict[int, tuple[int, TextPart]] = {}
-        self._located: tuple[list[str], list[Located]] = ([], [])
         self.table: WordTable = empty_table(self._seed)
 
     def locate(self, texts: Sequence[str]) -> Iterator[Located]:
-        """Return where the texts are, after making a part of those that are in none yet."""
-        known = self._located[0]
-        if len(texts) == len(known) and all(map(is_, texts, known)):
-            yield from self._located[1]
-            return
-        located = list(self._find(texts))
-        self._located = list(texts), located
-        yield from located
-
-    def _find(self, texts: Sequence[str]) -> Iterator[Located]:
-        places = self._places
-        new = [text for text in texts if id(text) not in places]
-        if new:
+        """Yield where the texts are; those that are in no part yet are in a new one."""
+        left = list(range(len(texts)))
+        for part, rows in [*self._parts][::-1]:
+            here = [(rows[texts[at]], at) for at in left if texts[at] in rows]
+            if here:
+                left = [at for at in left if texts[at] not in rows]
+                yield Located(part, *np.array(here).T.copy())
+        if left:
+            new = [texts[at] for at in left]
             encoded = [text.encode() for text in new]
             lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
             ends = np.cumsum(lengths)
             data = np.frombuffer(bytearray().join((*encoded, bytes(PADDING))), np.uint8)  # of the kernels' one type
             part = self.split(data, ends - lengths, ends, new, may_forget=len(new) == len(texts))
-            self.add(new, part)
-            if any(id(text) not in places for text in texts):  # they were in a part that had to go
-                self._drop_parts()
-                yield from self._find(texts)
-                return
-        found = [places[id(text)] for text in texts]
-        rows = np.fromiter((row for row, _ in found), np.int64, len(found))
-        owners = np.fromiter((id(part) for _, part in found), np.uint64, len(found))
-        parts = {id(part): part for _, part in found}
-        for owner, part in parts.items():
-            indices = np.flatnonzero(owners == owner)
-            yield Located(part, rows[indices], indices)
+            self._remember(part, new)
+            yield Located(part, np.arange(len(new)), np.array(left))
 
-    def add(self, texts: list[str], part: TextPart) -> None:
+    def _remember(self, part: TextPart, texts: Sequence[str]) -> None:
         """Remember that the part's rows are these texts."""
-        if len(self._parts) == KEPT_PARTS:
-            for text in self._parts[0][0]:
-                place = self._places.get(id(text))
-                if place is not None and place[1] is self._parts[0][1]:
-                    del self._places[id(text)]
-        self._parts.append((texts, part))
-        for row, text in enumerate(texts):
-            self._places[id(text)] = row, part
+        self._parts.append((part, {text: row for row, text in enumerate(texts)}))
 
     def replace(
         self, left: TextPart, rows: npt.NDArray[np.int64], texts: list[str], indices: npt.NDArray[np.int64]
@@ -268,7 +161,7 @@ class WordSplit:
         begin, end, first, last = left.begin[picks], left.end[picks], left.first[picks], left.last[picks]
         irregular = left.irregular[picks]
         shared = (left.data, begin, end, characters, first, last, irregular, left.chunk_begin, left.entry, left.gap)
-        self.add(known, TextPart(*shared))
+        self._remember(TextPart(*shared), known)
 
     def split(
         self,
@@ -308,22 +201,16 @@ class WordSplit:
             data, begin, end, characters, first, last, np.zeros(len(begin), np.bool_), chunk_begin, entry, gap
         )
         runs = np.empty((count, 2), np.int64)
-        around = np.empty(2 * self.rules.longest_sequence, np.uint64)
-        found = find_runs(part, self.table, self.rules, scratch, around, runs)
+        found = find_runs(part, self.table, self.rules.pairs, runs)
         for first, behind in runs[:found].tolist():
             self._cut_together(part, first, behind)
         return part
 
     def forget(self) -> None:
         """Forget all chunks and parts."""
-        self._drop_parts()
+        self._parts.clear()
         self._runs.clear()
         self.table = emptied(self.table)
-
-    def _drop_parts(self) -> None:
-        self._located = [], []
-        self._parts.clear()
-        self._places.clear()
 
     def _cut_together(self, part: TextPart, first: int, behind: int) -> None:
         """Give the chunks ``[first, behind)``, which have one space between them, the words that they have together."""
@@ -338,7 +225,7 @@ class WordSplit:
             self._runs[text] = entries
         part.entry[first:behind] = entries
 
-    def _twin(self, entry: int, words: Iterator[tuple[str, bool]]) -> int:
+    def _twin(self, entry: int, words: Iterator[str]) -> int:
         """Make another entry of the same chunk; its words are the next ones."""
         table = self.table
         twin = int(table.used[0])
@@ -346,11 +233,11 @@ class WordSplit:
         for column in (table.chunks, table.flags, table.first_hash, table.last_hash):
             column[twin] = column[entry]
         table.hashes[twin] = 0
-        own: list[tuple[str, bool]] = []
+        own: list[str] = []
         missing = int(table.chunks[entry, CHARACTERS])
         while missing > 0:
             own.append(next(words))
-            missing -= len(own[-1][0])
+            missing -= len(own[-1])
         self._put_words(twin, own)
         return twin
 
@@ -361,36 +248,20 @@ class WordSplit:
             begin, size = int(table.chunks[entry, KEY]), int(table.chunks[entry, BYTES])
             chunk = table.keys[begin : begin + size].tobytes().decode()
             words = self._words_of(chunk)
-            table.flags[entry] |= self._open_ends(chunk)
-            if "".join(word for word, _ in words) == chunk:
+            if any(text in chunk for text in self._sequences):  # perhaps more than needed: spaCy is asked once more
+                table.flags[entry] |= CHUNK_REJOINED
+            if "".join(words) == chunk:
                 self._put_words(entry, words)
             else:
                 table.flags[entry] |= CHUNK_ODD
 
-    def _words_of(self, text: str) -> list[tuple[str, bool]]:
-        """Return spaCy's words, and whether each is punctuation to it; IS_ALPHA, which it cannot hold, is not kept."""
+    def _words_of(self, text: str) -> list[str]:
+        """Return spaCy's words, with another one in place of IS_ALPHA, which it cannot hold."""
         text = text.replace("IS_ALPHA", "IS_ALPHB")
         with self._nlp.memory_zone():
-            return [(token.text, token.is_punct) for token in self._nlp.tokenizer(text)]
+            return [token.text for token in self._nlp.tokenizer(text)]
 
-    def _put_words(self, entry: int, words: list[tuple[str, bool]]) -> None:
-        table, at = self.table, int(self.table.used[2])
-        table.chunks[entry, FIRST_WORD], table.chunks[entry, WORDS] = at, len(words)
-        for word, is_punctuation in words:
-            encoded = word.encode()
-            data = np.frombuffer(bytearray(encoded + bytes(PADDING)), np.uint8)
-            kinds = WORD_ALPHABETIC if any(map(str.isalpha, word)) else 0
-            kinds |= WORD_NO_SYMBOL if any(character not in SYMBOLS for character in word) else 0
-            kinds |= WORD_PUNCTUATION if is_punctuation else 0
-            kinds |= WORD_SENTENCE_END if word in self._sentence_ends else 0
-            value, power = polynomial(data, 0, len(encoded), table.seed[0])
-            put_word(table, at, np.uint64(value), np.uint64(power), len(encoded), len(word), kinds)
-            at += 1
-        table.used[2] = at
-        count_kinds(table, entry)
-
-    def _open_ends(self, chunk: str) -> int:
-        """Return a chunk's flags, some perhaps more than needed: then spaCy cuts the whole text."""
-        flags = CHUNK_ENDS_OPEN if chunk.endswith(self._firsts) else 0
-        flags |= CHUNK_BEGINS_OPEN if chunk.startswith(self._seconds) else 0
-        return flags | (CHUNK_REJOINED if any(text in chunk for text in self._sequences) else 0)
+    def _put_words(self, entry: int, words: list[str]) -> None:
+        text = np.array(list(map(ord, "".join(words))), np.int32)
+        ends = np.cumsum([*map(len, words)], dtype=np.int32)
+        put_words(self.table, self.rules.classes, entry, text, ends, len(words))
