@@ -13,6 +13,7 @@ counts, and step 1 shows it to both. Partition 0 of the raw topic may have halte
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -160,19 +161,19 @@ class EraCloser:
         return self._follower.log.ended
 
 
+@dataclass
 class Extents:
     """How far the token partitions of a stream reach; `look` brings it up to date, and reads only what grew."""
 
-    def __init__(self, topic: str, recipe: Recipe, ignored: IgnoreList) -> None:
-        """Look at the token ``topic``, of which messages are ``ignored``."""
-        self.found: dict[int, Extent] = {}
-        """By partition; one that holds no block is missing."""
-        self._topic = topic
-        self._recipe = recipe
-        self._ignored = ignored
-        self._looked: dict[TopicPartition, tuple[int, int, int]] = {}
-        """The bounds of each partition, and the length of its ignore list, at the last look."""
-        self._refused: dict[int, str] = {}
+    topic: str
+    """The token topic."""
+    recipe: Recipe
+    ignored: IgnoreList
+    found: dict[int, Extent] = field(default_factory=dict, init=False)
+    """By partition; one that holds no block is missing."""
+    _looked: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict, init=False)
+    """The bounds of each partition, and the length of its ignore list, at the last look."""
+    _refused: dict[int, str] = field(default_factory=dict, init=False)
 
     async def look(self, client: AIOKafkaConsumer, eras: EraLog) -> None:
         """Read the last messages of each partition that changed since the last look; new partitions are found.
@@ -183,10 +184,10 @@ class Extents:
         it must not keep the others' blocks from being trained on. ``client`` is used by nobody else meanwhile. Raises
         TopicError where the topic is missing.
         """
-        count = await require_topic(client, self._topic)
-        partitions = [TopicPartition(self._topic, number) for number in range(count)]
+        count = await require_topic(client, self.topic)
+        partitions = [TopicPartition(self.topic, number) for number in range(count)]
         for partition, span in (await offsets(client, partitions)).items():
-            now = (*span, self._ignored.size(partition.partition))
+            now = (*span, self.ignored.size(partition.partition))
             if self._looked.get(partition) == now or span[0] == span[1]:
                 continue
             extent = await self._extent(client, partition, eras.end(partition.partition)[0])
@@ -196,13 +197,13 @@ class Extents:
 
     async def _extent(self, client: AIOKafkaConsumer, partition: TopicPartition, known: int) -> Extent | None:
         number = partition.partition
-        logs = KafkaLogs(client, partition, partition, self._ignored)
+        logs = KafkaLogs(client, partition, partition, self.ignored)
         try:
-            extent = await find_extent(logs, self._recipe, number, known)
+            extent = await find_extent(logs, self.recipe, number, known)
         except (DifferenceError, DamagedError, FingerprintError) as error:
             if self._refused.get(number) != str(error):
                 log.warning(
-                    "no era takes blocks of this partition", topic=self._topic, partition=number, reason=str(error)
+                    "no era takes blocks of this partition", topic=self.topic, partition=number, reason=str(error)
                 )
             self._refused[number] = str(error)
             return None

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -187,6 +188,7 @@ class ValueCarries:
         self._next_offset, self._messages = carry.cursor.next_offset, messages
 
 
+@dataclass(eq=False, kw_only=True)
 class Publisher:
     """The writer of one token partition, as long as this worker owns it.
 
@@ -194,53 +196,37 @@ class Publisher:
     hole: the next message is sent when the last is acknowledged. Messages are large, so this costs nothing.
     """
 
-    def __init__(
-        self,
-        send: Send,
-        topic: str,
-        partition: int,
-        *,
-        cursor: Cursor,
-        end: LogEnd,
-        leader: Callable[[], object],
-        read: ReadMessages,
-        on_stray: Callable[[StrayError], None],
-        on_durable: Callable[[Message], None],
-        carry_time: CarryTime,
-        value_carries: ValueCarries,
-    ) -> None:
-        """Continue after ``cursor``, where the partition ended at ``end`` when it was read.
-
-        ``read`` reads the partition when it may have lost that end, or there is another ``leader``.
-        ``on_stray`` is called with what ``read`` finds that is not the stream's; nothing is sent after that.
-        ``on_durable`` is called after each acknowledgement.
-        """
-        self.durable = cursor
-        """The furthest cursor that is acknowledged: a chain that is continued further back writes messages again."""
-        self.messages = 0
-        """Messages acknowledged."""
-        self.carry_time = carry_time
-        """When the chain needs a carry, as far as time and `put` decide it."""
-        self.value_carries = value_carries
-        """When a carry holds open blocks by value."""
-        self._send = send
-        self._on_stray = on_stray
-        self._on_durable = on_durable
-        self.topic = topic
-        self._partition = partition
-        self._end = end
-        self._leader = leader
-        self._read = read
-        self._pending: deque[Message] = deque()
-        self._pending_bytes = 0
-        self._stopped = False
-        self._room = asyncio.Event()
-        self._work = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+    send: Send
+    topic: str
+    partition: int
+    durable: Cursor
+    """The furthest cursor that is acknowledged: a chain that is continued further back writes messages again."""
+    end: LogEnd
+    """Where the partition ended when it was read."""
+    leader: Callable[[], object]
+    read: ReadMessages
+    """Called when the partition may have lost that end, or there is another leader."""
+    on_stray: Callable[[StrayError], None]
+    """Called with what `read` finds that is not the stream's; nothing is sent after that."""
+    on_durable: Callable[[Message], None]
+    """Called after each acknowledgement."""
+    carry_time: CarryTime
+    """When the chain needs a carry, as far as time and `put` decide it."""
+    value_carries: ValueCarries
+    """When a carry holds open blocks by value."""
+    messages: int = field(default=0, init=False)
+    """Messages acknowledged."""
+    pending_bytes: int = field(default=0, init=False)
+    """Bytes of tokens that wait to be acknowledged."""
+    _pending: deque[Message] = field(default_factory=deque, init=False)
+    _stopped: bool = field(default=False, init=False)
+    _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _work: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Begin to send what is put."""
-        self._task = asyncio.create_task(self._run(), name=f"publish {self.topic}[{self._partition}]")
+        self._task = asyncio.create_task(self._run(), name=f"publish {self.topic}[{self.partition}]")
 
     def stop(self) -> None:
         """Send nothing more. What is in flight may still arrive: the next owner reads it, or writes the same again."""
@@ -254,23 +240,18 @@ class Publisher:
         """Whether everything that was put is acknowledged."""
         return not self._pending
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of tokens that wait to be acknowledged."""
-        return self._pending_bytes
-
     async def put(self, messages: Sequence[Message]) -> None:
         """Take messages to send, waiting while more than `PENDING_BYTES` are on their way; forget them once stopped."""
         if messages:
             self.carry_time.queued()
         for message in messages:
-            while self._pending_bytes >= PENDING_BYTES and not self._stopped:
+            while self.pending_bytes >= PENDING_BYTES and not self._stopped:
                 self._room.clear()
                 await self._room.wait()
             if self._stopped:
                 return
             self._pending.append(message)
-            self._pending_bytes += _size(message)
+            self.pending_bytes += _size(message)
             self._work.set()
 
     async def put_carry(self, chain: ChainMill, position: int) -> None:
@@ -297,7 +278,7 @@ class Publisher:
             if not await self._publish(message):
                 return
             self._pending.popleft()
-            self._pending_bytes -= _size(message)
+            self.pending_bytes -= _size(message)
             self._room.set()
 
     async def _publish(self, message: Message) -> bool:
@@ -306,15 +287,15 @@ class Publisher:
         Return whether more may be sent: not where a record of somebody else's stands beside it.
         """
         headers = [(HEADER_NAME, encode_header(message))]
-        where = f"{self.topic}[{self._partition}]"
+        where = f"{self.topic}[{self.partition}]"
         started = time.perf_counter()
         try:
-            offset = await self._send(self.topic, self._partition, bytes(message.tokens), None, headers)
-            lost = await self._end.acknowledged(offset, self._leader(), message, self._read)
+            offset = await self.send(self.topic, self.partition, bytes(message.tokens), None, headers)
+            lost = await self.end.acknowledged(offset, self.leader(), message, self.read)
         except asyncio.CancelledError:
             raise
         except StrayError as error:
-            self._on_stray(error)
+            self.on_stray(error)
             return False
         except Exception as error:  # noqa: BLE001 - whatever it was: nothing may be sent after a hole
             end_process(f"a message for {where} was not acknowledged", error=error)
@@ -324,7 +305,7 @@ class Publisher:
         self.messages += 1
         metrics.PUBLISH_SECONDS.labels(self.topic).observe(time.perf_counter() - started)
         metrics.MESSAGE_BYTES.labels(self.topic).observe(len(message.tokens))
-        self._on_durable(message)
+        self.on_durable(message)
         return True
 
 

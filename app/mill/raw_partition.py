@@ -12,12 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import OutOfOrderSequenceNumber, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from faust.types import TP
 
-from tokenmill.errors import (
-    DeadlyRecordError,
-    MovedError,
-    TokenMillError,
-    TopicError,
-)
+from tokenmill.errors import DeadlyRecordError, MovedError, TokenMillError, TopicError
 from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
@@ -141,10 +136,10 @@ class RawPartition:
                 tail = await read_tail(client, settled, tokens, raw)
                 found.append((settled.genesis.recipe, tail))
                 self._publishers[settled.genesis.recipe.split] = Publisher(
-                    context.send,
-                    tokens.topic,
-                    tokens.partition,
-                    cursor=tail.furthest,
+                    send=context.send,
+                    topic=tokens.topic,
+                    partition=tokens.partition,
+                    durable=tail.furthest,
                     end=LogEnd(tail.end_offset, tail.last, before),
                     leader=leader,
                     read=partial(messages_between, context.settings, tokens, settled, wait=self._wait_for),

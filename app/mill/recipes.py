@@ -131,26 +131,18 @@ class MillContext:
     set_durable: "Callable[[TP, int], None]"
 
 
+@dataclass(frozen=True, slots=True)
 class SchemaWait:
     """Fetches the schemas that one raw partition's records name, before its decoder gets the records."""
 
-    def __init__(
-        self,
-        decoder: FramedDecoder,
-        where: str,
-        show: Callable[[RegistryError | None], None],
-        work: Callable[[int, int, Callable[[], None]], None],
-    ) -> None:
-        """``where`` names the partition; ``show`` is called with what is waited for, and with None after that.
-
-        ``work`` is called in a thread, with the offset of the record over which a schema is learned, twice, and with
-        what learns it.
-        """
-        self._work = work
-        self._decoder = decoder
-        self._where = where
-        self._show = show
-        self._ended = asyncio.Event()
+    decoder: FramedDecoder
+    where: str
+    """Names the partition."""
+    show: Callable[[RegistryError | None], None]
+    """Called with what is waited for, and with None after that."""
+    work: Callable[[int, int, Callable[[], None]], None]
+    """Called in a thread, with the offset of the record over which a schema is learned, twice, and what learns it."""
+    _ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def stop(self) -> None:
         """Wait no longer: what is to be learned is for the next owner, who may be in this process."""
@@ -163,31 +155,30 @@ class SchemaWait:
         registry that does not answer, refuses, or lacks the schema is asked again and again, until `stop`.
         """
         wanted = {r.offset: r.value for r in records if r.value and r.offset >= first and r.offset not in skips}
-        for number in self._decoder.unknown(wanted.values()):
+        for number in self.decoder.unknown(wanted.values()):
             offset = next(at for at, value in wanted.items() if schema_number(value) == number)
             await self._learn_one(number, offset)
 
     async def _learn_one(self, number: int, offset: int) -> None:
         """Learn a schema that the record at ``offset`` is the first one to name."""
-        decoder = self._decoder
         backoff, said = Backoff(FIRST_PAUSE, LONGEST_PAUSE), ""
         try:
             while not self._ended.is_set():
                 try:
                     with suppress(ValueError):  # which `learn` makes something of
-                        await asyncio.to_thread(decoder.source.schema, number)  # nobody dies of what is waited for
-                    await asyncio.to_thread(self._work, offset, offset, partial(decoder.learn, number))
+                        await asyncio.to_thread(self.decoder.source.schema, number)  # nobody dies of what is waited for
+                    await asyncio.to_thread(self.work, offset, offset, partial(self.decoder.learn, number))
                 except RegistryError as error:
-                    reason = f"offset {offset} of {self._where} waits: {error}"
+                    reason = f"offset {offset} of {self.where} waits: {error}"
                     if reason != said:
                         log.warning("waiting for the schema registry", reason=reason)
                     said = reason
-                    self._show(RegistryError(reason))
+                    self.show(RegistryError(reason))
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._ended.wait(), backoff.next())
                 else:
                     break
         finally:
-            self._show(None)
+            self.show(None)
         if said and not self._ended.is_set():
-            log.warning("the schema registry has answered", schema=number, partition=self._where)
+            log.warning("the schema registry has answered", schema=number, partition=self.where)

@@ -7,6 +7,7 @@ milled by all or skipped by all, whoever reads the control topics afterwards: wo
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import structlog
 from aiokafka import AIOKafkaConsumer
@@ -25,30 +26,30 @@ def has_passed(cursor: Cursor, offset: int) -> bool:
     return cursor.next_offset > offset or cursor.last_offset >= offset
 
 
+@dataclass(frozen=True, slots=True)
 class SkipList:
     """What the control topics of one raw topic's streams say of records to skip, as far as they have been read."""
 
-    def __init__(self, settings: Settings, streams: Sequence[Settled]) -> None:
-        """Begin with what was read of the control topics with the streams' geneses; `refresh` reads on."""
-        self._settings = settings
-        self._streams = streams
+    settings: Settings
+    streams: Sequence[Settled]
+    """With what was read of their control topics so far; `refresh` reads on."""
 
     async def refresh(self, client: AIOKafkaConsumer) -> None:
         """Read on to the ends of the control topics; ``client`` is used by nobody else meanwhile."""
-        for settled in self._streams:
+        for settled in self.streams:
             await read_on(client, settled.stream.control_topic, settled.control)
 
     def in_force(self, partition: int) -> frozenset[int]:
         """Return the offsets that are skipped."""
-        return frozenset().union(*(settled.control.skips.get(partition, ()) for settled in self._streams))
+        return frozenset().union(*(settled.control.skips.get(partition, ()) for settled in self.streams))
 
     def wanted(self, partition: int, cursors: Collection[Cursor]) -> list[int]:
         """Return the offsets that a person wants skipped, that are not yet, and that no chain has passed.
 
         ``cursors`` are where the chains of the partition have been published to.
         """
-        asked: set[int] = set().union(*(s.control.skip_requests.get(partition, ()) for s in self._streams))
-        everywhere = [settled.control.skips.get(partition, ()) for settled in self._streams]
+        asked: set[int] = set().union(*(s.control.skip_requests.get(partition, ()) for s in self.streams))
+        everywhere = [settled.control.skips.get(partition, ()) for settled in self.streams]
         return sorted(
             offset
             for offset in asked
@@ -63,10 +64,10 @@ class SkipList:
         """
         await self.refresh(client)
         wanted = self.wanted(partition, cursors)
-        for settled in self._streams if wanted else ():
+        for settled in self.streams if wanted else ():
             there = settled.control.skips.get(partition, ())
             records = [skip_record(partition, offset) for offset in wanted if offset not in there]
-            await write_control(self._settings, settled.stream.control_topic, records)
+            await write_control(self.settings, settled.stream.control_topic, records)
             for record in records:
                 settled.control.add(*record)
         if wanted:

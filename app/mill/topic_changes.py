@@ -7,6 +7,7 @@ again and again. A new partition of a raw topic needs one in each of its token t
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -68,16 +69,16 @@ async def _compacted(settings: Settings, topics: Mapping[str, Sequence[str]]) ->
     }
 
 
+@dataclass
 class PartitionGrowth:
     """Adds the partitions that the token topics of one raw topic lack."""
 
-    def __init__(self, settings: Settings, topics: Sequence[str], know: Callable[[str, int], Awaitable[None]]) -> None:
-        """``know(topic, partition)`` makes the producer learn of a partition."""
-        self._settings = settings
-        self._topics = topics
-        self._know = know
-        self._count = 0
-        self._lock = asyncio.Lock()
+    settings: Settings
+    topics: Sequence[str]
+    know: Callable[[str, int], Awaitable[None]]
+    """Makes the producer learn of a topic's partition."""
+    _count: int = field(default=0, init=False)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def require(self, partition: int) -> None:
         """Return when each of the topics has ``partition``, which the raw topic has, and messages can be sent there.
@@ -89,12 +90,12 @@ class PartitionGrowth:
             if partition >= self._count:
                 await self._look()
             if partition >= self._count:
-                added = await ensure_topics(self._settings)
+                added = await ensure_topics(self.settings)
                 log.info("partitions added", topics=added)
                 await self._look()
-        for topic in self._topics:
-            await self._know(topic, partition)
+        for topic in self.topics:
+            await self.know(topic, partition)
 
     async def _look(self) -> None:
-        counts = [await partition_count(self._settings, topic) for topic in self._topics]
+        counts = [await partition_count(self.settings, topic) for topic in self.topics]
         self._count = min(counts)

@@ -110,7 +110,7 @@ async def _last_run(*arguments: Any) -> object:
 
 async def _strict_extent(self: Extents, client: Any, partition: Any, known: int) -> object:
     logs = KafkaLogs(client, partition, partition)
-    return await find_extent(logs, self._recipe, partition.partition, known)
+    return await find_extent(logs, self.recipe, partition.partition, known)
 
 
 def _forgive(self: EraFollower) -> None:

@@ -89,10 +89,10 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
 
     monkeypatch.setattr(module, "end_process", end_process)
     made.publisher = Publisher(
-        made.send,
-        "tokens",
-        3,
-        cursor=Cursor(0, 0, 0, NO_RECORD),
+        send=made.send,
+        topic="tokens",
+        partition=3,
+        durable=Cursor(0, 0, 0, NO_RECORD),
         end=LogEnd(0, (), "one"),
         leader=lambda: made.leader,
         read=made.read,
@@ -172,7 +172,7 @@ async def test_a_read_that_fails_ends_the_process(wire: Wire, monkeypatch: pytes
     async def broken(_start: int, _end: int) -> Sequence[tuple[int, Message]]:
         raise RuntimeError("no broker")
 
-    monkeypatch.setattr(wire.publisher, "_read", broken)
+    monkeypatch.setattr(wire.publisher, "read", broken)
     await wire.publisher.put(MESSAGES[:1])
     await wire.settle()
     wire.leader = "two"
