@@ -207,7 +207,7 @@ def test_an_argument_that_is_not_there_is_refused_with_the_one_that_is_meant(
     with pytest.raises(TypeError, match="Mixture takes no seq_len; sequence_length is an argument of Batches and"):
         Mixture({"a": open_batches(store)}, {"a": 1}, seq_len=4)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="Mixture takes streams, weights by place, and others by name: linear=…"):
-        Mixture({"a": open_batches(store)}, {"a": 1}, True)  # type: ignore[misc]
+        Mixture({"a": open_batches(store)}, {"a": 1}, True)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="PaddedBatches takes documents, sampler by place, and others by name: batch_"):
-        PaddedBatches(Documents(store.path, STREAM), None, 4)  # type: ignore[misc]
+        PaddedBatches(Documents(store.path, STREAM), None, 4)  # type: ignore[call-arg]
     assert "store" in inspect.signature(kind).parameters
