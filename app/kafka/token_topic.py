@@ -20,8 +20,8 @@ from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 from ..settings import Settings
 from .clients import OPEN_SECONDS, consumer, offsets, read_batches, read_range
 from .cluster import ends_of
+from .control_log import IgnoreList
 from .control_topic import Settled
-from .ignoring import IgnoreList
 
 GROWTH: Final = 8
 """How many times as many records are read from a partition's end where none of the last ones is a message of ours."""

@@ -19,8 +19,7 @@ from ..supervisor import Event, Supervisor, run_until_signalled
 from ..tasks import beside
 from .broker import Broker
 from .jars import download
-from .live_scene import LiveScene
-from .live_view import LiveView, log_to_file, saying_when_cancelled
+from .live_view import LiveScene, LiveView, log_to_file, saying_when_cancelled
 from .local_state import LocalState, program
 
 STYLES: Final = {"ended": "red", "not started": "red", "not served": "red", "took over": "green"}

@@ -25,8 +25,8 @@ from tokenmill.reading.continuing import Extent, find_extent
 from tokenmill.recipe import Recipe
 
 from ..kafka.clients import offsets
+from ..kafka.control_log import IgnoreList
 from ..kafka.control_topic import Settled, read_eras, require_topic
-from ..kafka.ignoring import IgnoreList
 from ..kafka.retry import QUIET, QUIET_LOOK_SECONDS, ask_repeatedly
 from ..kafka.token_topic import KafkaLogs
 from ..settings import Settings

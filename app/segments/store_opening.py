@@ -20,8 +20,8 @@ from tokenmill.wire.message import Message
 
 from ..backoff import Backoff
 from ..kafka.clients import offsets, read_range
+from ..kafka.control_log import IgnoreList
 from ..kafka.control_topic import Settled
-from ..kafka.ignoring import IgnoreList
 from ..kafka.token_topic import message_at, message_of, offered
 from .following import find_start
 

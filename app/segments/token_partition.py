@@ -23,8 +23,8 @@ from tokenmill.store import PartitionWriter, Start, Store
 from tokenmill.store.layout import partition_directory
 
 from ..kafka.clients import consumer, offsets
+from ..kafka.control_log import IgnoreList
 from ..kafka.fetched_batches import FetchedBatch, unpacked
-from ..kafka.ignoring import IgnoreList
 from ..kafka.token_topic import offered
 from ..settings import Settings
 from ..tasks import in_thread

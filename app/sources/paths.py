@@ -16,10 +16,9 @@ from typing import Final
 
 from tokenmill.errors import InputError
 
-from .addresses import HUB
 from .archives import ZIP, ZipMember, zip_sources
 from .compressed import suffixes_of
-from .datasets import DatasetSource, is_dataset
+from .datasets import HUB, DatasetSource, is_dataset
 from .file_sources import (
     STDIN,
     STDIN_NUMBER,

@@ -17,9 +17,8 @@ from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer, offsets, read_range
-from ..kafka.control_log import skip_request_record
+from ..kafka.control_log import ignore_record, record_hash, skip_request_record
 from ..kafka.control_topic import Settled, require_topic, write_control
-from ..kafka.ignoring import ignore_record, record_hash
 from ..kafka.settled_streams import settled_stream, settled_streams
 from ..kafka.token_topic import REFUSALS, message_of, offered, offset_before, published_head, readable
 from ..mill.skip_list import has_passed
@@ -135,8 +134,8 @@ async def ignore(settings: Settings, topic: str, partition: int, offset: int) ->
     """Put a message of a token topic on its stream's ignore list; it is there durably when this returns.
 
     Readers that halted over it go on within seconds, and no other reader halts there. A message that they would take is
-    refused; it would be taken all the same (`app.kafka.ignoring`). Raises InputError where there is no such message, or
-    readers take it, or may yet take it; and TopicError where the topic is no token topic of a stream that was settled.
+    refused; it would be taken all the same (`IgnoreList`). Raises InputError where there is no such message, or readers
+    take it, or may yet take it; and TopicError where the topic is no token topic of a stream that was settled.
     """
     if not topic.startswith(TOKENS_PREFIX):
         raise InputError(f"{topic!r} is no token topic: their names begin with {TOKENS_PREFIX!r}")

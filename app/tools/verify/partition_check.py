@@ -31,7 +31,7 @@ from tokenmill.wire.totals import Totals
 
 from ...kafka import fastpath
 from ...kafka.clients import consumer, read_batches
-from ...kafka.ignoring import IgnoreList
+from ...kafka.control_log import IgnoreList
 from ...kafka.schema_registry import schemas_for_command
 from ...kafka.token_topic import KafkaLogs
 from ...milling.chain_mill import ChainMill

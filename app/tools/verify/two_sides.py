@@ -21,7 +21,7 @@ from tokenmill.store.segment import Segment
 from tokenmill.wire.message import Message, encode_header
 
 from ...kafka.clients import read_range
-from ...kafka.ignoring import IgnoreList
+from ...kafka.control_log import IgnoreList
 from ...kafka.token_topic import offered, readable
 from .comparison import BlockRun, compare_blocks, difference, first_difference, found_difference, other_blocks
 from .era_check import EraEnds

@@ -17,6 +17,7 @@ from tests.mills import RECIPE
 from tests.strategies import nasty_bytes
 from tokenmill.app.kafka import control_log as module
 from tokenmill.app.kafka.control_log import (
+    IGNORE_KEY,
     LIST_PREFIX,
     PART_BYTES,
     SKIP_KEY,
@@ -24,10 +25,10 @@ from tokenmill.app.kafka.control_log import (
     ControlLog,
     TokenizerParts,
     file_parts,
+    ignore_record,
     skip_record,
     skip_request_record,
 )
-from tokenmill.app.kafka.ignoring import IGNORE_KEY, ignore_record
 from tokenmill.eras import ERA_KEY, EraFollower, LogRecord
 from tokenmill.errors import FingerprintError
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis

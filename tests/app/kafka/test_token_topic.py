@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, make_history
-from tokenmill.app.kafka.control_log import ControlLog
-from tokenmill.app.kafka.ignoring import IgnoreList, ignore_record, record_hash
+from tokenmill.app.kafka.control_log import ControlLog, IgnoreList, ignore_record, record_hash
 from tokenmill.app.kafka.token_topic import REFUSALS, message_of, offered, readable
 from tokenmill.errors import DifferenceError, StrayError, TokenMillError
 from tokenmill.reading.acceptance import Acceptor, Taken

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 
 from rich.console import Console, Group
 
-from tokenmill.app.local.live_scene import WINDOW_SECONDS, LiveScene, Rates, plain_line
-from tokenmill.app.local.live_view import picture
+from tokenmill.app.local.live_view import WINDOW_SECONDS, LiveScene, Rates, picture, plain_line
 from tokenmill.app.supervisor import PartitionStatus, Status, WorkerStatus
 
 

@@ -8,8 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, Group
 
-from tokenmill.app.local.live_scene import LONGEST, LiveScene, Rates, TrainingStatus, plain_line, short
-from tokenmill.app.local.live_view import picture
+from tokenmill.app.local.live_view import LONGEST, LiveScene, Rates, TrainingStatus, picture, plain_line, short
 from tokenmill.app.supervisor import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
 
 HUGE = 12_345_678_901_234

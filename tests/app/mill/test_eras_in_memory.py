@@ -10,8 +10,8 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
+from tokenmill.app.kafka.control_log import IgnoreList, record_hash
 from tokenmill.app.kafka.control_topic import read_eras
-from tokenmill.app.kafka.ignoring import IgnoreList, record_hash
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill.era_closing import EraCloser, EraKeeper, Extents
 from tokenmill.app.segments import era_bringing as bringing

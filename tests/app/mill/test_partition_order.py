@@ -22,10 +22,9 @@ from faust.types import TP
 from tests.app.milling.decoding.opened import opened
 from tests.faults.deadly_stages import STAGES, deadly
 from tokenmill.app.kafka.clients import InvalidRecordError
-from tokenmill.app.kafka.control_log import ControlLog
+from tokenmill.app.kafka.control_log import ControlLog, ignore_record
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.kafka.fetched_batches import FetchedBatch, PackedBatch
-from tokenmill.app.kafka.ignoring import ignore_record
 from tokenmill.app.kafka.topics import Existing
 from tokenmill.app.mill import publisher
 from tokenmill.app.mill import raw_partition as module

@@ -182,8 +182,8 @@ def test_every_python_that_is_started_is_kept_from_the_working_directory() -> No
             for element, following in zip_longest(node.elts, node.elts[1:]):
                 if is_of_sys(element, "executable"):
                     found.append((file.name, "" if following is None else ast.unparse(following)))
-    assert ("demo_outcome.py", "str(example())") in found
-    assert {argument for name, argument in found if name != "demo_outcome.py"} == {"'-P'", "'-I'"}
+    assert ("demo_run.py", "str(example())") in found
+    assert {argument for name, argument in found if name != "demo_run.py"} == {"'-P'", "'-I'"}
 
 
 @pytest.mark.slow

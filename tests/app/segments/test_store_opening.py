@@ -6,7 +6,7 @@ from aiokafka import TopicPartition
 from tests.conftest import TopicFactory
 from tests.milled import Milled, publish
 from tokenmill.app.kafka.clients import consumer
-from tokenmill.app.kafka.ignoring import IgnoreList
+from tokenmill.app.kafka.control_log import IgnoreList
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.segments.store_opening import late_start
 from tokenmill.store import Start

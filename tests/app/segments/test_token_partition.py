@@ -18,9 +18,9 @@ from tests.conftest import TopicFactory
 from tests.mills import text
 from tests.service import Raw, send, service_settings
 from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.control_log import ignore_record, record_hash
 from tokenmill.app.kafka.control_topic import Settled, settle
 from tokenmill.app.kafka.fetched_batches import FetchedBatch
-from tokenmill.app.kafka.ignoring import ignore_record, record_hash
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.chain_mill import ChainMill

@@ -10,10 +10,9 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tokenmill.app.kafka.control_log import SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
+from tokenmill.app.kafka.control_log import IGNORE_KEY, SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
 from tokenmill.app.kafka.control_topic import read_on
 from tokenmill.app.kafka.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
-from tokenmill.app.kafka.ignoring import IGNORE_KEY
 from tokenmill.app.mill import skip_list
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings, dead_letter_topic

@@ -20,8 +20,15 @@ from tests.app.sources.files import write_arrow, write_parquet, write_stream
 from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tokenmill.app.sources import Refused
 from tokenmill.app.sources.file_sources import FileSource
-from tokenmill.app.sources.formats.batches import sound
-from tokenmill.app.sources.formats.columnar import ROWS, ROWS_BYTES, read_arrow, read_parquet, rows_of, rows_within
+from tokenmill.app.sources.formats.columnar import (
+    ROWS,
+    ROWS_BYTES,
+    read_arrow,
+    read_parquet,
+    rows_of,
+    rows_within,
+    sound,
+)
 from tokenmill.app.sources.items import Bad, File, Needs, Place
 
 Write = Callable[[Path, list[dict[str, Any]]], None]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
 from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, VerificationInputs
-from tokenmill.app.kafka.ignoring import IgnoreList
+from tokenmill.app.kafka.control_log import IgnoreList
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.era_check import EraEndsFiles
 from tokenmill.app.tools.verify.incremental_state import VerifiedChain

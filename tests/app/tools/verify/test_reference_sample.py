@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification
-from tokenmill.app.kafka.ignoring import IgnoreList
+from tokenmill.app.kafka.control_log import IgnoreList
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.tools.verify.partition_check import ChainCheck, ChainTask
 from tokenmill.app.tools.verify.reference_sample import (

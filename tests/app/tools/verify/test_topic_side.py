@@ -7,7 +7,7 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import MemoryVerification
-from tokenmill.app.kafka.ignoring import IgnoreList, record_hash
+from tokenmill.app.kafka.control_log import IgnoreList, record_hash
 from tokenmill.app.tools.verify import two_sides
 from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.incremental_state import VerifiedChain

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tokenmill.app.local.demo_outcome import say_result, training_line
-from tokenmill.app.local.live_scene import TrainingStatus
-from tokenmill.app.local.live_view import LiveView
+from tokenmill.app.local.demo_run import say_result, training_line
+from tokenmill.app.local.live_view import LiveView, TrainingStatus
 from tokenmill.app.tools.verify import ChainResult, EraResult, VerifyDifference, VerifyResult
 
 
