@@ -9,6 +9,8 @@ import pytest
 
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store
 from tests.store.chains import STREAM
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.repair.store_repair import repair_store
 from tokenmill.consumers import (
     Batches,
     Documents,
@@ -99,3 +101,5 @@ def test_the_folder_of_a_stream_is_told_from_the_store(place: Path, within: str)
         opened(place / within)
     with pytest.raises(StoreError, match=f"^{told}$"):
         streams_in(place / within)
+    with pytest.raises(StoreError, match=f"^{told}$"):  # before any broker is asked
+        repair_store(Settings(store=place / within, bootstrap_servers="127.0.0.1:1"), STREAM)

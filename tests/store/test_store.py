@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
-from tokenmill.errors import DiskError, FingerprintError, LockedError, StoreError
+from tokenmill.errors import DamagedError, DiskError, FingerprintError, LockedError, StoreError
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition, partitions_in, read_stream, streams_in
 
 
@@ -136,6 +136,15 @@ def test_a_missing_stream_is_named_with_those_that_exist(tmp_path: Path) -> None
         read_stream(tmp_path, "raw-text.trian")
     with pytest.raises(StoreError, match="streams there: none"):
         read_stream(tmp_path / "nowhere", STREAM)
+
+
+def test_a_description_that_is_gone_is_damage(tmp_path: Path) -> None:
+    """Nobody is asked for another name where the partitions are there."""
+    store = make_store(tmp_path, make_info())
+    PartitionWriter.open(store, STREAM, 0).close()
+    (tmp_path / STREAM / "stream.json").unlink()
+    with pytest.raises(DamagedError, match=r"stream\.json: it is missing, and partitions are there.*tokenmill repair"):
+        read_stream(tmp_path, STREAM)
 
 
 def test_a_renamed_stream_directory_is_refused(tmp_path: Path) -> None:

@@ -370,6 +370,8 @@ def read_stream(store: StorePath, stream: str) -> StreamInfo:
     try:
         data = read_regular(directory / STREAM_FILE, most=MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
+        if directory.is_dir() and partitions_in(store, stream):
+            raise description_damaged(directory / STREAM_FILE, "it is missing, and partitions are there") from None
         known = ", ".join(streams_in(store)) or "none"
         raise StoreError(
             f"the store {store} holds no stream {stream!r} (streams there: {known}); check both names, and whether "

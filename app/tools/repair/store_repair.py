@@ -20,6 +20,7 @@ from tokenmill.store.layout import (
     is_packed,
     partition_directory,
     put_file,
+    store_directory,
     stream_directory,
 )
 from tokenmill.store.store import read_start
@@ -214,7 +215,7 @@ def repair_store(
         FingerprintError, StoreError, TopicError, BrokerError: store, donor or topics are not those of the stream.
 
     """
-    store = settings.store
+    store = store_directory(settings.store)
     if donor is not None:
         info, rewritten = rewrite_description(store, stream, lambda: described_in(donor, stream))
         donors: Callable[[int], Donor] = lambda partition: store_donor(donor, info, partition)  # noqa: E731
