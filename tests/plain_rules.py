@@ -112,7 +112,9 @@ def has_half_pair(value: bytes) -> bool:
 
 
 def is_scalar(value: bytes) -> bool:
-    """Tell whether a value is JSON, and neither an object nor an array; or a number that is none."""
+    """Tell whether a value is JSON, and neither an object nor an array: a number of any size, or one that is none."""
+    if re.fullmatch(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", value):
+        return True
     try:
         return value in (b"NaN", b"Infinity", b"-Infinity") or not isinstance(strict_json(value), dict | list)
     except ValueError:

@@ -130,6 +130,8 @@ values = st.one_of(
 @example(recipe_of(), b'{"text": "a", "id": -9223372036854775809}')
 @example(recipe_of(), b'{"text": "a", "a": {"n": 18446744073709551616}}')
 @example(recipe_of(), b'{"op": "d", "before": {"text": "a"}}')
+@example(recipe_of(decode="auto"), b"1e400")
+@example(recipe_of(decode="auto"), b"-" + b"1" * 50)
 @example(recipe_of(), b"\x01abc")
 @example(recipe_of(), b"\x01abcd")
 @example(recipe_of(max_text_bytes=1000), b"\x1b" * 64 + b"a" * 900)
