@@ -42,13 +42,18 @@ class Feeder:
         rng: random.Random,
         *,
         burst: int = 12,
+        most: int | None = None,
         make: Callable[[random.Random], bytes] = document,
     ) -> None:
-        """Send ``burst`` documents, of 160 bytes on average if they are not made otherwise, every `BURST_SECONDS`."""
+        """Send ``burst`` documents, of 160 bytes on average if they are not made otherwise, every `BURST_SECONDS`.
+
+        After ``most`` documents it sends none: a slow machine has no more to check than a fast one.
+        """
         self.sent = 0
         self._settings = settings
         self._rng = random.Random(rng.random())
         self._burst = burst
+        self._most = most
         self._make = make
         self._enough = threading.Event()
         self._thread = threading.Thread(target=lambda: in_own_loop(self._feed))
@@ -68,9 +73,10 @@ class Feeder:
         topic = self._settings.raw_topics[0]
         async with producer(self._settings) as client:
             while not self._enough.is_set():
-                for _ in range(self._burst):
+                burst = self._burst if self._most is None else min(self._burst, self._most - self.sent)
+                for _ in range(burst):
                     await client.send(topic, self._make(self._rng), partition=self._rng.randrange(count))
-                self.sent += self._burst
+                self.sent += burst
                 await asyncio.sleep(BURST_SECONDS)
             await client.flush()
 

@@ -26,6 +26,8 @@ from tokenmill.app.milling.curation import compiled  # noqa: E402 - needs numba
 URLS: Final = (*["http://good.example/page"] * 8, f"http://www.{LISTED_DOMAIN}/", "http://good.example/casino-royal")
 BURST: Final = 3
 """Documents every twentieth of a second: the references of the steps take a millisecond for each."""
+MOST: Final = 4000
+"""Documents for each kill: a minute of them, however long the mills take to start."""
 REASONS_AT_LEAST: Final = 8
 """Steps and reasons that a few hundred of these documents meet; there are some fifteen."""
 
@@ -66,7 +68,7 @@ def test_killed_mills_with_every_step_keep_and_count_what_the_references_do(
     )
     rounds = trial.rounds(1, 30)
     with Service(settings, tmp_path) as service:
-        with Feeder(settings, trial.rng, burst=BURST, make=curated):
+        with Feeder(settings, trial.rng, burst=BURST, most=MOST * rounds, make=curated):
             service.segment()
             for _ in range(trial.rounds(1, 2)):  # each takes ten seconds to open models and kernels
                 service.mill()
