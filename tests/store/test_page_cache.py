@@ -3,11 +3,13 @@
 import errno
 import os
 from collections.abc import Iterator
+from ctypes import c_uint64
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import pytest
 
+from tests.conftest import MEMORY
 from tokenmill.errors import DamagedError
 from tokenmill.store import maps as page_cache
 from tokenmill.store.maps import FileRange, is_cached, read_pieces, read_small
@@ -122,3 +124,16 @@ def test_what_is_in_memory_is_not_read_again(path_on_disk: Path, monkeypatch: py
     monkeypatch.setattr(page_cache, "_syscall", lambda *_: -1)
     with pytest.raises(AttributeError, match="sendfile"):
         list(read_pieces(FileRange(path, 1, 10)))
+
+
+@pytest.mark.skipif(not MEMORY.is_dir(), reason="no file system in memory here")
+def test_a_file_that_is_in_memory_alone_is_not_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a file system cannot say which pages are still being read, for none ever are."""
+    monkeypatch.setattr(page_cache, "is_cached", is_cached)
+    with NamedTemporaryFile(dir=MEMORY) as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        if page_cache._syscall(page_cache._CACHESTAT, file.fileno(), (c_uint64 * 2)(), (c_uint64 * 5)(), 0):
+            pytest.skip("this system does not say what is in memory")
+        monkeypatch.delattr(os, "sendfile")
+        assert list(read_pieces(FileRange(Path(file.name), 0, 1 << 20))) == [1 << 20]

@@ -323,7 +323,8 @@ def _read(descriptor: int, at: int, count: int) -> int:
 def is_cached(descriptor: int, at: int, count: int) -> bool:
     """Return whether all pages of a part of a file, which must have it, are in memory; False where nobody says so.
 
-    Linux says it since 6.5, to those who own the file or may write to it.
+    Where a file system cannot say which pages are still being read, those count as well. Linux says it since 6.5, to
+    those who own the file or may write to it.
     """
     pages = (at + count + _PAGE_BYTES - 1) // _PAGE_BYTES - at // _PAGE_BYTES
     found = (ctypes.c_uint64 * 5)()  # pages: cached, dirty, being written, evicted, evicted recently
@@ -332,8 +333,8 @@ def is_cached(descriptor: int, at: int, count: int) -> bool:
         return False
     try:  # pages that are being read count, too; they are read in order
         return os.preadv(descriptor, [bytearray(1)], at + count - 1, os.RWF_NOWAIT) == 1
-    except OSError:  # EAGAIN: not there yet; others: a file system that cannot say so
-        return False
+    except OSError as error:  # tmpfs, for one, cannot read without waiting: there, what counts has been read
+        return error.errno == errno.EOPNOTSUPP
 
 
 @cache
