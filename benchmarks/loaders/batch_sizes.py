@@ -17,6 +17,7 @@ BLOCKS: Final = {1024: 524_288, 8192: 65_536}
 BATCHES: Final = (8, 32)
 PROBE: Final = """
 import gc, json, sys
+from itertools import cycle
 from pathlib import Path
 from time import process_time
 
@@ -30,9 +31,9 @@ stock = Stock(Path(directory), blocks, length + 1)
 
 def limit(wide, checked=False):
     rows, order = stock.of_flat(), np.load(stock.order)
-    buffer = np.empty((size, length + 1), np.uint16)
-    x, y = np.empty((size, length), np.int64), np.empty((size, length), np.int64)
-    for taken in order[: len(order) // size * size].reshape(-1, size):
+    buffers = cycle([[np.empty((size, length + 1), np.uint16), *np.empty((2, size, length), np.int64)]
+                     for _ in range(1 + checked)])
+    for taken, (buffer, x, y) in zip(order[: len(order) // size * size].reshape(-1, size), buffers):
         np.take(rows, taken, axis=0, out=buffer, mode="clip")
         if checked:
             crc32(buffer)
@@ -67,7 +68,8 @@ print(json.dumps({name: all_[1:] for name, all_ in found.items()}))
 def measure_batch_sizes(directory: Path, rounds: int) -> list[dict[str, Any]]:
     """Return, for each size, tokens per second of one core, and the share of what numpy alone does.
 
-    The second limit has a CRC-32 of each batch computed as well, without which nothing can be held against damage.
+    The second limit does what must be done here: it computes a CRC-32 of each batch, without which nothing can be held
+    against damage, and fills two buffers in turn, for the loop still holds the batch before.
     """
     found = []
     for length, blocks in BLOCKS.items():

@@ -57,7 +57,7 @@ def print_shapes(shapes: Sequence[Mapping[str, Any]], console: Console) -> None:
 
 def print_batch_sizes(cells: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Print what batches of other sizes cost, and the share of what numpy alone does."""
-    title = "million tokens a second of one core (share of the limit, and of the limit with a CRC)"
+    title = "million tokens a second of one core (share of the limit, and of the limit with a CRC and two buffers)"
     table = Table(title=title, title_justify="left")
     for name in ("batch", "as stored, checked", "int64"):
         table.add_column(name, justify="right")
