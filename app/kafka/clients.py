@@ -49,6 +49,9 @@ LISTEN_SECONDS: Final = 0.25
 """How often it is checked meanwhile whether a broker answers."""
 POLL_MS: Final = 500
 """How long one poll waits; also how often a silent partition is asked whether it still reaches the wanted offset."""
+FETCHER_TURN_MS: Final = 1000
+"""How often aiokafka's fetcher looks what it could fetch though nothing has told it so, as an assignment, a fetch that
+has ended, and a partition that goes on do; with its default, 200, an idle client does little else."""
 FETCH_WAIT_MS: Final = 50
 """How long a fetch waits at the end of a log: other requests on the connection wait behind it."""
 DELIVERY_MS: Final = 120_000
@@ -195,6 +198,7 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
         "auto_offset_reset": "none",
         "enable_auto_commit": False,
         "fetch_max_wait_ms": FETCH_WAIT_MS,
+        "consumer_timeout_ms": FETCHER_TURN_MS,
         "request_timeout_ms": REQUEST_MS,
         "value_deserializer": packed_batches,
     }
@@ -265,6 +269,28 @@ async def offsets(client: AIOKafkaConsumer, partitions: list[TopicPartition]) ->
     return {partition: (first[partition], end[partition]) for partition in partitions}
 
 
+class LastLook:
+    """What partitions held at the last look that left nothing to do: another look at the same would find nothing.
+
+    To ask for offsets costs a tenth of reading the last record again, for which a client takes up another topic.
+    """
+
+    def __init__(self) -> None:
+        self._bounds: dict[TopicPartition, tuple[int, int]] = {}
+        self._now: dict[TopicPartition, tuple[int, int]] = {}
+        self._until = 0.0
+
+    async def finds_nothing(self, client: AIOKafkaConsumer, partitions: list[TopicPartition]) -> bool:
+        """Return whether a look at these partitions can be spared; call `took` after one that was not."""
+        self._now = await offsets(client, partitions) if partitions else {}
+        return bool(partitions) and self._now == self._bounds and time.monotonic() < self._until
+
+    def took(self, *, rests: bool) -> None:
+        """Take note of a look that has ended; ``rests``: it left nothing to do."""
+        self._bounds = self._now if rests else {}
+        self._until = time.monotonic() + WHOLE_LOOK_SECONDS
+
+
 async def read_range(
     client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
 ) -> AsyncIterator[SourceRecord]:
@@ -311,6 +337,8 @@ async def _require_range(client: AIOKafkaConsumer, partition: TopicPartition, st
         )
 
 
+WHOLE_LOOK_SECONDS: Final = 10.0
+"""After as long all is looked at anyway: a topic has new partitions, or was made again and is as long as it was."""
 OPEN_SECONDS: Final = 5.0
 """A transaction that is younger is not spoken of: most producers that use transactions end several a second."""
 

@@ -71,27 +71,27 @@ async def read_control_topic(settings: Settings, topic: str) -> ControlLog:
 async def _read(client: AIOKafkaConsumer, topic: str) -> ControlLog:
     await require_topic(client, topic)
     control = ControlLog(topic.removeprefix(CONTROL_PREFIX))
-    await read_on(client, topic, control)
+    await read_on(client, {topic: control})
     return control
 
 
-async def read_on(client: AIOKafkaConsumer, topic: str, control: ControlLog) -> None:
-    """Add what a control topic says behind what has been read of it, up to its end; ``client`` is nobody else's.
+async def read_on(client: AIOKafkaConsumer, logs: Mapping[str, ControlLog]) -> None:
+    """Add what control topics say behind what has been read of them, up to their ends; ``client`` is nobody else's.
 
     Junk changes nothing. It is counted, and each such record is named once in the log of this process. Raises
     FingerprintError where another version of TokenMill settled the stream; names topic and offset.
     """
-    partition = TopicPartition(topic, 0)
-    first, end = (await offsets(client, [partition]))[partition]
-    async for record in read_range(client, partition, max(first, control.read_to), end):
-        try:
-            junk = control.add(record.key, record.value)
-        except FingerprintError as error:
-            raise FingerprintError(f"offset {record.offset} of {topic}: {error}") from error
-        control.read_to = record.offset + 1
-        if junk is not None:
-            name_junk(topic, record.offset, record.key, junk)
-    control.read_to = max(control.read_to, end)
+    for partition, (first, end) in (await offsets(client, [TopicPartition(topic, 0) for topic in logs])).items():
+        topic, control = partition.topic, logs[partition.topic]
+        async for record in read_range(client, partition, max(first, control.read_to), end):
+            try:
+                junk = control.add(record.key, record.value)
+            except FingerprintError as error:
+                raise FingerprintError(f"offset {record.offset} of {topic}: {error}") from error
+            control.read_to = record.offset + 1
+            if junk is not None:
+                name_junk(topic, record.offset, record.key, junk)
+        control.read_to = max(control.read_to, end)
 
 
 def name_junk(topic: str, offset: int, key: bytes | None, why: str) -> None:

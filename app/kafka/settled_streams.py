@@ -72,7 +72,7 @@ async def settled_on(client: AIOKafkaConsumer, name: str, *, whole: bool = True)
     used by nobody else meanwhile.
     """
     control = ControlLog(name)
-    await read_on(client, f"{CONTROL_PREFIX}{name}", control)
+    await read_on(client, {f"{CONTROL_PREFIX}{name}": control})
     genesis = control.genesis
     if genesis is None or (whole and not has_files(control, genesis)):
         return None

@@ -276,7 +276,8 @@ class LiveView:
             elif _states(seen) != _states(before) or now - at >= PLAIN_SECONDS:
                 self.say(plain_line(seen, self._rates))
                 at = now
-            pause = REFRESH_SECONDS if seen != before else QUIET_SECONDS
+            moves = self._live is not None and seen != before
+            pause = REFRESH_SECONDS if moves else QUIET_SECONDS
 
     def _remember(self, scene: LiveScene) -> float:
         """Take what workers have counted by now, for their rates; return that moment."""

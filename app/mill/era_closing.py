@@ -24,7 +24,7 @@ from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, To
 from tokenmill.reading.continuing import Extent, find_extent
 from tokenmill.recipe import Recipe
 
-from ..kafka.clients import offsets
+from ..kafka.clients import LastLook, offsets
 from ..kafka.control_log import IgnoreList
 from ..kafka.control_topic import Settled, read_eras, require_topic
 from ..kafka.retry import QUIET, QUIET_LOOK_SECONDS, ask_repeatedly
@@ -65,11 +65,18 @@ class EraKeeper:
 
     async def run(self) -> None:
         """Look at each stream again and again; raises only what nobody expected."""
+        look = LastLook()
 
         async def ask(client: AIOKafkaConsumer) -> object:
+            mine = {settled.stream.name for settled in self._streams if self._owns(settled.stream.raw_topic)}
+            known = [partition for closer in self._closers.values() for partition in closer.partitions()]
+            if mine - self.halts.keys() == self._closers.keys() and await look.finds_nothing(client, known):
+                return QUIET
             for settled in self._streams:
                 await self._step(client, settled)
-            return None if any(closer.waits for closer in self._closers.values()) else QUIET
+            waits = any(closer.waits for closer in self._closers.values())
+            look.took(rests=not waits)
+            return None if waits else QUIET
 
         outage = "no era can be closed now"
         await ask_repeatedly(self._settings, ask, self._pause, outage, (TopicError,), longest=self._longest)
@@ -150,6 +157,10 @@ class EraCloser:
         while not self.ended:
             await self.step(client, end=True)
 
+    def partitions(self) -> list[TopicPartition]:
+        """Return what was looked at: as long as these are what they were, no step finds anything new."""
+        return [TopicPartition(self._control_topic, 0), *self._extents.looked]
+
     @property
     def waits(self) -> bool:
         """Whether blocks wait for an era that is to be closed."""
@@ -171,7 +182,7 @@ class Extents:
     ignored: IgnoreList
     found: dict[int, Extent] = field(default_factory=dict, init=False)
     """By partition; one that holds no block is missing."""
-    _looked: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict, init=False)
+    looked: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict, init=False)
     """The bounds of each partition, and the length of its ignore list, at the last look."""
     _refused: dict[int, str] = field(default_factory=dict, init=False)
 
@@ -188,12 +199,12 @@ class Extents:
         partitions = [TopicPartition(self.topic, number) for number in range(count)]
         for partition, span in (await offsets(client, partitions)).items():
             now = (*span, self.ignored.size(partition.partition))
-            if self._looked.get(partition) == now or span[0] == span[1]:
+            if self.looked.get(partition) == now:
                 continue
-            extent = await self._extent(client, partition, eras.end(partition.partition)[0])
-            if extent is not None:
+            known = eras.end(partition.partition)[0]
+            if span[0] < span[1] and (extent := await self._extent(client, partition, known)) is not None:
                 self.found[partition.partition] = extent
-            self._looked[partition] = now
+            self.looked[partition] = now
 
     async def _extent(self, client: AIOKafkaConsumer, partition: TopicPartition, known: int) -> Extent | None:
         number = partition.partition

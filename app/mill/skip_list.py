@@ -36,8 +36,7 @@ class SkipList:
 
     async def refresh(self, client: AIOKafkaConsumer) -> None:
         """Read on to the ends of the control topics; ``client`` is used by nobody else meanwhile."""
-        for settled in self.streams:
-            await read_on(client, settled.stream.control_topic, settled.control)
+        await read_on(client, {settled.stream.control_topic: settled.control for settled in self.streams})
 
     def in_force(self, partition: int) -> frozenset[int]:
         """Return the offsets that are skipped."""

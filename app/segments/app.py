@@ -73,8 +73,7 @@ class SegmentWriter(StreamWorker[TokenPartition]):
         """Read on what people say of messages that halt readers, and let partitions that halted go on; never return."""
 
         async def ask(client: AIOKafkaConsumer) -> None:
-            for settled in streams:
-                await read_on(client, settled.stream.control_topic, settled.control)
+            await read_on(client, {settled.stream.control_topic: settled.control for settled in streams})
             self.partitions.look_after_halted()
 
         await ask_repeatedly(self._settings, ask, WATCH_SECONDS, "the control topics cannot be read now")

@@ -9,12 +9,13 @@ from functools import partial
 from typing import Final
 
 import structlog
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.eras import EraFollower
 from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError, LockedError, TokenMillError
 from tokenmill.store import EraWriter, Store
 
+from ..kafka.clients import LastLook
 from ..kafka.control_topic import Settled, read_eras
 from ..kafka.retry import QUIET, QUIET_LOOK_SECONDS, ask_repeatedly
 from ..settings import Settings
@@ -58,12 +59,19 @@ class EraBringer:
 
     async def run(self, settings: Settings) -> None:
         """Look at each stream again and again; raises only what nobody expected."""
+        look = LastLook()
 
         async def ask(client: AIOKafkaConsumer) -> object:
-            before = dict(self.eras)
+            before, mine = dict(self.eras), [s.stream for s in self._settled if s.stream.name in self._open]
+            known = [TopicPartition(stream.control_topic, 0) for stream in mine]
+            owned = {s.stream.name for s in self._settled if self._owns(s.stream.tokens_topic)} - self.halts.keys()
+            if owned == self._open.keys() and await look.finds_nothing(client, known):
+                return QUIET
             for settled in self._settled:
                 await self._step(client, settled)
-            return None if self.eras != before or self.waits else QUIET
+            rests = self.eras == before and not self.waits
+            look.took(rests=rests)
+            return QUIET if rests else None
 
         shortest = min((settings.for_topic(name).era_max_seconds for name in settings.raw_topics), default=0.0)
         longest = min(QUIET_LOOK_SECONDS, shortest / LOOKS_PER_ERA)

@@ -456,8 +456,8 @@ class Mirror:
         async def ask(client: AIOKafkaConsumer) -> None:
             if not self._once:
                 await self._find(client, group)
-            for settled in self._settled:  # what people say of messages that halted us
-                await read_on(client, settled.stream.control_topic, settled.control)
+            controls = {settled.stream.control_topic: settled.control for settled in self._settled}
+            await read_on(client, controls)  # what people say of messages that halted us
             await self._see(client)
 
         await ask_repeatedly(self._settings, ask, LOOK_SECONDS, "the brokers cannot be asked now", (OSError,))

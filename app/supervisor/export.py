@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from ..broker_contact import CONTACT, no_answer
 from ..kafka.retry import FAILING
 from ..settings import Settings
-from ..telemetry.reporting import Fleet, taken
+from ..telemetry.reporting import QUIET_TURNS, Fleet, taken
 from ..telemetry.server import Probes
 from ..telemetry.status_document import StatusSnapshot
 from ..telemetry.worker_metrics import BROKER, PROCESS
@@ -63,6 +63,7 @@ class Export:
         self.fleet = Fleet()
         self.unowned: Collection[str] = ()
         """Partitions that one of our workers should have, and that no member of their group has had for a while."""
+        self._turns = 0
         self._looked = self.look()
 
     @property
@@ -89,9 +90,11 @@ class Export:
 
     def turn(self) -> None:
         """Take note that the event loop turns, of where all stands, and of this process's numbers."""
-        self._looked = self.look()
+        before, self._looked = self._looked.away_since, self.look()
         self.probes.turn(self._looked.not_ready, self._looked.stopped)
-        self.fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
+        if self._turns % QUIET_TURNS == 0 or self._looked.away_since != before:
+            self.fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
+        self._turns += 1
 
     def heard(self, worker: str, child: Child) -> None:
         """Take the last metrics that a process told."""

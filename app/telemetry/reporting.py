@@ -174,7 +174,9 @@ def _write(data: bytes) -> bytes:
 INTERVAL_SECONDS: Final = 0.5
 """How often partitions are measured: numbers are as old."""
 QUIET_SECONDS: Final = 1.0
-"""The same where nothing has changed since: measuring is half of what an idle worker does."""
+"""How often a worker beats where nothing has changed since ..."""
+QUIET_TURNS: Final = 5
+"""... and the beats of which one measures: to do it each time is a third of what an idle worker does."""
 
 
 class WorkerReporter:
@@ -222,6 +224,7 @@ class WorkerReporter:
     async def _run(self) -> None:
         outage = OutageLog(self._settings.bootstrap_servers)
         before: Mapping[str, Any] = {}
+        quiet = 0
         while True:
             CONTACT.turn()
             if not self._supervised:  # else the supervisor says so, once for all
@@ -230,14 +233,17 @@ class WorkerReporter:
             status["waits"] = {**status.get("waits", {}), **FAILING}
             self._look = self._looked(status)
             self._probes.turn(self._look.not_ready, self._look.stopped)
-            self._measure()
-            samples: list[Sample] = taken(WORKER, PROCESS, BROKER)
+            told = {**status, "away_since": CONTACT.away_since}
+            quiet, before = quiet + 1 if told == before else 0, told
+            if quiet % QUIET_TURNS == 0:
+                self._measure()
+                samples: list[Sample] = taken(WORKER, PROCESS, BROKER)
+                told = {**told, "metrics": samples}
+                if not self._supervised:
+                    self._fleet.heard(self._role, os.getpid(), samples)
             if self._supervised:
-                self._beat({**status, "away_since": CONTACT.away_since, "metrics": samples})
-            else:
-                self._fleet.heard(self._role, os.getpid(), samples)
-            await asyncio.sleep(INTERVAL_SECONDS if status != before else QUIET_SECONDS)
-            before = status
+                self._beat(told)
+            await asyncio.sleep(QUIET_SECONDS if quiet else INTERVAL_SECONDS)
 
     def _beat(self, status: Mapping[str, Any]) -> None:
         """Tell the supervisor; one that is gone ends this process, for its end of the pipe closes however it dies."""

@@ -70,7 +70,7 @@ def faust_options(settings: Settings) -> dict[str, Any]:
         "broker_rebalance_timeout": settings.session_timeout,
         "broker_heartbeat_interval": settings.session_timeout / 10,
         "broker_max_poll_interval": NEVER_SECONDS,
-        "broker_commit_interval": 1.0,
+        "broker_commit_interval": 3.0,  # only others read what is committed: a worker goes on from what is durable
         "broker_check_crcs": True,
     }
 

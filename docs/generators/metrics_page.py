@@ -32,8 +32,8 @@ topics, partitions, splits, and the words below. Nothing of a record becomes a l
 
 Counters count work done since the process that serves them began. When a worker ends, the supervisor keeps what it
 counted, so no counter falls; what a killed worker did in its last half second is not counted, and what has to be done
-again is counted again. Gauges are measured twice a second, once where nothing changes; those of a worker that has ended
-are gone.
+again is counted again. Gauges are measured twice a second, every five seconds where nothing changes; those of a worker
+that has ended are gone.
 
 ## Probes
 

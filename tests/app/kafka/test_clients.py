@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka import clients as kafka
-from tokenmill.app.kafka.clients import admin, consumer, offsets, producer, read_range
+from tokenmill.app.kafka.clients import LastLook, admin, consumer, offsets, producer, read_range
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError, SourceError
@@ -104,3 +104,25 @@ async def test_a_client_that_cancels_itself_cancels_nobody_else(monkeypatch: pyt
         await kafka._end(stop)
     with pytest.raises(KafkaConnectionError):
         await kafka._end(_failing)
+
+
+async def test_a_look_is_spared_while_partitions_hold_what_they_did(
+    broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until a record comes, or something was left to do, or all is to be looked at anyway."""
+    settings, partition, look = settings_of(broker), TopicPartition(topic(), 0), LastLook()
+
+    async def spared(*, rests: bool = True) -> bool:
+        found = await look.finds_nothing(reader, [partition])
+        if not found:
+            look.took(rests=rests)
+        return found
+
+    async with consumer(settings) as reader, producer(settings) as writer:
+        assert [await spared(), await spared(), await spared()] == [False, True, True]
+        await writer.send_and_wait(partition.topic, b"a", partition=0)
+        assert [await spared(rests=False), await spared(), await spared()] == [False, False, True]
+        assert not await look.finds_nothing(reader, [])
+        monkeypatch.setattr(kafka, "WHOLE_LOOK_SECONDS", 0.0)
+        await writer.send_and_wait(partition.topic, b"b", partition=0)
+        assert [await spared(), await spared()] == [False, False]

@@ -62,7 +62,7 @@ async def test_junk_is_named_once_and_counted_and_what_is_right_counts(monkeypat
     with capture_logs() as said:
         for _ in range(3):
             control = ControlLog("raw-text.train")
-            await read_on(client, TOPIC, control)
+            await read_on(client, {TOPIC: control})
             assert (control.genesis, control.junk) == (FIRST, 2)
     assert [(line["offset"], line["key"], line["topic"]) for line in said] == [
         (0, b"skip", TOPIC),
@@ -93,13 +93,13 @@ async def test_who_reads_on_reads_what_is_new(monkeypatch: pytest.MonkeyPatch) -
     topic = Log(monkeypatch, [(GENESIS_KEY, FIRST.pack())])
     client: Any = object()
     control = ControlLog()
-    await read_on(client, TOPIC, control)
+    await read_on(client, {TOPIC: control})
     topic.records += [skip_record(0, 5), skip_record(0, 6)]
-    await read_on(client, TOPIC, control)
+    await read_on(client, {TOPIC: control})
     assert control.skips == {0: {5, 6}}
     assert topic.ranges == [(0, 1), (1, 3)]
     topic.first = 2
-    await read_on(client, TOPIC, ControlLog())
+    await read_on(client, {TOPIC: ControlLog()})
     assert topic.ranges[-1] == (2, 3)
 
 
@@ -109,7 +109,7 @@ async def test_another_versions_genesis_is_named_with_its_place(monkeypatch: pyt
     Log(monkeypatch, [(b"skip", b"junk"), (GENESIS_KEY, other)])
     client: Any = object()
     with pytest.raises(FingerprintError, match=r"^offset 1 of control\.raw-text\.train: .* format 2"):
-        await read_on(client, TOPIC, ControlLog())
+        await read_on(client, {TOPIC: ControlLog()})
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,9 @@ from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
+from tokenmill.app.telemetry import reporting
 from tokenmill.app.telemetry.measuring import STAGES
+from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE, WorkerReporter
 from tokenmill.errors import RegistryError, StrayError
 
 SECONDS = 60.0
@@ -33,6 +37,29 @@ HOUR = 3600
 OF_SUPERVISORS = {"tokenmill_worker_up", "tokenmill_worker_restarts_total"}
 DOCUMENTS = [*(b"document %d " % number * 9 for number in range(300)), b"", b" ", b"\xff no text", None]
 """300 documents, two that are empty, one that is no text, and a tombstone."""
+
+
+async def test_a_worker_that_has_nothing_to_tell_measures_at_every_fifth_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And at once when anything changes."""
+    ours, workers = os.pipe()
+    monkeypatch.setenv(HEARTBEAT_VARIABLE, str(workers))
+    monkeypatch.setattr(reporting, "QUIET_SECONDS", 0.001)
+    monkeypatch.setattr(reporting, "INTERVAL_SECONDS", 0.001)
+    turns = count()
+    reporter = WorkerReporter(
+        "mill",
+        Settings(),
+        status=lambda: {"changes": next(turns) // 12},
+        measure=lambda: None,
+        not_ready=lambda: None,
+    )
+    reporter.start()
+    with os.fdopen(ours) as lines:
+        told = [json.loads(await asyncio.to_thread(lines.readline)) for _ in range(24)]
+        reporter.stop()
+        os.close(workers)
+    assert [beat["changes"] for beat in told] == [0] * 12 + [1] * 12
+    assert [number for number, beat in enumerate(told) if "metrics" in beat] == [0, 5, 10, 12, 17, 22]
 
 
 class Lone:

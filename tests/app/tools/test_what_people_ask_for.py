@@ -207,7 +207,7 @@ async def test_a_message_that_no_reader_takes_is_ignored_once(world: World, kind
         found = await ignore(world.settings, topic, 0, 4)
         assert (found.stream, bool(found.reason)) == (stream.stream.name, True)
         async with world.kafka.consumer(world.settings) as client:
-            await read_on(client, stream.stream.control_topic, stream.settled.control)
+            await read_on(client, {stream.stream.control_topic: stream.settled.control})
         assert world.written == [(stream.stream.control_topic, IGNORE_KEY)]
     assert stream.settled.control.ignored.offsets() == {0: [4]}
 

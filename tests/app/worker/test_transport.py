@@ -82,6 +82,7 @@ def test_private_parts_of_libraries_are_these() -> None:
             "_auto_offset_reset",
             "_buffered_partitions",
             "_consumer",
+            "_consumer_timeout",
             "_coordinator",
             "_ensure_consumer",
             "_ensure_producer",
