@@ -4,13 +4,15 @@ Data goes to standard output, messages to standard error. The exit code says wha
 (`tokenmill.errors`); 2 also means wrong usage, 130 for Ctrl-C.
 """
 
+import ast
 import atexit
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeGuard
 
 from tokenmill import __version__
 
@@ -23,6 +25,8 @@ process that starts a thread for every further core would wait for such work, bu
 filter or transform does, sets the variable."""
 PLAIN_HELP: Final = "_TYPER_FORCE_DISABLE_TERMINAL"
 """Typer writes no styles where this is set; notebooks and others set FORCE_COLOR, by which it would do so in pipes."""
+COMPLETION: Final = "_TOKENMILL_COMPLETE"
+"""Shells set it when they ask for the rest of a word, of any command."""
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
 
@@ -61,9 +65,9 @@ COMMANDS: Final = {
     "broker": "local_kafka",
     "steps": "settings_and_topics",
     "config": "settings_and_topics",
-    "version": "settings_and_topics",
+    "version": "",
 }
-"""Each command and its module, in the order in which help lists them."""
+"""Each command and its module, in the order in which help lists them; `version` is here."""
 GROUPS: Final = {
     "inspect": "Look at a stream, a segment, a message, or one block's records.",
     "dead-letters": "What could not become a document: list, count, show, resend.",
@@ -78,10 +82,9 @@ def create_cli(command: str | None = None) -> "typer.Typer":
     """Return the command line with all commands.
 
     Where the first argument is a ``command``, only its module is loaded: a worker that starts need not know the demo.
+    Where it is none of them, as ``--help``, no module is: the commands are listed, and cannot be called.
     """
     import typer  # noqa: PLC0415 - as above
-
-    from .options import DECLARED, fold_settings  # noqa: PLC0415
 
     app = typer.Typer(
         name="tokenmill",
@@ -90,32 +93,76 @@ def create_cli(command: str | None = None) -> "typer.Typer":
         pretty_exceptions_enable=False,  # a deliberate error is one line (`main`); any other needs its traceback
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    flag = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True, callback=_version)
+    flag = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
 
     @app.callback()  # with it, a command line of one command still wants that command's name
     def options(version: bool = flag) -> None:  # noqa: FBT001 - typer reads a flag so
         pass
 
-    modules = {COMMANDS[command]} if command in COMMANDS else {*COMMANDS.values()}
-    loaded = {import_module(f".{module}", __package__).__name__ for module in modules}
+    app.command("version")(_version)
     groups = {name: typer.Typer(help=text, no_args_is_help=True) for name, text in GROUPS.items()}
-    for words, declared in DECLARED.items():
-        if declared.called.__module__ in loaded:
-            group, _, name = words.rpartition(" ")
-            (groups[group] if group else app).command(name, epilog=declared.epilog)(declared.called)
+    module = COMMANDS.get(command, "") if command is not None else None
+    for words, epilog, called in _listed() if module == "" else _loaded(module):
+        group, _, name = words.rpartition(" ")
+        (groups[group] if group else app).command(name, epilog=epilog)(called)
     for name, typer_group in groups.items():
         if typer_group.registered_commands:
             app.add_typer(typer_group, name=name)
     names = list(COMMANDS)
     app.registered_commands.sort(key=lambda one: names.index(str(one.name)))
     app.registered_groups.sort(key=lambda one: names.index(str(one.name)))
-    fold_settings(app)
+    if module != "":
+        from .options import fold_settings  # noqa: PLC0415 - it needs the settings, which take half a second
+
+        fold_settings(app)
     return app
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+Listed: TypeAlias = Iterator[tuple[str, str | None, Callable[..., Any]]]
+"""Commands: the words that are typed, the end of the help, and a function."""
+
+
+def _loaded(module: str | None) -> Listed:
+    """Yield the commands of a module, or of all of them."""
+    from .options import DECLARED  # noqa: PLC0415
+
+    modules = COMMANDS.values() if module is None else [module]
+    loaded = {import_module(f".{one}", __package__).__name__ for one in modules if one}
+    for words, declared in DECLARED.items():
+        if declared.called.__module__ in loaded:
+            yield words, declared.epilog, declared.called
+
+
+def _listed() -> Listed:
+    """Yield those of all modules, from their sources: to load these takes a second. The functions do nothing."""
+    for module in filter(None, dict.fromkeys(COMMANDS.values())):
+        source = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
+        for node in filter(_is_function, ast.parse(source).body):
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "command":
+                    yield ast.literal_eval(call.args[0]), None, _named(ast.get_docstring(node))
+
+
+def _is_function(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
+    return isinstance(node, ast.FunctionDef)
+
+
+def _named(docstring: str | None) -> Callable[[], None]:
+    def listed() -> None:
+        pass
+
+    listed.__doc__ = docstring
+    return listed
+
+
+def _version() -> None:
+    """Print the version."""
+    print(__version__)  # noqa: T201 - `output.show` needs typer
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
     if wanted:
-        print(__version__)  # noqa: T201 - `output.show` needs typer
+        _version()
         sys.exit(0)
 
 
@@ -145,12 +192,15 @@ def _exit_code_of(given: Sequence[str]) -> int:
         from tokenmill.errors import InputError, TokenMillError  # noqa: PLC0415
         from tokenmill.extras import missing_extra  # noqa: PLC0415
 
-        from ..processes import collect_seldom  # noqa: PLC0415
         from ..terminal import guard_streams  # noqa: PLC0415
 
         guard_streams()
-        collect_seldom()
-        create_cli(next(iter(given), None))(given, prog_name="tokenmill")
+        words = [word for word in given if word != "--"] or [""]
+        if COMMANDS.get(words[0]):
+            from ..processes import collect_seldom  # noqa: PLC0415
+
+            collect_seldom()
+        create_cli(None if COMPLETION in os.environ else words[0])(given, prog_name="tokenmill")
     except KeyboardInterrupt:  # first: the names below may not be there yet
         return INTERRUPTED
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""``tokenmill config``, ``version``, ``topics`` and ``steps``: settings in force, topics and steps that they name."""
+"""``tokenmill config``, ``topics`` and ``steps``: settings in force, topics and steps that they name."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-import tokenmill
 from tokenmill.errors import InputError, TopicError
 from tokenmill.spelling import nearest
 
@@ -36,12 +35,6 @@ def config_table(loaded: Loaded) -> ShownTable:
     return table
 
 
-@command("version")
-def version() -> None:
-    """Print the version."""
-    show(tokenmill.__version__)
-
-
 @command("topics create", "tokenmill topics create --partitions 4", "tokenmill topics create --raw-topics a,b")
 def create(
     settings: Settings,
@@ -55,7 +48,7 @@ def create(
 
     Token topics also get the partitions that their raw topic has gained. Raw topics are created with --partitions.
     """
-    from ..kafka.topics import ensure_topics  # noqa: PLC0415 - `config` and `version` need no Kafka client
+    from ..kafka.topics import ensure_topics  # noqa: PLC0415 - `config` needs no Kafka client
 
     changed = asyncio.run(ensure_topics(settings, partitions=partitions))
     if as_json:

@@ -1,6 +1,8 @@
 """Help: a command's own options first, the few settings that it needs, and all of them when asked for."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +47,26 @@ def flags(lines: list[str]) -> list[str]:
 def test_every_command_is_tried() -> None:
     """Those of groups as well."""
     assert {path[0] for path in ALL} == set(COMMANDS)
+
+
+def test_the_list_of_commands_that_are_not_loaded_is_that_of_those_that_are() -> None:
+    """Word for word, with groups; and a word that is none of them is told which one it may have meant."""
+    told = [CliRunner().invoke(create_cli(word), ["--help"]).output for word in (None, "--help", "")]
+    assert len(set(told)) == 1
+    assert all(name in told[0] for name in COMMANDS)
+    assert "Did you mean 'produce'?" in CliRunner().invoke(create_cli("produze"), ["produze"]).output
+    groups = [dict(leaves(typer.main.get_command(create_cli(word)))).keys() for word in (None, "--help")]
+    assert groups[0] == groups[1]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["version"], ["--", "version"], ["produze"], []])
+def test_who_asks_what_there_is_waits_for_no_library_of_the_service(arguments: list[str]) -> None:
+    """Settings take half a second, all commands a second more; typer itself may load pydantic."""
+    code = f"from tokenmill.app.cli import _exit_code_of as run; import sys; run({arguments}); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "typer" in loaded
+    heavy = {"tokenmill.app.settings", "numpy", "structlog", "asyncio", "aiokafka", "faust", "multiprocessing"}
+    assert heavy & set(loaded) == set()
 
 
 @pytest.mark.slow

@@ -146,12 +146,12 @@ def test_an_error_of_the_system_with_a_path_is_one_line(run: Run, monkeypatch: p
     def fails(*_: object) -> None:
         raise PermissionError(13, "Permission denied", *([name] if name else []))
 
-    monkeypatch.setattr("tokenmill.app.cli.settings_and_topics.show", fails)
+    monkeypatch.setattr("tokenmill.app.cli.settings_and_topics.show_json", fails)
     if not name:
         with pytest.raises(PermissionError):
-            main(["version"])
+            main(["config", "--json"])
         return
-    code, said = run("version")
+    code, said = run("config", "--json")
     assert code == InputError.exit_code
     assert said.startswith("tokenmill: a file that no place knew better cannot be used (Permission denied): check ")
     assert said.count("\n") == 1
