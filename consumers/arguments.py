@@ -73,6 +73,9 @@ _LAUNCHERS: Final = (
     ("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MPI", "PMI_RANK", "PMI_SIZE"),
+    ("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+    ("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
 )
 """Variables that launchers of many processes set; whether these train one model, only the user knows."""
 _BOTH: Final = "give both (rank=0, world_size=1: all samples here), or neither"

@@ -198,9 +198,7 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
 
     def _begin(self, options: dict[str, Any]) -> None:
         """Stand at the beginning of what is opened with these options; the ranks are those that are known here."""
-        known = DataRank.of(options.get("rank"), options.get("world_size"))
-        ranks = {} if known.is_assumed else {"rank": known.rank, "world_size": known.world_size}
-        self._options = options | ranks
+        self._options = _with_ranks(options)
         fresh = self._fresh()
         self._tokenizer = fresh._tokenizer
         self._place = LoopPlace(fresh.state_dict())
@@ -296,7 +294,8 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()  # what is open stays with this process
-        return self.__dict__
+        # A process group may be there since, which a worker that is spawned does not have.
+        return self.__dict__ | {"_options": _with_ranks(self._options)}
 
     def _here(self, batches: StepLoop) -> Iterator[Batch]:
         for batch in batches:
@@ -373,6 +372,12 @@ def _for_workers(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
             "like, and let the DataLoader number its workers"
         )
     return {**options} | ({"store": store_directory(options["store"])} if "store" in options else {})
+
+
+def _with_ranks(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options that say which rank this process is, where that is known by now."""
+    known = DataRank.of(options.get("rank"), options.get("world_size"))
+    return options if known.is_assumed else options | {"rank": known.rank, "world_size": known.world_size}
 
 
 def _refuse_collating(batches: Any, **_: Any) -> NoReturn:

@@ -290,9 +290,11 @@ class _StepNumbers:
         return len(self._batches) - self._batches._step
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
+        self._batches._data_rank.require()  # when the first is asked for: torch ends workers that have begun
         sample, size = self._batches._sample, self._batches._ranks.global_batch
         first = self._batches._step
-        return ((sample + number * size, first + number) for number in range(len(self)))
+        for number in range(len(self)):
+            yield sample + number * size, first + number
 
 
 def _padding_of(documents: Documents) -> int:

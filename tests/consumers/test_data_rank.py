@@ -26,9 +26,10 @@ from tokenmill.consumers import (
     StepDataset,
     StratifiedSampler,
 )
+from tokenmill.consumers.arguments import _LAUNCHERS
 from tokenmill.errors import InputError
 
-VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "PMI_RANK", "PMI_SIZE")
+VARIABLES = ("RANK", "WORLD_SIZE", *(name for launcher in _LAUNCHERS for name in launcher[1:]))
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +133,17 @@ def test_workers_read_for_the_rank_that_opened_the_data_set(there: Path, start: 
     assert found == by_batches(there, rank=1, world_size=2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (1, "spawn")])
+def test_workers_read_for_the_rank_that_is_known_when_they_start(there: Path, workers: int, start: str | None) -> None:
+    """The data set was opened before the process group, which a spawned worker has not."""
+    options: dict[str, Any] = {"batch_size": 2, "sequence_length": 4}
+    steps = StepDataset(there / "blocks", STREAM, **options)
+    with process_group(1, 2):
+        found = rows_of(DataLoader(steps, batch_size=None, num_workers=workers, multiprocessing_context=start))
+    assert found == by_batches(there, rank=1, world_size=2)
+
+
 def test_a_state_of_one_world_goes_on_in_another(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found or given, ranks are no part of it."""
     options: dict[str, Any] = {"batch_size": 2, "sequence_length": 4}
@@ -158,6 +170,9 @@ def test_a_state_of_one_world_goes_on_in_another(there: Path, monkeypatch: pytes
         ({"RANK": "one", "WORLD_SIZE": "2"}, r"RANK=one"),
         ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}, r"SLURM started this process as number 3 of 8"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, r"give rank and world_size"),
+        ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, r"MVAPICH started this process as number 1 of 2"),
+        ({"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2"}, r"jsrun started this process as number 1 of 2"),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"}, r"Flux started this process as number 1 of 2"),
     ],
 )
 @pytest.mark.parametrize("reader", READERS)
@@ -201,7 +216,7 @@ def test_who_opened_too_early_is_told(there: Path) -> None:
     padded = PaddedBatches(Documents(there / "texts", STREAM), batch_size=2)
     given = Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4, rank=0, world_size=1)
     with process_group(0, 2):
-        for loop in (batches, padded):
+        for loop in (batches, padded, padded.loader(), padded.loader(num_workers=1)):
             with pytest.raises(InputError, match="the process group has 2 ranks, and was initialised after"):
                 next(iter(loop))
         assert next(iter(given))
