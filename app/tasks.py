@@ -47,7 +47,12 @@ async def in_thread(action: Callable[[], T]) -> T:
 
     A cancellation is raised after that; what ``action`` returned or raised is lost then.
     """
-    task = asyncio.create_task(asyncio.to_thread(action))
+    return await to_the_end(asyncio.to_thread(action))
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` does; a cancellation is raised when it has ended, and what it returned is lost then."""
+    task = asyncio.create_task(work)
     cancelled = False
     while not task.done():
         try:
@@ -55,7 +60,7 @@ async def in_thread(action: Callable[[], T]) -> T:
         except asyncio.CancelledError:
             cancelled = True
     if cancelled:
-        log.debug("cancelled while a thread worked", error=repr(task.exception()))
+        log.debug("cancelled while something ran to its end", error=repr(task.exception()))
         raise asyncio.CancelledError
     return task.result()
 

@@ -21,7 +21,7 @@ from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, fin
 from .figures import example_lines
 from .options import RawTopic, SomeStreams, argument, command, option
 from .output import All, AsJson, count, moment_of, say, show, show_json, show_table, size
-from .progress import ProgressLine
+from .progress import ProgressLine, until_interrupted
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 STANDARD_INPUT = "-"
@@ -153,12 +153,17 @@ def resend_command(
     What produce refused goes to a partition that its place decides, without a key.
     """
     request = _request(what, reasons, value, again=again)
+    done = ResendOutcome()
     with ProgressLine("reading") as line:
 
-        def report(done: ResendOutcome) -> None:
+        def report() -> None:
             line.show(f"{count(done.sent, 'record')}, {size(done.bytes)}")
 
-        done = asyncio.run(resend(settings, request, dry_run=dry_run, progress=report))
+        _, interrupted = until_interrupted(resend(settings, request, done, dry_run=dry_run, progress=report))
+    if interrupted is not None:
+        sent = "counted" if dry_run else "sent back"
+        say(f"interrupted, with {count(done.sent, 'record')} {sent}; the same command goes on with the others")
+        sys.exit(128 + interrupted)
     if as_json:
         numbers = {"sent": done.sent, "bytes": done.bytes, "sent_before": done.before}
         show_json({**numbers, "without_value": done.without_value, "dry_run": dry_run})

@@ -3,7 +3,7 @@
 A resent record has the key and the headers of the original, goes to its partition, and says in the header `RESENT`
 where it came from. What `produce` refused never was a record: it goes to a partition that its place decides. That it
 was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless a person
-asks for that; killed in between, it may be sent twice. A letter that was cut is sent with a value that a person gives,
+asks for that; killed with SIGKILL in between, it may be sent twice. A letter that was cut is sent with a value that a person gives,
 and without a key where that was cut: the partition does not depend on it.
 """
 
@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from aiokafka import AIOKafkaProducer
 
 from tokenmill.errors import InputError
 
@@ -25,6 +27,7 @@ from ..kafka.dead_letters import (
     parse_place,
 )
 from ..settings import Settings, dead_letter_topic
+from ..tasks import to_the_end
 from .inspect.packed import packed_letters
 from .kafka_reading import topic_ranges
 
@@ -136,11 +139,15 @@ class ResendOutcome:
 async def resend(
     settings: Settings,
     request: ResendRequest,
+    done: ResendOutcome | None = None,
     *,
     dry_run: bool = False,
-    progress: Callable[[ResendOutcome], None] = lambda _: None,
+    progress: Callable[[], None] = lambda: None,
 ) -> ResendOutcome:
     """Send records back to their raw topic, each once; on return all are acknowledged, or with ``dry_run`` counted.
+
+    What was done so far is in ``done`` whenever ``progress`` is called, and after a cancellation, which takes place when
+    the record on its way is noted as sent: another call sends the others.
 
     Raises InputError where a place that was asked for has no dead letter, or nothing that could be sent; or it was
     packed; and TopicError where there is no dead-letter topic, or the raw topic does not take a record.
@@ -153,7 +160,7 @@ async def resend(
     sent_before = {
         found async for found in read_dead_letters(settings, request.raw_topic) if not isinstance(found, DeadLetter)
     }
-    done, seen = ResendOutcome(), set[Place]()
+    done, seen = ResendOutcome() if done is None else done, set[Place]()
     dead_letters = dead_letter_topic(request.raw_topic)
     async with producer(settings) as client:
         partitions = len(await client.partitions_for(request.raw_topic))
@@ -169,21 +176,14 @@ async def resend(
             if not found.has_value and found.place not in request.values:
                 done.without_value += 1
                 continue
-            if not dry_run:
-                place = str(found.place).encode(errors="replace")
-                headers = [header for header in found.headers if header[0] != RESENT]
-                headers.append((RESENT, place))
-                was = found.place  # where a record goes back to, if it was anywhere
-                partition = was.partition if isinstance(was, RecordPlace) else letter_partition(was, partitions)
-                key = found.key if found.whole_key is None else None
-                with sending_to(request.raw_topic):
-                    await client.send_and_wait(request.raw_topic, value, key, partition, headers=headers)
-                partition = letter_partition(found.place, note_partitions)
-                with sending_to(dead_letters):
-                    await client.send_and_wait(dead_letters, None, b"", partition, headers=[(NOTE, place)])
             done.sent += 1
             done.bytes += len(value or b"")
-            progress(done)
+            if not dry_run:
+                was = found.place  # where a record goes back to, if it was anywhere
+                partition = was.partition if isinstance(was, RecordPlace) else letter_partition(was, partitions)
+                note_partition = letter_partition(was, note_partitions)
+                await to_the_end(_send(client, found, value, partition, note_partition))
+            progress()
     missing = set(request.places) - seen
     if missing:
         raise _none_of(min(missing, key=str))
@@ -191,3 +191,18 @@ async def resend(
         name = str(min(request.places, key=str))
         raise InputError(f"the dead letter of {name} has no value, or its beginning alone: give one, with --value FILE")
     return done
+
+
+async def _send(
+    client: AIOKafkaProducer, letter: DeadLetter, value: bytes | None, partition: int, note_partition: int
+) -> None:
+    """Send a record back, and note that: a cancellation between them would have it sent once more."""
+    raw_topic, place = letter.place.topic, str(letter.place).encode(errors="replace")
+    headers = [header for header in letter.headers if header[0] != RESENT]
+    headers.append((RESENT, place))
+    key = letter.key if letter.whole_key is None else None
+    with sending_to(raw_topic):
+        await client.send_and_wait(raw_topic, value, key, partition, headers=headers)
+    dead_letters = dead_letter_topic(raw_topic)
+    with sending_to(dead_letters):
+        await client.send_and_wait(dead_letters, None, b"", note_partition, headers=[(NOTE, place)])

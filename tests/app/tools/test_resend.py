@@ -26,7 +26,15 @@ from tokenmill.app.kafka.dead_letters import (
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
-from tokenmill.app.tools.resend import NOTE, RESENT, ResendRequest, count_dead_letters, find_dead_letter, resend
+from tokenmill.app.tools.resend import (
+    NOTE,
+    RESENT,
+    ResendOutcome,
+    ResendRequest,
+    count_dead_letters,
+    find_dead_letter,
+    resend,
+)
 from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.errors import InputError, TopicError
@@ -215,9 +223,10 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypat
     monkeypatch.setattr("tokenmill.app.tools.resend.read_dead_letters", read)
     monkeypatch.setattr("tokenmill.app.tools.resend.producer", client)
     reported: list[int] = []
+    done = ResendOutcome()
 
-    done = await resend(
-        Settings(), ResendRequest("raw", reasons=["bad"]), progress=lambda now: reported.append(now.sent)
+    await resend(
+        Settings(), ResendRequest("raw", reasons=["bad"]), done, progress=lambda: reported.append(done.sent)
     )
 
     assert sent == [

@@ -1,5 +1,6 @@
 """Skipping, ignoring, resending, repairing on brokers in memory: what is written, in which order, and what is not."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -229,6 +230,7 @@ class Sending:
             raise BrokerError
         self.sent.append(topic)
         self._world.kafka.append(topic, partition, value, key=key, headers=headers)
+        await asyncio.sleep(0)  # others may come in between, as they do while a broker acknowledges
 
     @asynccontextmanager
     async def producer(self, _settings: Settings) -> AsyncIterator["Sending"]:
@@ -271,6 +273,26 @@ async def test_a_kill_between_record_and_note_sends_a_record_again_and_loses_non
         assert len(sent) == 2 + fails_at % 2
         assert (first.sent + rest.sent)[:2] == [RAW, LETTERS] or fails_at == 1
         world.kafka.logs[TopicPartition(LETTERS, 0)].clear()
+
+
+async def test_who_interrupts_a_resend_leaves_no_record_without_its_note(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a record is on its way: the note follows, and another call sends the others."""
+    letters(world)
+    sending = Sending(world)
+    monkeypatch.setattr(resending, "producer", sending.producer)
+    wish, done = ResendRequest(RAW, reasons=["bad"]), ResendOutcome()
+    task = asyncio.ensure_future(resend(world.settings, wish, done))
+    while not sending.sent:
+        await asyncio.sleep(0)
+    assert sending.sent == [RAW]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (sending.sent, done.sent) == ([RAW, LETTERS], 1)
+    rest = await resend(world.settings, wish)
+    assert (rest.sent, rest.before, sending.sent) == (1, 1, [RAW, LETTERS] * 2)
 
 
 async def test_dead_letters_are_counted_by_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
