@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -75,33 +76,54 @@ def first_of(error: BaseException) -> BaseException:
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_until_signalled(main: Coroutine[Any, Any, int], *, serves: bool = False) -> int:
-    """Run ``main`` in an event loop of its own and return what it returns, or 128 + n after signal n.
+def until_interrupted(
+    work: Coroutine[Any, Any, T], *, at_once: bool = False
+) -> tuple[T | None, signal.Signals | None]:
+    """Run ``work`` in an event loop of its own; return what it returned, or the signal of `STOPPING` that cancelled it.
 
-    Of a process that ``serves`` until it is told to end, SIGTERM is the orderly end: 0, as of a worker.
-
-    The first signal cancels ``main``, which ends what it started in order. The second one ends this process at once,
-    and the kernel kills the children that asked for that (`app.processes`).
+    It is cancelled once, and ends what it started in order. A second signal does what it does to any program, and one
+    that was ignored when the process began (``nohup``) stays so. ``at_once``: none is ignored, and the second one ends
+    this process at once; the kernel kills the children that asked for that (`app.processes`).
     """
+    return asyncio.run(_until_interrupted(work, at_once))
+
+
+async def _until_interrupted(work: Coroutine[Any, Any, T], at_once: bool) -> tuple[T | None, signal.Signals | None]:  # noqa: FBT001 - as above
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     received: list[signal.Signals] = []
+    handled: list[signal.Signals] = []
 
-    async def run() -> int:
-        task = asyncio.create_task(main)
+    def interrupt(number: signal.Signals) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        leave()
+        task.cancel()
 
-        def stop(number: signal.Signals) -> None:
-            received.append(number)
-            if len(received) > 1:
-                os._exit(128 + number)
-            task.cancel()
+    def leave() -> None:
+        while handled and not at_once:
+            loop.remove_signal_handler(handled.pop())
 
-        loop = asyncio.get_running_loop()
-        for number in STOPPING:
-            loop.add_signal_handler(number, stop, number)
-        return await task
-
+    for number in STOPPING if threading.current_thread() is threading.main_thread() else ():
+        if at_once or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, interrupt, number)
+            handled.append(number)
     try:
-        return asyncio.run(run())
+        return await task, None
     except asyncio.CancelledError:
         if not received:
             raise
-        return 0 if serves and received[0] == signal.SIGTERM else 128 + received[0]
+        return None, received[0]
+    finally:
+        leave()
+
+
+def run_until_signalled(main: Coroutine[Any, Any, int], *, serves: bool = False) -> int:
+    """Run ``main`` as `until_interrupted` does, ``at_once``; return what it returns, or 128 + n after signal n.
+
+    Of a process that ``serves`` until it is told to end, SIGTERM is the orderly end: 0, as of a worker.
+    """
+    code, received = until_interrupted(main, at_once=True)
+    if received is None:
+        return code or 0
+    return 0 if serves and received == signal.SIGTERM else 128 + received

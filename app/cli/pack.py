@@ -14,6 +14,7 @@ from tokenmill.wire.totals import Totals
 from ..funnel.retention import Retention
 from ..settings import Settings
 from ..tables import ShownTable
+from ..tasks import until_interrupted
 from ..tools.pack.pack_verification import verify_pack
 from ..tools.pack.packing_run import PackPlan, PackSummary, pack
 from ..tools.produce.producing import require_flush_allowed
@@ -22,7 +23,6 @@ from .figures import show_figures
 from .options import command, panel, require_beside
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .produce_output import ProduceProgress, require_documents, require_whole, say_refusals, say_unmet, summary_json
-from .progress import until_interrupted
 from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
 
 _packed = panel("How it is packed")

@@ -19,6 +19,7 @@ from ..settings.values import parse_size
 from ..sources import is_piped
 from ..sources.items import Item
 from ..sources.reading_order import ShuffleBuffer
+from ..tasks import until_interrupted
 from ..tools.produce import RunPlan, Summary, dry_run, flush, produce, require_flush_allowed
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from .options import RawTopic, command, panel
@@ -36,7 +37,7 @@ from .produce_output import (
     summary_json,
     summary_line,
 )
-from .progress import until_interrupted, with_outage_messages
+from .progress import with_outage_messages
 from .reading_options import Paths, SourceChoice, with_reading
 
 _how = panel("How it is sent")

@@ -1,9 +1,7 @@
-"""Long commands: their progress, brokers that do not answer meanwhile, and signals that interrupt them."""
+"""Long commands: their progress, and brokers that do not answer meanwhile."""
 
 import asyncio
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -21,8 +19,6 @@ OUTAGE_SECONDS: Final = 20.0
 """Between two messages that no broker answers."""
 LOOK_SECONDS: Final = 0.5
 """Between two looks at whether a broker answers."""
-
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
 
@@ -102,41 +98,3 @@ async def _say_outages(servers: str, write: Callable[[str], None], contact: Cont
             said = None
             write(f"a broker answers again at {servers}")
         await asyncio.sleep(LOOK_SECONDS)
-
-
-def until_interrupted(work: Coroutine[Any, Any, T]) -> tuple[T | None, signal.Signals | None]:
-    """Run ``work``; return what it returned, or the signal that cancelled it: SIGINT, SIGTERM or SIGHUP.
-
-    It is cancelled once, and may close its clients; a second signal does what it does to any program. One that was
-    ignored when the process began (``nohup``) stays so.
-    """
-    return asyncio.run(_run(work))
-
-
-async def _run(work: Coroutine[Any, Any, T]) -> tuple[T | None, signal.Signals | None]:
-    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
-    received: list[signal.Signals] = []
-
-    def interrupt(number: signal.Signals) -> None:
-        received.append(number)
-        leave()
-        task.cancel()
-
-    def leave() -> None:
-        for number in handled:
-            loop.remove_signal_handler(number)
-        handled.clear()
-
-    handled: list[signal.Signals] = []
-    if threading.current_thread() is threading.main_thread():
-        handled += [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in handled:
-        loop.add_signal_handler(number, interrupt, number)
-    try:
-        return await task, None
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        return None, received[0]
-    finally:
-        leave()

@@ -11,12 +11,13 @@ from ..funnel.tried_documents import TriedDocument
 from ..mill.recipes import RawTopicPlan
 from ..settings import Settings
 from ..tables import ShownTable
+from ..tasks import until_interrupted
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from .figures import example_lines, show_figures
 from .options import command, option
 from .output import All, AsJson, count, of_all, say, show, show_json, show_table, size
 from .produce_output import require_documents, require_whole, say_refusals, say_unmet
-from .progress import ProgressLine, until_interrupted
+from .progress import ProgressLine
 from .reading_options import UNUSED, Paths, SourceChoice, with_reading
 
 MOST_EXAMPLES: Final = 100

@@ -13,8 +13,9 @@ import pytest
 from tests.outages import Hands
 from tokenmill.app.cli import progress
 from tokenmill.app.cli.produce_output import ProduceProgress, say_refusals
-from tokenmill.app.cli.progress import SIGNALS, until_interrupted, with_outage_messages
+from tokenmill.app.cli.progress import with_outage_messages
 from tokenmill.app.sources import Refused
+from tokenmill.app.tasks import STOPPING, until_interrupted
 from tokenmill.app.tools.produce import Summary
 from tokenmill.app.tools.produce.sender import Acknowledged
 
@@ -130,11 +131,11 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", STOPPING)
 @pytest.mark.usefixtures("hangup")
 def test_a_signal_cancels_work_once(number: signal.Signals) -> None:
     """It may end in order; afterwards the signal is what it was before."""
-    before = [signal.getsignal(one) for one in SIGNALS]
+    before = [signal.getsignal(one) for one in STOPPING]
     ended: list[bool] = []
 
     async def work() -> None:
@@ -147,7 +148,7 @@ def test_a_signal_cancels_work_once(number: signal.Signals) -> None:
 
     assert until_interrupted(work()) == (None, number)
     assert ended == [True]
-    assert [signal.getsignal(one) for one in SIGNALS] == before
+    assert [signal.getsignal(one) for one in STOPPING] == before
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
