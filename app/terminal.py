@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, Final, TextIO
 
 from tokenmill.redaction import redacted
@@ -57,12 +58,14 @@ def _escape(found: re.Match[str]) -> str:
     return known or (f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}")  # noqa: PLR2004 - two digits reach so far
 
 
-class GuardedStream(io.TextIOBase):
-    """A stream of text that lets no control character through; on a terminal, styles and moves of the cursor."""
+class GuardedStream:
+    """A stream of text that lets no control character through; on a terminal, styles and moves of the cursor.
+
+    All else is the stream's own, ``buffer`` too: what takes bytes as they are, for output that is meant to be bytes.
+    """
 
     def __init__(self, stream: TextIO, *, redacts: bool = False) -> None:
         """Write to ``stream``; ``redacts``: what is said there holds no secret, of which documents may have some."""
-        super().__init__()
         self._stream = stream
         self._redacts = redacts
         self._terminal = stream.isatty()
@@ -75,36 +78,12 @@ class GuardedStream(io.TextIOBase):
         self._stream.write("".join(parts))
         return len(text)
 
-    def writable(self) -> bool:
-        """Return that it is."""
-        return True
+    def writelines(self, lines: Iterable[str], /) -> None:
+        """Write texts, escaped."""
+        self.write("".join(lines))
 
-    def flush(self) -> None:
-        """Flush the stream."""
-        self._stream.flush()
-
-    def isatty(self) -> bool:
-        """Return whether it leads to a terminal."""
-        return self._terminal
-
-    def fileno(self) -> int:
-        """Return the stream's descriptor."""
-        return self._stream.fileno()
-
-    @property
-    def buffer(self) -> Any:
-        """What takes bytes as they are, for output that is meant to be bytes."""
-        return self._stream.buffer
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """The stream's encoding."""
-        return self._stream.encoding
-
-    @property
-    def errors(self) -> str | None:  # type: ignore[override]
-        """What becomes of characters that the encoding has not."""
-        return self._stream.errors
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def guard_streams() -> None:
