@@ -76,9 +76,7 @@ def first_of(error: BaseException) -> BaseException:
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def until_interrupted(
-    work: Coroutine[Any, Any, T], *, at_once: bool = False
-) -> tuple[T | None, signal.Signals | None]:
+def until_interrupted(work: Coroutine[Any, Any, T], *, at_once: bool = False) -> tuple[T | None, signal.Signals | None]:
     """Run ``work`` in an event loop of its own; return what it returned, or the signal of `STOPPING` that cancelled it.
 
     It is cancelled once, and ends what it started in order. A second signal does what it does to any program, and one

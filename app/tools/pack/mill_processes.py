@@ -34,7 +34,7 @@ from ...sources.file_sources import Reading
 from ...sources.items import FileSlice, Item, with_end
 from ..verify.reference_sample import ReferenceSample
 from .pack_state import PackFiles
-from .parted_sources import Part, ScannedPart, SliceReader, scan
+from .parted_sources import Part, ScannedPart, read_slices, scan
 from .partition_packer import ChainEnd
 
 if TYPE_CHECKING:  # they import what is here
@@ -124,18 +124,17 @@ def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> Docume
     )
 
 
-def records_of(batch: DocumentBatch, reader: SliceReader) -> list[Record]:
+def records_of(batch: DocumentBatch) -> list[Record]:
     """Return the batch's records. Raises SourceError where a file is shorter than it was."""
-    found: list[bytes] = []
-    values = iter(batch.values)
-    begins, lengths = batch.slices[:, 1].tolist(), batch.slices[:, 2].tolist()
-    for number, run in itertools.groupby(enumerate(batch.slices[:, 0].tolist()), key=lambda one: one[1]):
-        places = [at for at, _ in run]
-        low, high = places[0], places[-1] + 1
-        if number == _NO_SLICE:
-            found += itertools.islice(values, high - low)
-        else:
-            found += reader.read(batch.files[number], begins[low:high], lengths[low:high])
+    found = [b""] * len(batch.slices)
+    for number, place in enumerate((None, *batch.files), _NO_SLICE):
+        at, values = np.flatnonzero(batch.slices[:, 0] == number), batch.values
+        if place is not None:
+            at = at[np.argsort(batch.slices[at, 1])]  # documents may be shuffled
+            _, begins, lengths = batch.slices[at].T.tolist()
+            values = read_slices(place, begins, lengths)
+        for one, value in zip(at.tolist(), values, strict=True):
+            found[one] = value
     if batch.ends:
         found = [with_end(value, end) if end else value for value, end in zip(found, batch.ends, strict=True)]
     keys: Sequence[bytes | None] = batch.keys or [None] * len(found)
@@ -150,7 +149,6 @@ class _Miller:
         self._reading = task.reading
         stages = reopen_stages(task.geneses[0].recipe, task.tokenizer, task.engine, None, task.lists)
         self._packers = {number: task.open_partition(task, stages, number) for number in partitions}
-        self._slices = SliceReader()
         keep_loaded()
 
     def next_offsets(self) -> dict[int, int]:
@@ -160,7 +158,7 @@ class _Miller:
         return scan(part, self._reading)
 
     def mill(self, batch: DocumentBatch) -> None:
-        self._packers[batch.partition].take(records_of(batch, self._slices))
+        self._packers[batch.partition].take(records_of(batch))
 
     def flush(self, partition: int, offset: int) -> None:
         self._packers[partition].take([Record(offset, NO_TIME, None, None, (FLUSH_HEADER,))])

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BufferedReader
 from typing import Final, NamedTuple, TypeAlias, cast
 
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tokenmill.errors import SourceError
 
 from ...sources.compressed import BUFFER_BYTES, DAMAGE
-from ...sources.file_sources import BoundedFile, Chunker, FileSource, Reading, broken_chunk, open_found
+from ...sources.file_sources import Chunker, FileSource, Reading, broken_chunk, open_found
 from ...sources.formats.columnar import read_parquet, row_groups
 from ...sources.formats.parquet_pages import RowGroup
 from ...sources.formats.text import line_start, lines_between, read_lines
@@ -146,52 +146,37 @@ def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
     return ScannedPart(last - begin, np.array(entries, np.int64).reshape(-1, _COLUMNS), others)
 
 
-@dataclass(slots=True)
-class PartedSource:
+@dataclass(slots=True, kw_only=True)
+class PartedSource(FileSource):
     """A file that is scanned in parts, some of them ahead."""
 
-    source: FileSource
     scan: Scan
     ahead: int
     """Parts that are scanned before they are needed."""
-    groups: Sequence[RowGroup] = field(default=())
-    """Of a parquet file, its row groups."""
-
-    @property
-    def name(self) -> str:
-        """The file's."""
-        return self.source.name
-
-    @property
-    def size(self) -> int:
-        """The file's."""
-        return self.source.size
-
-    def signature(self) -> bytes:
-        """Return the file's."""
-        return self.source.signature()
+    row_groups: Sequence[RowGroup] = ()
+    """Of a parquet file."""
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the file's items, as `FileSource.chunks` does; values that are in the file are `FileSlice`."""
-        chunker = Chunker(self.source.reading.shape, self.name, start)
+        chunker = Chunker(self.reading.shape, self.name, start)
         try:
             yield from chunker.all(self._entries(start), lambda: self._read(chunker.place), self.size)
         except DAMAGE as error:
             yield broken_chunk(chunker, error)
 
     def _read(self, place: Place) -> int:
-        if not self.groups:
+        if not self.row_groups:
             return place.byte
-        return self.size * place.entry // max(1, sum(group.rows for group in self.groups))
+        return self.size * place.entry // max(1, sum(group.rows for group in self.row_groups))
 
     def _parts(self, start: Place) -> Iterator[Part]:
-        file = self.source.path, self.source.root
-        if not self.groups:
+        file = self.path, self.root
+        if not self.row_groups:
             for begin in range(start.byte, self.size, PART_BYTES):
                 yield LinesPart(*file, begin, min(begin + PART_BYTES, self.size))
             return
         before = 0
-        for number, group in enumerate(self.groups):
+        for number, group in enumerate(self.row_groups):
             if before + group.rows > start.entry:
                 yield RowsPart(*file, number, before, start.entry)
             before += group.rows
@@ -218,12 +203,12 @@ class PartedSource:
                 one.cancel()
 
     def _of_part(self, scanned: ScannedPart, before: int) -> Iterator[Entry]:
-        source, others, keys = self.source, iter(scanned.others), iter(scanned.keys)
+        others, keys = iter(scanned.others), iter(scanned.keys)
         for number, end, begin, length, needs_id in scanned.entries.tolist():
             if length == _ELSEWHERE:
                 yield before + number, end, next(others)
             else:
-                slice_ = FileSlice(source.path, source.root, begin, length)
+                slice_ = FileSlice(self.path, self.root, begin, length)
                 value = cast("bytes", slice_)  # nobody looks into it who deals it out
                 yield before + number, end, Item(value, "", next(keys, None), needs_id=bool(needs_id))
 
@@ -238,60 +223,42 @@ def _parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSour
         return source
     if source.size < LEAST_BYTES or not os.path.isfile(source.path):  # noqa: PTH113 - raises nothing
         return source
-    if source.kind == "jsonl":
-        return PartedSource(source, scan_part, ahead)
+    groups: Sequence[RowGroup] = ()
     if source.kind == "parquet":
         try:
             with source.opened() as (file, _):
                 groups = row_groups(file.path or "")
         except Exception:  # noqa: BLE001 - no parquet, or damaged: who reads it says so
             return source
-        if len(groups) > 1 and max(group.uncompressed_bytes for group in groups) <= GROUP_BYTES:
-            return PartedSource(source, scan_part, ahead, groups)
-    return source
+        if len(groups) <= 1 or max(group.uncompressed_bytes for group in groups) > GROUP_BYTES:
+            return source
+    elif source.kind != "jsonl":
+        return source
+    return PartedSource(
+        source.path, source.reading, source.size, root=source.root, scan=scan_part, ahead=ahead, row_groups=groups
+    )
 
 
-class SliceReader:
-    """Reads slices of files; keeps the file open that it read last."""
+def read_slices(place: tuple[str, str], begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+    """Return slices of a file, which come in this order in it; ``place``: its path and root (`FileSlice`).
 
-    def __init__(self) -> None:
-        self._place = "", ""
-        self._file: BoundedFile | None = None
-
-    def read(self, place: tuple[str, str], begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        """Return the slices' bytes, which are in the file in this order; ``place``: its path and root (`FileSlice`).
-
-        Raises SourceError where the file is shorter than it was, or cannot be read any more.
-        """
-        try:
-            return self._read(place, begins, lengths)
-        except OSError as error:
-            raise SourceError(
-                f"{place[0]} cannot be read any more ({error.strerror}): put it back, and the same command goes on"
-            ) from error
-
-    def _read(self, place: tuple[str, str], begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        if self._file is None or place != self._place:
-            self.close()
-            self._file, self._place = open_found(*place), place
-        descriptor, found = self._file.fileno(), []
-        total = sum(lengths)
-        dense = total < LONG_BYTES * len(lengths) and begins[-1] + lengths[-1] - begins[0] <= SPARSE * total
-        data, at = b"", 0
-        for begin, length in zip(begins, lengths, strict=True):
-            if begin + length > at + len(data):
-                data, at = os.pread(descriptor, max(length, SPAN_BYTES if dense else 0), begin), begin
-            value = data[begin - at : begin - at + length]
-            if len(value) != length:
-                raise SourceError(
-                    f"{place[0]} is shorter than it was when it was read a moment ago: put it back, and the same "
-                    "command goes on"
-                )
-            found.append(value)
-        return found
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+    Raises SourceError where the file is shorter than it was, or cannot be read any more.
+    """
+    total = sum(lengths)
+    dense = total < LONG_BYTES * len(lengths) and begins[-1] + lengths[-1] - begins[0] <= SPARSE * total
+    found: list[bytes] = []
+    try:
+        with BufferedReader(open_found(*place), SPAN_BYTES if dense else 1) as file:
+            for begin, length in zip(begins, lengths, strict=True):
+                file.seek(begin)
+                found.append(file.read(length))
+    except OSError as error:
+        raise SourceError(
+            f"{place[0]} cannot be read any more ({error.strerror}): put it back, and the same command goes on"
+        ) from error
+    if sum(map(len, found)) < total:
+        raise SourceError(
+            f"{place[0]} is shorter than it was when it was read a moment ago: put it back, and the same command goes "
+            "on"
+        )
+    return found
