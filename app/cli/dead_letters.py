@@ -14,6 +14,7 @@ from ..funnel.tried_documents import TriedDocument, beginning_of
 from ..kafka.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 from ..settings import Settings
 from ..tables import ShownTable, pairs
+from ..tasks import until_interrupted
 from ..terminal import escaped
 from ..tools.inspect.packed import packed_rejects, packed_streams
 from ..tools.inspect.rejected import RejectedDocument, read_rejected
@@ -21,7 +22,7 @@ from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, fin
 from .figures import example_lines
 from .options import RawTopic, SomeStreams, argument, command, option
 from .output import All, AsJson, count, moment_of, say, show, show_json, show_table, size
-from .progress import ProgressLine, until_interrupted
+from .progress import ProgressLine
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 STANDARD_INPUT = "-"

@@ -3,8 +3,8 @@
 A resent record has the key and the headers of the original, goes to its partition, and says in the header `RESENT`
 where it came from. What `produce` refused never was a record: it goes to a partition that its place decides. That it
 was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless a person
-asks for that; killed with SIGKILL in between, it may be sent twice. A letter that was cut is sent with a value that a person gives,
-and without a key where that was cut: the partition does not depend on it.
+asks for that; killed with SIGKILL in between, it may be sent twice. A letter that was cut is sent with a value that a
+person gives, and without a key where that was cut: the partition does not depend on it.
 """
 
 from collections import Counter
@@ -146,8 +146,8 @@ async def resend(
 ) -> ResendOutcome:
     """Send records back to their raw topic, each once; on return all are acknowledged, or with ``dry_run`` counted.
 
-    What was done so far is in ``done`` whenever ``progress`` is called, and after a cancellation, which takes place when
-    the record on its way is noted as sent: another call sends the others.
+    What was done so far is in ``done`` whenever ``progress`` is called, and after a cancellation, which takes place
+    when the record on its way is noted as sent: another call sends the others.
 
     Raises InputError where a place that was asked for has no dead letter, or nothing that could be sent; or it was
     packed; and TopicError where there is no dead-letter topic, or the raw topic does not take a record.

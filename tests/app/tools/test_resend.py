@@ -225,9 +225,7 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypat
     reported: list[int] = []
     done = ResendOutcome()
 
-    await resend(
-        Settings(), ResendRequest("raw", reasons=["bad"]), done, progress=lambda: reported.append(done.sent)
-    )
+    await resend(Settings(), ResendRequest("raw", reasons=["bad"]), done, progress=lambda: reported.append(done.sent))
 
     assert sent == [
         ("raw", b"value", b"key", 5, [("own", b"header"), (RESENT, b"raw/5/17")]),

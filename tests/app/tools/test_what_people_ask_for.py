@@ -284,7 +284,7 @@ async def test_who_interrupts_a_resend_leaves_no_record_without_its_note(
     monkeypatch.setattr(resending, "producer", sending.producer)
     wish, done = ResendRequest(RAW, reasons=["bad"]), ResendOutcome()
     task = asyncio.ensure_future(resend(world.settings, wish, done))
-    while not sending.sent:
+    while not sending.sent:  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0)
     assert sending.sent == [RAW]
     task.cancel()
