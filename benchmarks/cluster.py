@@ -16,7 +16,7 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import GivenSource, Item
-from tokenmill.app.tools.produce import produce
+from tokenmill.app.tools.produce.producing import produce
 
 PARTITIONS: Final = 2
 """One for each worker, where there are two."""

@@ -22,8 +22,18 @@ from ..tools.verify.reference_sample import ReferenceSample
 from .figures import show_figures
 from .options import command, panel, require_beside
 from .output import AsJson, count, say, show, show_json, show_table, size
-from .produce_output import ProduceProgress, require_documents, require_whole, say_refusals, say_unmet, summary_json
-from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
+from .reading_options import (
+    OpenedSources,
+    Paths,
+    ProduceProgress,
+    SourceChoice,
+    require_documents,
+    require_whole,
+    say_refusals,
+    say_unmet,
+    summary_json,
+    with_reading,
+)
 
 _packed = panel("How it is packed")
 PARTITIONS = 4

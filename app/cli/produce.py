@@ -3,42 +3,46 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 from aiokafka import TopicPartition
 
 from tokenmill.errors import InputError
+from tokenmill.packings import SEPARATE
 
 from ..broker_contact import transaction_words
 from ..kafka.clients import open_transactions
 from ..settings import Settings
 from ..settings.values import parse_size
 from ..sources import is_piped
+from ..sources.datasets import DatasetInfo
 from ..sources.items import Item
 from ..sources.reading_order import ShuffleBuffer
 from ..tasks import until_interrupted
-from ..tools.produce import RunPlan, Summary, dry_run, flush, produce, require_flush_allowed
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
+from ..tools.produce.producing import RunPlan, flush, produce, require_flush_allowed
+from ..tools.produce.summary import DryRunResult, Summary, dry_run
 from .options import RawTopic, command, panel
-from .output import AsJson, count, say, show, show_json
-from .produce_output import (
+from .output import AsJson, count, say, show, show_json, size
+from .progress import with_outage_messages
+from .reading_options import (
+    Paths,
     ProduceProgress,
-    interrupted_line,
+    SourceChoice,
     require_documents,
     require_whole,
-    say_changed_sources,
-    say_open_tokens,
+    say_first,
     say_refusals,
     say_unmet,
-    show_dry_run,
     summary_json,
-    summary_line,
+    with_reading,
 )
-from .progress import with_outage_messages
-from .reading_options import Paths, SourceChoice, with_reading
+
+SHOWN_PARTITIONS: Final = 8  # in the last line; more are summed up, --json has all
+SHOWN_CHARACTERS: Final = 200  # of a sample's value
 
 _how = panel("How it is sent")
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -187,3 +191,101 @@ def _finish(
             f"{count(changed, 'source')} changed after being sent; --only-new left out what has changed, see above. "
             "Send it from a file of another name, or all again: --restart"
         )
+
+
+def say_open_tokens(settings: Settings, summary: Summary) -> None:
+    """Say how many tokens may wait for a block to be full, and what to do about it; nothing for a foreign topic."""
+    streams = [stream for stream in settings.streams() if stream.raw_topic == summary.topic]
+    own = settings.for_topic(summary.topic) if streams else None
+    if own is not None and summary.partitions and own.packing_name not in SEPARATE:
+        allowed, most = own.allow_flush, len(streams) * len(summary.partitions) * own.sequence_length
+        then = f"`tokenmill flush {summary.topic}` fills it with padding" if allowed else "more text fills it"
+        say(f"the last tokens, at most {most:,}, wait until their block is full; {then}")
+
+
+def say_changed_sources(summary: Summary) -> None:
+    """Name the sources that have changed since they were sent."""
+    texts = [f"{change.text}: nothing of it is sent again" for change in summary.left_out]
+    say_first(texts, len(texts), "{} such sources")
+
+
+def interrupted_line(summary: Summary | None, topic: str, *, goes_on: bool) -> str:
+    """Return the message for a run that was interrupted."""
+    done = 0 if summary is None else summary.documents
+    before = 0 if summary is None else summary.before
+    line = f"interrupted: {count(done, 'document')} of this call {'is' if done == 1 else 'are'} acknowledged in {topic}"
+    line += f", and {before:,} of earlier ones" if before else ""
+    return line + ("; the same command goes on there" if goes_on else "; another call sends all again")
+
+
+def summary_line(summary: Summary) -> str:
+    """Return one line: what was sent, and how it spread over the partitions."""
+    total = (
+        f"{count(summary.documents, 'document')}, {size(summary.bytes)} to {summary.topic} in {summary.seconds:.1f} s"
+    )
+    parts = [f"{number}: {sent.documents:,} ({size(sent.bytes)})" for number, sent in summary.partitions.items()]
+    if len(parts) > SHOWN_PARTITIONS:
+        counts = [sent.documents for sent in summary.partitions.values()]
+        return f"{total}; {len(parts)} partitions of {min(counts):,} to {max(counts):,} documents"
+    return f"{total}; by partition {', '.join(parts)}"
+
+
+def show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) -> None:
+    """Show what would be sent.
+
+    Raises InputError where nothing would be, or a file cannot be read to its end: what a run says then.
+    """
+    say_refusals(found)
+    say_unmet(found)
+    if as_json:
+        show_json(_dry_json(found))
+    else:
+        for known in found.known:
+            for line in _known_lines(known):
+                show(line)
+        for item in found.samples:
+            shown = item.value[: 4 * SHOWN_CHARACTERS].decode(errors="replace")
+            show(shown[:SHOWN_CHARACTERS] + ("…" if len(shown) > SHOWN_CHARACTERS else ""))
+        show(f"{count(found.documents, 'document')}, {size(found.bytes)} would be sent to {found.topic}; nothing was")
+    require_documents(paths, found.documents)
+    require_whole(found.broken)
+
+
+def _dry_json(found: DryRunResult) -> dict[str, Any]:
+    return {
+        "documents": found.documents,
+        "bytes": found.bytes,
+        "refused": found.refused,
+        "broken": found.broken,
+        "unmet": found.unmet,
+        "without_field": found.without_field,
+        "data_sets": [_known_json(known) for known in found.known],
+        "samples": [item.value.decode(errors="replace") for item in found.samples],
+    }
+
+
+def _known_lines(known: DatasetInfo) -> list[str]:
+    """Return what is known of a data set, a line for its features and one for each split."""
+    if known.why_not:
+        return [f"{known.name}: nothing is known of it ({known.why_not})"]
+    features = (
+        "not known before it is read"
+        if known.features is None
+        else ", ".join(f"{name} ({kind})" for name, kind in known.features.items())
+    )
+    files = f"; files of {size(known.download)}" if known.download else ""
+    return [f"{known.name}: features {features}{files}"] + [
+        f"  {split}: {'rows not known' if part.rows is None else count(part.rows, 'row')}"
+        + ("" if part.bytes is None else f", {size(part.bytes)}")
+        for split, part in known.splits.items()
+    ]
+
+
+def _known_json(known: DatasetInfo) -> dict[str, Any]:
+    return {
+        "name": known.name,
+        "features": known.features,
+        "splits": {split: part._asdict() for split, part in known.splits.items()},
+        "download_bytes": known.download,
+        **({"unknown": known.why_not} if known.why_not else {}),
+    }

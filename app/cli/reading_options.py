@@ -1,12 +1,14 @@
-"""The options of commands that read files: which, how, which fields, which documents; the same for all of them."""
+"""What commands that read files share: options (files, how, fields, documents), progress, and what is said of them."""
 
 import inspect
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial, wraps
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args
 
@@ -24,12 +26,11 @@ from ..sources.encodings import known_encoding
 from ..sources.formats import Choice
 from ..sources.mapping import CALL_SECONDS, Mapping
 from ..sources.sql import sql_sources
-from ..tools.produce import RunIdentity
-from ..tools.produce.run_notes import deciding_options
-from ..tools.produce.summary import OnError
+from ..tools.produce.run_notes import RunIdentity, deciding_options
+from ..tools.produce.summary import OnError, PassedOver, Summary
 from .options import argument, panel, require_beside
-from .output import say
-from .produce_output import say_not_read
+from .output import count, say, size
+from .progress import ProgressLine
 
 R = TypeVar("R")
 
@@ -310,3 +311,119 @@ def parse_character(option: str, given: str | None) -> str | None:
             param_hint=f"--{option}",
         )
     return found
+
+
+SHOWN_REFUSALS: Final = 5
+
+
+def say_first(texts: Sequence[str], number: int, rest: str, told: int = 0) -> None:
+    """Say the first texts, but for those that are ``told``, and how many there are in all."""
+    shown = texts[:SHOWN_REFUSALS]
+    for text in shown[told:]:
+        say(text)
+    if number > len(shown):  # an earlier call showed the others
+        say(f"… {rest.format(f'{number:,}')} in all")
+
+
+def say_refusals(found: PassedOver, told: int = 0) -> None:
+    """Name the first documents that were passed over, of which some are ``told``, and how many there were."""
+    say_first([f"{one.where}: {one.why}" for one in found.examples], found.refused, "passed over {}", told)
+    if found.over:
+        say(f"{', '.join(f'{number:,} over {name}' for name, number in found.over.items())}: a higher limit takes them")
+
+
+def say_not_read(walk: FolderWalk) -> None:
+    """Name what is in folders and not read: pipes, devices, links that lead elsewhere."""
+    say_first(walk.left_out, len(walk.left_out), "left out {}")
+
+
+def say_unmet(found: PassedOver) -> None:
+    """Say how many documents did not meet the conditions, how many of these lack the field, and which have no id."""
+    if found.unmet:
+        without = f", {found.without_field:,} of them without its field" if found.without_field else ""
+        say(f"--where left out {count(found.unmet, 'document')}{without}")
+    if found.unnamed:
+        say(
+            f"{count(found.unnamed, 'document')} without an id: the field is not there, or neither a text nor a whole "
+            "number; rows are called after file and row, and --id-field names another field"
+        )
+
+
+def summary_json(summary: Summary) -> dict[str, Any]:
+    """Return the summary as JSON types."""
+    partitions = [
+        {"partition": number, "documents": sent.documents, "bytes": sent.bytes}
+        for number, sent in summary.partitions.items()
+    ]
+    return {
+        "topic": summary.topic,
+        "documents": summary.documents,
+        "bytes": summary.bytes,
+        "seconds": round(summary.seconds, 3),
+        "before": summary.before,
+        "refused": summary.refused,
+        "broken": summary.broken,
+        "unmet": summary.unmet,
+        "without_field": summary.without_field,
+        "partitions": partitions,
+    }
+
+
+def require_documents(paths: Sequence[str], documents: int) -> None:
+    """Raise `InputError` where there was no document."""
+    if not documents:
+        raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
+
+
+def require_whole(broken: int, told: str = "above") -> None:
+    """Raise `InputError` where files could not be read to their ends; ``told`` is where each was named."""
+    if broken:
+        raise InputError(f"{count(broken, 'file')} could not be read to the end; see {told}")
+
+
+class ProduceProgress(ProgressLine):
+    """Shows the progress of a run: called with its summary.
+
+    The bar ends at the run's limit if there is one, else at the end of all files, if their sizes are known; with both,
+    it shows the one that is closer to its end. The time that is left is estimated by it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("starting")
+        self._began = time.monotonic()
+        self._done_before: int | None = None
+        self.latest: Summary | None = None
+        """The summary of the last call; its numbers go on growing."""
+
+    def __call__(self, summary: Summary) -> None:
+        """Show how far the run is."""
+        self.latest = summary
+        for refused in summary.examples[summary.told : SHOWN_REFUSALS]:  # at once: a run may take hours
+            summary.told += 1
+            self.say(f"{refused.where}: {refused.why}")
+        rate = summary.bytes / summary.seconds if summary.seconds else 0.0
+        line = f"{count(summary.documents, 'document')}, {size(summary.bytes)}, {size(rate)}/s"
+        line += f", {summary.refused:,} passed over" if summary.refused else ""
+        described = f"{summary.topic}: {line}"
+        done, total = _done(summary)
+        self.show(described, done, total, lambda: line + self._left(summary, done, total))
+
+    def _left(self, summary: Summary, done: int, total: int) -> str:
+        """Return how much is done and how long the rest takes; empty if that is unknown."""
+        if not total:
+            return ""
+        told = f", {done / total:.0%} {'read' if summary.limit is None else f'of the limit of {summary.limit:,}'}"
+        if self._done_before is None:  # an interrupted run begins in the middle
+            self._done_before, self._began = done, time.monotonic()
+            return told
+        speed = (done - self._done_before) / max(time.monotonic() - self._began, 1e-9)
+        seconds = (total - done) / speed if speed else 0
+        return told + (f", {timedelta(seconds=round(seconds))} left" if seconds else "")
+
+
+def _done(summary: Summary) -> tuple[int, int]:
+    """Return how far the run is, and where it ends: in documents with a limit, else in bytes; 0: unknown."""
+    if summary.limit is None:
+        return summary.bytes_read, summary.bytes_total
+    read = summary.limit * summary.bytes_read // summary.bytes_total if summary.bytes_total else 0
+    return min(summary.limit, max(summary.before + summary.documents, read)), summary.limit

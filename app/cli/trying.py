@@ -16,9 +16,17 @@ from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_setting
 from .figures import example_lines, show_figures
 from .options import command, option
 from .output import All, AsJson, count, of_all, say, show, show_json, show_table, size
-from .produce_output import require_documents, require_whole, say_refusals, say_unmet
 from .progress import ProgressLine
-from .reading_options import UNUSED, Paths, SourceChoice, with_reading
+from .reading_options import (
+    UNUSED,
+    Paths,
+    SourceChoice,
+    require_documents,
+    require_whole,
+    say_refusals,
+    say_unmet,
+    with_reading,
+)
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""

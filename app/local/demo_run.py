@@ -31,7 +31,8 @@ from ..sources import GivenSource, Item, shape_for
 from ..supervisor import Event, Status, Supervisor, WatchLimits, run_until_signalled
 from ..tasks import beside
 from ..tools.inspect import TracedPiece, trace_block
-from ..tools.produce import RunPlan, Summary, flush, produce
+from ..tools.produce.producing import RunPlan, flush, produce
+from ..tools.produce.summary import Summary
 from ..tools.verify import VerifyProgress, VerifyResult, verify
 from .broker import Broker
 from .demo_plan import PARTITIONS, VOCABULARY, DemoPlan, DemoText, demo_settings

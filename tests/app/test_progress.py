@@ -12,12 +12,12 @@ import pytest
 
 from tests.outages import Hands
 from tokenmill.app.cli import progress
-from tokenmill.app.cli.produce_output import ProduceProgress, say_refusals
 from tokenmill.app.cli.progress import with_outage_messages
+from tokenmill.app.cli.reading_options import ProduceProgress, say_refusals
 from tokenmill.app.sources import Refused
 from tokenmill.app.tasks import STOPPING, until_interrupted
-from tokenmill.app.tools.produce import Summary
 from tokenmill.app.tools.produce.sender import Acknowledged
+from tokenmill.app.tools.produce.summary import Summary
 
 
 def test_a_log_hears_how_much_was_read_and_what_is_left(

@@ -24,7 +24,7 @@ from tests.secured import Secured
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import flush
+from tokenmill.app.tools.produce.producing import flush
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import SettingsError, TopicError
 from tokenmill.records import is_flush

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import tokenmill
-from tokenmill.app.cli import output, produce_output
+from tokenmill.app.cli import output, reading_options
 from tokenmill.app.cli.dead_letters import letters_table, values
 from tokenmill.app.cli.output import PlainColumn
 from tokenmill.app.cli.progress import ProgressLine
@@ -38,7 +38,7 @@ from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.sources import Refused
 from tokenmill.app.tables import pairs
 from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines
-from tokenmill.app.tools.produce import PassedOver
+from tokenmill.app.tools.produce.summary import PassedOver
 from tokenmill.app.worker.run import Worker
 
 APP = Path(tokenmill.__file__).parents[1] / "app"
@@ -110,7 +110,7 @@ def shown_letter(text: str) -> None:
 def told(text: str) -> None:
     """Say it as a message, a refusal, a line above a progress bar, and in a view."""
     output.say(text)
-    produce_output.say_refusals(PassedOver(refused=1, examples=[Refused(text, text)]))
+    reading_options.say_refusals(PassedOver(refused=1, examples=[Refused(text, text)]))
     ProgressLine().say(text)
     view = LiveView(output.EscapingConsole())
     view.say(text, "red")

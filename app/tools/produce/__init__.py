@@ -4,20 +4,3 @@
 - Where a run continues: `resuming` decides, by the notes of the run and its marks in the raw topic
   (`run_notes`), and how sources have changed since.
 """
-
-from .producing import RunPlan, flush, produce, require_flush_allowed
-from .run_notes import RunIdentity
-from .summary import DryRunResult, PassedOver, Progress, Summary, dry_run
-
-__all__ = [
-    "DryRunResult",
-    "PassedOver",
-    "Progress",
-    "RunIdentity",
-    "RunPlan",
-    "Summary",
-    "dry_run",
-    "flush",
-    "produce",
-    "require_flush_allowed",
-]

@@ -19,7 +19,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, find_sources
 from tokenmill.app.sources.items import ItemChunk, Place
-from tokenmill.app.tools.produce import RunIdentity, RunPlan, produce
+from tokenmill.app.tools.produce.producing import RunPlan, produce
+from tokenmill.app.tools.produce.run_notes import RunIdentity
 from tokenmill.errors import InputError
 
 LINES = [json.dumps({"id": str(number), "text": f"text {number} " * 30}).encode() for number in range(20_000)]

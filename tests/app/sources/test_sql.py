@@ -15,7 +15,8 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, read_items
 from tokenmill.app.sources.items import Place
 from tokenmill.app.sources.sql import SqlSource, sql_sources
-from tokenmill.app.tools.produce import RunIdentity, RunPlan, produce
+from tokenmill.app.tools.produce.producing import RunPlan, produce
+from tokenmill.app.tools.produce.run_notes import RunIdentity
 from tokenmill.errors import InputError
 
 QUERY = "SELECT number AS id, body AS text, score FROM pages WHERE number >= 0 ORDER BY number"

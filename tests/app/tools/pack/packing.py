@@ -10,7 +10,7 @@ from tests.app.sources.files import WRITERS
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, Reading, ShapeOptions, find_sources, shape_for
 from tokenmill.app.tools.pack.packing_run import PackPlan, PackSummary, pack
-from tokenmill.app.tools.produce import RunIdentity
+from tokenmill.app.tools.produce.run_notes import RunIdentity
 from tokenmill.store import open_partition, partitions_in, streams_in
 from tokenmill.store.layout import partition_directory, segment_firsts
 

@@ -14,7 +14,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Reading, ShapeOptions, find_sources, shape_for
 from tokenmill.app.tools.pack import parted_sources
-from tokenmill.app.tools.produce import RunIdentity, RunPlan, flush, produce
+from tokenmill.app.tools.produce.producing import RunPlan, flush, produce
+from tokenmill.app.tools.produce.run_notes import RunIdentity
 from tokenmill.errors import StoreError
 
 FIT: dict[str, Any] = {"name": "fit", "open_blocks": 5, "max_age_offsets": 40}

@@ -27,8 +27,9 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, load_settings
 from tokenmill.app.sources import find_sources
 from tokenmill.app.sources.file_parts import parts_of
-from tokenmill.app.tools.produce import RunIdentity, RunPlan
 from tokenmill.app.tools.produce.dask_lanes import LaneTask, require_lanes, with_secrets
+from tokenmill.app.tools.produce.producing import RunPlan
+from tokenmill.app.tools.produce.run_notes import RunIdentity
 from tokenmill.errors import InputError, SettingsError
 
 WAIT_SECONDS = 60.0

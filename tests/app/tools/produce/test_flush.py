@@ -12,7 +12,7 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import flush
+from tokenmill.app.tools.produce.producing import flush
 from tokenmill.errors import SettingsError
 from tokenmill.records import is_flush
 

@@ -23,8 +23,10 @@ from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, Scripted
 from tokenmill.app.kafka.dead_letters import SourcePlace, decode_dead_letter
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import find_sources
-from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce, resuming
-from tokenmill.app.tools.produce.run_notes import MARK_HEADER, BatchMark, decode_mark
+from tokenmill.app.tools.produce import resuming
+from tokenmill.app.tools.produce.producing import RunPlan, produce
+from tokenmill.app.tools.produce.run_notes import MARK_HEADER, BatchMark, RunIdentity, decode_mark
+from tokenmill.app.tools.produce.summary import Summary
 from tokenmill.errors import InputError, SourceError
 
 SETTINGS = Settings()

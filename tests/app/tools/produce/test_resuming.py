@@ -21,10 +21,11 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
 from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
-from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, produce
 from tokenmill.app.tools.produce import resuming as resuming_module
+from tokenmill.app.tools.produce.producing import RunPlan, produce
 from tokenmill.app.tools.produce.resuming import Resuming
-from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunNotes, RunStart
+from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunIdentity, RunNotes, RunStart
+from tokenmill.app.tools.produce.summary import Summary
 from tokenmill.errors import BrokerError, InputError, SourceError, TopicError
 
 

@@ -18,8 +18,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, produced_topic
 from tokenmill.app.sources.mapping import Mapping
 from tokenmill.app.sources.source_changes import KnownSource
-from tokenmill.app.tools.produce import RunIdentity, run_notes
-from tokenmill.app.tools.produce.run_notes import RunNotes, RunStart, deciding_options, produced_runs
+from tokenmill.app.tools.produce import run_notes
+from tokenmill.app.tools.produce.run_notes import RunIdentity, RunNotes, RunStart, deciding_options, produced_runs
 
 file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
 
