@@ -48,7 +48,7 @@ COMMANDS: Final = {
     "eras": "control_records",
     "close": "control_records",
     "inspect": "inspect",
-    "tail": "tail",
+    "tail": "inspect",
     "trace": "trace",
     "dead-letters": "dead_letters",
     "rejects": "dead_letters",

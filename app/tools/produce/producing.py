@@ -23,7 +23,6 @@ from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
 from ...sources.items import DocumentSource, Item, Refused, Where
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
-from .refused_records import RefusedRecords, require_leaders, topic_settings
 from .resuming import Resuming
 from .run_notes import (
     BatchMark,
@@ -34,7 +33,17 @@ from .run_notes import (
     run_name,
 )
 from .sender import MARK_BYTES, Acknowledged, Sender, SentDocument, batch_bytes, fenced_producer
-from .summary import Progress, ReadingPlan, Refusals, Summary, reporting, require_dead_letters
+from .summary import (
+    Progress,
+    ReadingPlan,
+    Refusals,
+    RefusedRecords,
+    Summary,
+    reporting,
+    require_dead_letters,
+    require_leaders,
+    topic_settings,
+)
 
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 """A pause for the rate is at least this long, so that a batch holds more than one document."""

@@ -198,8 +198,7 @@ class ScriptedKafka:
             assert options == {"isolation_level": "read_uncommitted"}, "what another run has open would hide the end"
             yield Consumer(self)
 
-        for module in ("summary", "refused_records"):
-            monkeypatch.setattr(f"{package}.{module}.described", described)
+        monkeypatch.setattr(f"{package}.summary.described", described)
         for module in ("producing", "sender"):
             monkeypatch.setattr(f"{package}.{module}.producer", producer)
         monkeypatch.setattr(f"{package}.run_notes.consumer", consumer)

@@ -29,9 +29,8 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.conditions import Condition
 from tokenmill.app.tools.produce.producing import RunPlan, flush, partition_of, produce
-from tokenmill.app.tools.produce.refused_records import require_leaders
 from tokenmill.app.tools.produce.run_notes import RunIdentity
-from tokenmill.app.tools.produce.summary import dry_run
+from tokenmill.app.tools.produce.summary import dry_run, require_leaders
 from tokenmill.errors import ClockError, InputError, MissingTopicError, TopicError
 from tokenmill.records import FLUSH_HEADER
 
