@@ -131,7 +131,6 @@ class Contact:
 
 
 CONTACT: Final = Contact()
-"""This process's."""
 
 
 def moment(seconds: float) -> str:

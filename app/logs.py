@@ -29,7 +29,6 @@ class HeldTrouble(logging.Filter):
     """
 
     def __init__(self, contact: Contact = CONTACT) -> None:
-        """Hold back until the trouble has lasted."""
         super().__init__()
         self._contact = contact
         self._began = self._last = self._said = -math.inf
@@ -74,7 +73,6 @@ class RateLimit(logging.Filter):
     """
 
     def __init__(self, lines: int = LINES) -> None:
-        """Let ``lines`` records of each logger pass in every window."""
         super().__init__()
         self._lines = lines
         self._windows: dict[str, tuple[int, int]] = {}

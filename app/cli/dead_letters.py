@@ -64,7 +64,6 @@ def list_command(
 async def _first(
     settings: Settings, topic: str, reasons: list[str] | tuple[()], partitions: list[int] | tuple[()], limit: int
 ) -> tuple[list[DeadLetter], bool]:
-    """Return the first letters that are wanted, and whether there are more."""
     chosen: dict[Place, DeadLetter] = {}
     async with aclosing(read_dead_letters(settings, topic)) as letters:
         async for found in letters:
@@ -241,7 +240,6 @@ def rejected_values(found: RejectedDocument) -> dict[str, Any]:
 
 
 def _request(what: str, reasons: list[str] | None, value: str | None, *, again: bool) -> ResendRequest:
-    """Return what is to be sent."""
     place = parse_place(what)
     if place is None:
         if not reasons:

@@ -98,7 +98,6 @@ def command(words: str, *examples: str, shown: Sequence[str] = ("bootstrap_serve
 
 
 def _with_flags(command: Callable[..., Any], shown: Sequence[str]) -> Callable[..., Any]:
-    """Return the command with flags."""
     signature = inspect.signature(command, eval_str=True)
     first, *own = signature.parameters.values()
     # a command's own option of a setting's name goes first

@@ -29,7 +29,6 @@ class EscapingConsole(Console):
     """A console on which texts are shown as they are, and control characters in them escaped."""
 
     def __init__(self, *, stderr: bool = False) -> None:
-        """Write to standard output, or standard error."""
         terminal = is_terminal(sys.stderr if stderr else sys.stdout)
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False, force_terminal=terminal)
 

@@ -13,6 +13,7 @@ from tokenmill.wire.totals import Totals
 
 from ..funnel.retention import Retention
 from ..settings import Settings
+from ..sources.file_sources import OpenedSources
 from ..tables import ShownTable
 from ..tasks import until_interrupted
 from ..tools.pack.pack_verification import verify_pack
@@ -23,7 +24,6 @@ from .figures import show_figures
 from .options import command, panel, require_beside
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .reading_options import (
-    OpenedSources,
     Paths,
     ProduceProgress,
     SourceChoice,
@@ -130,7 +130,6 @@ def _sample(seed: int | None, reference: bool) -> ReferenceSample:  # noqa: FBT0
 def _verify(
     settings: Settings, opened: OpenedSources, plan: PackPlan, sample: ReferenceSample, *, as_json: bool
 ) -> None:
-    """Compare, and say what was found; raises typer.Exit where something is wrong."""
     with ProduceProgress() as report:
         work = verify_pack(settings, opened.sources, opened.reading, plan, sample=sample, progress=report)
         found, interrupted = until_interrupted(work)

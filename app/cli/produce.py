@@ -265,7 +265,6 @@ def _dry_json(found: DryRunResult) -> dict[str, Any]:
 
 
 def _known_lines(known: DatasetInfo) -> list[str]:
-    """Return what is known of a data set, a line for its features and one for each split."""
     if known.why_not:
         return [f"{known.name}: nothing is known of it ({known.why_not})"]
     features = (

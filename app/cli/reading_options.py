@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 import typer
 
@@ -23,6 +23,7 @@ from ..sources import DocumentSource, FolderWalk, Reading, ShapeOptions, find_so
 from ..sources.conditions import Condition
 from ..sources.datasets import DatasetSource
 from ..sources.encodings import known_encoding
+from ..sources.file_sources import OpenedSources
 from ..sources.formats import Choice
 from ..sources.mapping import CALL_SECONDS, Mapping
 from ..sources.sql import sql_sources
@@ -46,13 +47,6 @@ FormatName = Annotated[Choice, _read(f"{', '.join(get_args(Choice))}. auto: by n
 Lines = Annotated[bool, _read("Each line of a text is a document.", None, "--lines")]
 
 _FOR_EXAMPLE: Final = {"delimiter": "';'", "quote": '"\'", or none', "escape": "'\\'"}
-
-
-class OpenedSources(NamedTuple):
-    """What is to be read, and how."""
-
-    reading: Reading
-    sources: list[DocumentSource]
 
 
 UNUSED: Final = ("plain", "shuffle_buffer", "seed", "key", "on_error")
@@ -409,7 +403,6 @@ class ProduceProgress(ProgressLine):
         self.show(described, done, total, lambda: line + self._left(summary, done, total))
 
     def _left(self, summary: Summary, done: int, total: int) -> str:
-        """Return how much is done and how long the rest takes; empty if that is unknown."""
         if not total:
             return ""
         told = f", {done / total:.0%} {'read' if summary.limit is None else f'of the limit of {summary.limit:,}'}"

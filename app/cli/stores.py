@@ -163,7 +163,6 @@ def _say(stream: str, partition: int, repaired: Repaired) -> None:
 
 
 def _lines(partition: PartitionRepair, *, check: bool) -> list[str]:
-    """Return what became of a partition, for people."""
     name = f"{partition.stream}/{partition.partition}"
     if not partition.segments:
         return [f"{name}: nothing is damaged"]

@@ -118,7 +118,6 @@ def train_command(
 
 
 def _items(settings: Settings, paths: Sequence[str]) -> Iterator[Item | Refused]:
-    """Yield what `produce` would make of files."""
     reading = Reading(shape_for(settings.for_topic(settings.raw_topics[0]), settings.max_record_bytes))
     return read_items(found_sources(paths, reading))
 

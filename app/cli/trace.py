@@ -119,7 +119,6 @@ def _stores(given: Iterable[str], *, mixture: bool) -> dict[str, Path]:
 
 
 def _show_step_of_mixture(settings: Settings, tracer: MixtureTracer, step: int, *, as_json: bool) -> None:
-    """Print the samples of a step of a mixture, each with its stream."""
     for name, doubt in tracer.doubts.items():
         say(f"warning: {name}: {doubt}")
     found = list(tracer.step(step))
@@ -138,7 +137,6 @@ def _named(*values: object) -> Iterator[tuple[str, object]]:
 
 
 def _scan(tracer: Tracer, wanted: str) -> list[Place]:
-    """Return the records with an id, showing how far the search is."""
     found: list[Place] = []
     with ProgressLine("searching") as line:
         for done, total, places in tracer.documents(wanted):
@@ -212,13 +210,11 @@ class _Printer:
                 show(f"  and {len(uses) - SHOWN_USES:,} more samples; --all shows them")
 
     def _outcome(self, record: TracedRecord) -> RecordOutcome | None:
-        """Ask why a record has no tokens."""
         if record.views:
             return None
         return asyncio.run(outcome_of(self._settings, self._stream, (record.partition, record.offset)))
 
     def _ask(self, sources: Iterable[Source]) -> None:
-        """Get the texts of what is to be printed."""
         if self._text:
             places = [(source.partition, source.offset) for source in sources]
             self._texts = asyncio.run(record_texts(self._settings, self._stream, places))

@@ -78,7 +78,6 @@ def try_command(
 
 
 def _say_choices(plan: RawTopicPlan, report: "TrialProgressLine") -> None:
-    """Say what is not as one may expect."""
     if plan.tokenizer.content is None:
         report.say("tokens are bytes; for those of a tokenizer: --tokenizer")
     if plan.stages.engine_refused:

@@ -213,7 +213,6 @@ class Trial:
         self._value_bytes += int(part.sizes.sum())
 
     def _count_dropped(self, reasons: Sequence[str], texts: Sequence[str]) -> None:
-        """Count the tokens of texts that a step filtered out."""
         around = len(self._recipes[0].begin_of_document) + len(self._recipes[0].after)
         lengths = np.diff(self._encode(texts).offsets).tolist()
         for reason, length in zip(reasons, lengths, strict=True):

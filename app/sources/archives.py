@@ -111,7 +111,6 @@ def _opened(path: str, root: str, _size: int, _modified: int, _changed: int) -> 
 
 
 def _hindrance(info: ZipInfo) -> str:
-    """Return why a member cannot be read; nothing if it can."""
     if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
         return "a link, or no regular file: unpack the archive, and name the folder"
     if info.flag_bits & _ENCRYPTED:

@@ -61,8 +61,6 @@ def number_in(text: str) -> int | float | None:
 
 
 class _Value(NamedTuple):
-    """What a field is compared with."""
-
     text: str
     quoted: bool = False
     number: int | float | None = None
@@ -120,7 +118,6 @@ class Condition:
 
 
 def _parts(text: str) -> tuple[str, str, str]:
-    """Return field, value and operator."""
     found = _CONDITION.fullmatch(text)
     name = "" if found is None else found["field"].strip()
     if found is None or not name:

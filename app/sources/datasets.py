@@ -51,7 +51,6 @@ class HubAddress:
     """The address of a data set."""
 
     parts: tuple[str, ...]
-    """Parts of the name, between its slashes."""
     name: str | None = None
     """Name of the configuration, where it is an argument."""
     split: str | None = None
@@ -197,11 +196,8 @@ def is_dataset(path: str) -> bool:
 
 
 class _Found(NamedTuple):
-    """A data set on the hub."""
-
     path: str
     name: str | None
-    """Name of the configuration."""
     commit: str | None
     """None: the hub was not asked."""
 
@@ -315,7 +311,6 @@ class DatasetSource:
         ) from errors[0]
 
     def _target(self) -> tuple[str, dict[str, Any]]:
-        """Return what the library loads, and with which arguments."""
         address = self._address
         path, name, revision = address.path, address.name, address.revision
         if self._on_hub:

@@ -110,7 +110,6 @@ def seems(data: bytes) -> str:
 
 
 def _with_zeros(data: bytes) -> str:
-    """Return which of UTF-16 and UTF-32 a text may have."""
     zeros, odd_zeros = data.count(0), data[1::2].count(0)
     if _ZEROS * zeros > 2 * len(data):
         return "utf-32-le" if data[3::4].count(0) > data[::4].count(0) else "utf-32-be"
@@ -120,7 +119,6 @@ def _with_zeros(data: bytes) -> str:
 
 
 def _without_zeros(data: bytes) -> str:
-    """Return which encoding a text may have whose characters are bytes, or some of them."""
     name = "cp1252"
     with suppress(UnicodeDecodeError):  # it is UTF-8, but for its end
         codecs.getincrementaldecoder(UTF_8)().decode(data)
@@ -146,7 +144,6 @@ def why_not(encoding: str, data: bytes, error: UnicodeDecodeError) -> str:
 
 
 def _recoded(encoding: str, stream: "io.BufferedReader[Any]") -> Iterator[bytes]:
-    """Yield the text decoded and encoded again, block by block."""
     decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
     for data in chain(pieces_of(stream), (b"",)):
         try:

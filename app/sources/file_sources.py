@@ -10,7 +10,7 @@ from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from stat import S_ISREG
 from sys import maxsize
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from tokenmill.errors import RecordError
@@ -210,6 +210,13 @@ class Reading(Ways):
         return self.shape.within(folder_columns(name))
 
 
+class OpenedSources(NamedTuple):
+    """What is to be read, and how."""
+
+    reading: Reading
+    sources: list[DocumentSource]
+
+
 def folder_columns(name: str) -> dict[str, str | None]:
     """Return the columns that the folders of a file stand for, as Hive and Spark name them: ``lang=en/part-0.csv``."""
     columns: dict[str, str | None] = {}
@@ -291,7 +298,6 @@ class FileSource:
     size: int = -1
     """Byte at which the part ends; by default the end of the file now."""
     begin: Place = START
-    """Where the part begins."""
     bounded: bool = False
     """Whether what comes after `size` is left out."""
     groups: range | None = None
@@ -369,9 +375,7 @@ class FileSource:
 def open_found(path: str, root: str) -> "BoundedFile":
     """Open a file; what was found in the folder ``root``, if it was, may meanwhile be something else.
 
-    Raises:
-        OSError: it cannot be opened; or it was found, and is no regular file, or a link leads out of the folder.
-
+    Raises OSError where it cannot be; or it was found, and is no regular file, or a link leads out of the folder.
     """
     try:
         file = BoundedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if root else 0)))

@@ -54,7 +54,6 @@ class Item(NamedTuple):
     """One document, as it is sent."""
 
     value: bytes
-    """The record's value."""
     text: str
     """The document's text, which is somewhere in the value."""
     key: bytes | None = None
@@ -80,11 +79,6 @@ class Refused(NamedTuple):
     """Whether it is a line, row or record of its source; else it is all of it."""
     limit: str = ""
     """The setting over whose limit it is; empty: it is not too long."""
-
-    @property
-    def without_data(self) -> "Refused":
-        """Where and why, without the data: to be kept for people."""
-        return self._replace(data=b"")
 
 
 Where: TypeAlias = tuple[str, int]
@@ -122,7 +116,6 @@ class PlaceIds(NamedTuple):
     """Gives documents their places as ids."""
 
     id_field: str
-    """Name of the id in the topic's records."""
     max_id_bytes: int
 
     def given(self, item: Item, where: Where) -> Item:
@@ -191,7 +184,6 @@ class ItemChunk(NamedTuple):
     size: int
     """Bytes of the values, and of what is refused: by it memory is bounded."""
     last: bool = False
-    """The source ends with it."""
     unmet: Unmet = Unmet()
     numbers: Sequence[int] = ()
     """The number of each item's entry in its source, for people (`Place.entry`); 0 where the source is the document,
@@ -347,9 +339,7 @@ class Format(Protocol):
 def library(module: str, extra: str, purpose: str) -> Any:
     """Return the imported module.
 
-    Raises:
-        InputError: it is not installed; says which extra of TokenMill brings it.
-
+    Raises InputError where it is not installed; says which extra of TokenMill brings it.
     """
     try:
         return import_module(module)

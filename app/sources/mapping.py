@@ -110,7 +110,6 @@ class MapProcess:
         return int.from_bytes(self._count[:], sys.byteorder)
 
     def _start(self) -> ProcessEnded | None:
-        """Wait until the function is imported."""
         if not self._pipe.poll(START_SECONDS):
             self.kill()
             return ProcessEnded(0, f"it could not be imported in {START_SECONDS:g} seconds", hung=True)
@@ -184,8 +183,6 @@ class _Packed(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A batch that went to a process."""
-
     made: Future[list[Entry]]
     size: int
 
@@ -227,10 +224,8 @@ class Mapping:
         something to do; large rows take no more memory than small ones. Where they are ``piped``, each goes to a
         process as soon as it is there, and is yielded without waiting for the next one: a pipe may pause.
 
-        Raises:
-            InputError: a process died while it ran the function, twice, or the function does not return; names the
-                row. All batches before that row's are yielded.
-
+        Raises InputError where a process died while it ran the function, twice, or the function does not return; names
+        the row. All batches before that row's are yielded.
         """
         packed = map(_Packed.of, entries)
         batches = self._at_hand(packed) if piped else self._full(packed)
@@ -283,7 +278,6 @@ class Mapping:
         return made
 
     def _process(self) -> MapProcess:
-        """Return this thread's process."""
         process: MapProcess | None = getattr(self._own, "process", None)
         with self._lock:
             if self._closed:

@@ -152,7 +152,6 @@ def _matches(parts: Sequence[str], wild: Sequence[str]) -> bool:
 
 
 def _above(path: Path, root: Path) -> list[Path]:
-    """Return the folders between a root and a path, the uppermost first."""
     return [one for one in reversed(path.parents) if one != root and one.is_relative_to(root)]
 
 

@@ -131,7 +131,6 @@ class OrderState(NamedTuple):
     """The position of a reading order, between two chunks."""
 
     turn: int
-    """The lane whose chunk is next."""
     lanes: tuple[LaneState, ...]
 
     @classmethod

@@ -122,10 +122,8 @@ class RemoteFile:
     """A file of any format, perhaps compressed, behind an address."""
 
     name: str
-    """Its address."""
     store: "WebServer | _ObjectStore"
     path: str
-    """Its name in the store."""
     version: Version
     reading: Reading
 

@@ -43,9 +43,7 @@ class Shape:
     noted_text_bytes: int
     """`Limits.max_text_bytes` as runs note it; the limit without a tokenizer."""
     text_field: str
-    """Name of the text in the topic's records."""
     id_field: str
-    """Name of the id in the topic's records."""
     max_record_bytes: int
     plain: bool
     as_is: bool
@@ -66,7 +64,6 @@ class Shape:
     asked: bool = False
     """Whether somebody said where the id is."""
     nan_is_null: bool = False
-    """Whether numbers that are not finite count as null."""
     judged: bool = False
     """Whether the mill judges by a value's beginning whether it is a text."""
     given: dict[str, str | None] = field(default_factory=dict)
@@ -235,7 +232,6 @@ class Shape:
                 check_integer(f"{name!r}", name, value, data)
 
     def _unwanted(self, row: Row) -> Unmet | None:
-        """Return the count of a row that does not meet all conditions; None if it meets them."""
         for condition in self.where:
             try:
                 if not condition.holds(row):
@@ -313,7 +309,6 @@ class Shape:
 
 
 def _refused(where: str, error: RecordError, data: bytes) -> Refused:
-    """Return why something is no document."""
     return Refused(where, str(error), data, limit=OVER_A_LIMIT.get(error.reason, ""))
 
 

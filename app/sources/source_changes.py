@@ -217,7 +217,6 @@ def _renamed(
 
 
 def _compared(seen: KnownSource, one: SourceLook) -> tuple[SourceChange | None, KnownSource]:
-    """Return how a source has changed, and what is known of it from then on."""
     now = one.seen
     known = seen._replace(name=now.name, entry=0, byte=0, sent_now=False)
     if one.unchanged or (seen.size, seen.digest) == (now.size, now.digest):

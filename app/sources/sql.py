@@ -46,16 +46,9 @@ class SqlSource:
     size = 0
 
     def __init__(self, url: str, query: str, reading: Reading) -> None:
-        """Prepare to connect.
+        """Prepare to connect to the database of an SQLAlchemy URL: ``postgresql+psycopg://user@host/database``.
 
-        Args:
-            url: of the database, as SQLAlchemy has it: ``postgresql+psycopg://user@host/database``.
-            query: a SELECT with an ORDER BY.
-            reading: how its rows become documents.
-
-        Raises:
-            InputError: the query has no ORDER BY; the URL is none; SQLAlchemy or a driver is missing.
-
+        Raises InputError where the query has no ORDER BY; the URL is none; SQLAlchemy or a driver is missing.
         """
         if not _QUERY.match(query):
             raise InputError("--sql: it is no query: begin with SELECT, or WITH; nothing in a database is changed")
@@ -116,9 +109,7 @@ class SqlSource:
             with self._engine.connect().execution_options(yield_per=ROWS) as connection:
                 if statement := READ_ONLY.get(self._engine.dialect.name):
                     connection.exec_driver_sql(statement)
-                    if (
-                        self._engine.dialect.name != "oracle"
-                    ):  # which says it of this transaction, the others of the next
+                    if self._engine.dialect.name != "oracle":  # that says it of this transaction, others of the next
                         connection.commit()
                 yield from map(dict, connection.execute(self._alchemy.text(self._query)).mappings())
         except self._alchemy.exc.SQLAlchemyError as error:
@@ -135,7 +126,6 @@ def sql_sources(urls: Sequence[str], query: str, reading: Reading) -> list[Docum
 
 
 def _hashed(rows: Iterator[dict[str, Any]], content: xxhash.xxh3_128) -> Iterator[dict[str, Any]]:
-    """Yield the rows, which become part of a hash."""
     for row in rows:
         content.update(repr([*row.items()]).encode("utf-8", "surrogatepass"))
         yield row

@@ -79,7 +79,6 @@ class WebServer:
     """A web server, of which files are asked for by their names."""
 
     def __init__(self, origin: str) -> None:
-        """Take a scheme and a host; nothing is asked yet."""
         self._origin = origin
         self._opener = urllib.request.build_opener(SameHost)
 

@@ -111,7 +111,6 @@ def _room(stream: "BufferedReader[Any]", size: int) -> memoryview:
 
 
 def _bytes_of(message: "_Table", body: memoryview) -> int:
-    """Return how many bytes a body is, and becomes."""
     kind, batch = message.number(1, "<B"), message.table(2)
     if kind not in (_DICTIONARY, _BATCH):
         return 0

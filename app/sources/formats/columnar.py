@@ -79,17 +79,9 @@ def _of_dictionary(array: Any) -> Weights:
     return cast("Weights", np.append(entries, VALUE_BYTES)[indices.to_numpy(zero_copy_only=False)])
 
 
-def _of_struct(array: Any) -> Weights:
-    return _together([_weights(array.field(number)) for number in range(array.type.num_fields)])
-
-
 def _of_union(array: Any) -> Weights:
     kinds = range(array.type.num_fields)
     return VALUE_BYTES + max((_most(_weights(array.field(number))) for number in kinds), default=0.0)
-
-
-def _of_map(array: Any) -> Weights:
-    return _of_offsets(array, array.keys, array.items)
 
 
 def _of_list(array: Any) -> Weights:
@@ -127,10 +119,6 @@ def _of_view(array: Any) -> Weights:
     return VALUE_BYTES + views[array.offset : array.offset + len(array), 0].astype(np.float64)
 
 
-def _of_runs(array: Any) -> Weights:
-    return _most(_weights(array.values))
-
-
 _BY_TYPE: Final[dict[str, Callable[[Any], Weights]]] = {
     "string": _of_text,
     "large_string": _of_text,
@@ -140,15 +128,15 @@ _BY_TYPE: Final[dict[str, Callable[[Any], Weights]]] = {
     "binary_view": _of_view,
     "fixed_size_binary": _of_text,
     "dictionary": _of_dictionary,
-    "struct": _of_struct,
-    "map": _of_map,
+    "struct": lambda array: _together([_weights(array.field(number)) for number in range(array.type.num_fields)]),
+    "map": lambda array: _of_offsets(array, array.keys, array.items),
     "list": _of_list,
     "large_list": _of_list,
     "list_view": _of_list_view,
     "large_list_view": _of_list_view,
     "fixed_size_list": _of_fixed_size_list,
     "union": _of_union,
-    "run_end_encoded": _of_runs,
+    "run_end_encoded": lambda array: _most(_weights(array.values)),
 }
 
 
@@ -223,7 +211,6 @@ def _objects(some: Any) -> list[dict[str, Any] | Bad]:
 
 
 def _row(one: Any) -> dict[str, Any] | Bad:
-    """Return the row that a record batch of one is."""
     row = {}
     for name, column in zip(one.schema.names, one.columns, strict=True):
         try:

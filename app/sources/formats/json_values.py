@@ -13,7 +13,6 @@ from typing import Final
 from ..items import Bad, Entry, File, Needs, Place
 
 BLOCK: Final = 1 << 20
-"""Bytes read at once."""
 MAX_NESTING: Final = 1024
 """Brackets that may be open at once: orjson reads no more, so a deeper value is no use to anybody."""
 _TOKEN: Final = re.compile(rb'"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+"|["{}\[\],]')
@@ -91,7 +90,6 @@ class _Scan:
             self._begin = max(self._begin, self._held.rfind(b"\n", self._begin, first))
 
     def _first(self) -> int:
-        """Return where that begins which was not yielded yet."""
         first = self._begin
         while first < len(self._held) and self._held[first] in _BETWEEN:
             first += 1
@@ -134,7 +132,6 @@ class _Scan:
         return b""
 
     def _closed(self, token: bytes, start: int) -> bytes | Bad:
-        """Take a closing bracket."""
         if not self._open and self._in_array and token == b"]":
             self._in_array = False
             return self._value(start)
@@ -143,7 +140,6 @@ class _Scan:
         return b"" if self._open else self._value(self._at)
 
     def _opened(self, token: bytes, start: int) -> bytes | Bad:
-        """Take an opening bracket."""
         if self._open:
             last = self._last(start)
             if last >= self._begin and self._held[last] not in (b":" if self._open.endswith(b"{") else b",["):

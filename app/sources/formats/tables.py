@@ -102,7 +102,6 @@ class _Table:
         self.number = 0
         """Of the line that was read last, from 1."""
         self.at = 0
-        """Where the next line begins."""
         self._needs = needs
         self._stream = file.stream
         self._encoding = file.encoding
@@ -183,7 +182,6 @@ class _Table:
             return data.decode("utf-8", "replace")
 
     def _piece(self, most: int) -> bytes:
-        """Return the next line, or so many bytes of it."""
         data = self._again.readline(most)
         if not data.endswith(b"\n") and len(data) < most:
             self._is_past = True
@@ -215,7 +213,6 @@ class _Table:
 
 
 def _with_line_feeds(stream: "BufferedReader[Any]") -> Iterator[bytes]:
-    """Yield the bytes of a file whose lines end with a carriage return, each such byte as a line feed."""
     return (piece.replace(b"\r", b"\n") for piece in pieces_of(stream))
 
 

@@ -21,11 +21,9 @@ class Line(NamedTuple):
     number: int
     """From 1."""
     begin: int
-    """Where it begins in the file."""
     end: int
     """Where the next one begins."""
     body: bytes | None
-    """Its content."""
 
 
 def read_lines(stream: BinaryIO, limit: int, start: Place | None = None) -> Iterator[Line]:

@@ -37,8 +37,6 @@ def read_warc(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
 
 
 class _Record(NamedTuple):
-    """A whole record."""
-
     head: dict[str, str]
     block: bytes | None
     """What follows the head; None: it is longer than a record may be."""

@@ -16,7 +16,6 @@ TEXT: Final = "text/plain"
 HTML: Final = ("text/html", "application/xhtml+xml")
 HTML_SUFFIXES: Final = (".html", ".htm", ".xhtml")
 EXTRACT: Final = "extract"
-"""The extra that extracting needs."""
 HEAD_BYTES: Final = 64 << 10
 """Longest head of a record or page: twice what servers and other readers of archives take."""
 MOST_DEEP: Final = 4096

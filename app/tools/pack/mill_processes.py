@@ -143,8 +143,6 @@ def records_of(batch: DocumentBatch) -> list[Record]:
 
 
 class _Miller:
-    """The work of one process."""
-
     def __init__(self, task: MillTask, partitions: Sequence[int]) -> None:
         self._reading = task.reading
         stages = reopen_stages(task.geneses[0].recipe, task.tokenizer, task.engine, None, task.lists)
@@ -216,7 +214,6 @@ class _Process:
     partitions: Sequence[int]
     scans: int = 0
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    """Of what it is asked."""
     opened: "Future[dict[int, int]]" = field(default_factory=Future)
     asked: dict[int, "Future[Any]"] = field(default_factory=dict)
     batches: deque[tuple["Future[Any]", int]] = field(default_factory=deque)

@@ -92,7 +92,6 @@ class PartitionState:
     """Where the chains of a partition continue."""
 
     carries: Mapping[str, Message] = field(default_factory=dict)
-    """By split."""
     letters: Mapping[str, int] = field(default_factory=dict)
     """By name: bytes of the partition's files of letters."""
 

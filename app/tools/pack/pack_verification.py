@@ -137,10 +137,9 @@ async def _mill_again(
     *,
     progress: Progress,
 ) -> Ends:
-    """Return how far the chains are behind all documents."""
     run, position = start
     beginning = PackPosition.start(len(sources), run)
-    dealer = await Dealer.open(millers, found, plan, beginning)
+    dealer = Dealer(millers, found, plan, beginning, await millers.opened())
     async with reporting(found, progress):
         await dealer.read(sources, beginning.state)
         await dealer.deal_open()
@@ -239,7 +238,6 @@ class PartitionVerifier:
     """Mills one partition again, and compares."""
 
     def __init__(self, task: MillTask, stages: Stages, partition: int) -> None:
-        """Begin at the first document."""
         self._chains = [_VerifiedChain(task, genesis, partition) for genesis in task.geneses]
         self.mill = PartitionMill(stages, [chain.mill for chain in self._chains])
         self._reference = replace(stages, engine=reference_of(stages.engine))

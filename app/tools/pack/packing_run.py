@@ -52,7 +52,6 @@ class PackPlan(ReadingPlan):
     """The options of a pack."""
 
     raw_topic: str
-    """Whose streams are filled."""
     partitions: int
     processes: int
     flush: bool = False
@@ -185,7 +184,6 @@ class _Call:
     _summary: PackSummary
     _committing: "asyncio.Task[Ends] | None" = None
     _committed: float = 0.0
-    """When the last commit began."""
 
     async def all(self, sources: Sequence[DocumentSource], progress: Progress) -> None:
         """Pack everything, and say how far it is."""
@@ -195,7 +193,7 @@ class _Call:
         for name in COUNTED:
             setattr(summary, name, getattr(position, name))
         summary.broken_before, summary.before = position.broken, position.number
-        self._dealer = await Dealer.open(self._millers, summary, self._plan, position)
+        self._dealer = Dealer(self._millers, summary, self._plan, position, await self._millers.opened())
         self._dealer.refuse, self._dealer.may_add = self._refuse, self._require_open
         async with reporting(summary, progress):
             self._committed = time.monotonic()
@@ -324,41 +322,26 @@ AHEAD: Final = 2
 """Parts of each file that are scanned ahead, beside one for each process."""
 
 
-@dataclass(slots=True, kw_only=True)
 class Dealer:
-    """Reads sources and gives their documents to the processes that mill."""
+    """Reads sources and gives their documents to the processes that mill; counts both in a summary."""
 
-    millers: Millers
-    summary: Summary
-    """Counts what is dealt out, and what is passed over."""
-    plan: PackPlan
-    number: int
-    """Of the next document."""
-    offsets: list[int]
-    """By partition: the offset of its next document."""
-    wanted: Mapping[int, int]
-    """By partition: documents below this offset are milled already."""
-    shuffle: ShuffleBuffer[Item] | None
-    refuse: Callable[[Refused], None]
-    """Called with what is no document; may raise."""
-    may_add: Callable[[], None] = lambda: None
+    may_add: Callable[[], None] | None = None
     """Called before documents are dealt out; may raise."""
-    _open: dict[int, list[Item]] = field(default_factory=dict)
-    _open_bytes: dict[int, int] = field(default_factory=dict)
 
-    @classmethod
-    async def open(cls, millers: Millers, summary: Summary, plan: PackPlan, position: PackPosition) -> "Dealer":
-        """Return one that goes on from a position, when all partitions are open. Raises as `Millers.opened`."""
-        return cls(
-            millers=millers,
-            summary=summary,
-            plan=plan,
-            number=position.number,
-            offsets=list(position.offsets),
-            wanted=await millers.opened(),
-            shuffle=ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None,
-            refuse=summary.refuse,
-        )
+    def __init__(
+        self, millers: Millers, summary: Summary, plan: PackPlan, position: PackPosition, wanted: Mapping[int, int]
+    ) -> None:
+        """Go on from a position; documents below the offset that is ``wanted`` of a partition are milled already."""
+        self.millers, self.summary, self.plan, self.wanted = millers, summary, plan, wanted
+        self.number = position.number
+        """Of the next document."""
+        self.offsets = list(position.offsets)
+        """By partition: the offset of its next document."""
+        self.shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
+        self.refuse: Callable[[Refused], None] = summary.refuse
+        """Called with what is no document; may raise."""
+        self._open: dict[int, list[Item]] = {}
+        self._open_bytes: dict[int, int] = {}
 
     async def read(
         self,
@@ -420,7 +403,8 @@ class Dealer:
         size = self._open_bytes.pop(partition, 0)
         if not items:
             return
-        self.may_add()
+        if self.may_add is not None:
+            self.may_add()
         await self.millers.mill(batch_of(partition, self.offsets[partition] - len(items), items), size)
 
     async def deal_open(self) -> None:

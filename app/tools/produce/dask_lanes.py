@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import xxhash
 from pydantic import SecretStr
@@ -22,7 +22,7 @@ from tokenmill.redaction import holds_secret
 from ...settings import SECRETS, Settings
 from ...sources import file_parts
 from ...sources.file_parts import DividedFile, FileParts, divided, may_be_divided, parts_of
-from ...sources.file_sources import FileSource
+from ...sources.file_sources import FileSource, OpenedSources
 from ...sources.items import DocumentSource, library
 from ...sources.paths import is_piped
 from .producing import RunPlan, produce
@@ -46,14 +46,6 @@ ADDED: Final = (
 """What a run counts that is the sum of its lanes'."""
 
 
-class Opened(Protocol):
-    """What is to be read, as the options of a command open it."""
-
-    @property
-    def sources(self) -> Sequence[DocumentSource]:
-        """All sources."""
-
-
 @dataclass(frozen=True, slots=True)
 class LaneTask:
     """One lane, as it is sent to a worker."""
@@ -63,7 +55,7 @@ class LaneTask:
     """Without passwords where it is sent: schedulers and their dashboards may show what passes."""
     topic: str
     paths: tuple[str, ...]
-    opened: Callable[[], AbstractContextManager[Opened]]
+    opened: Callable[[], AbstractContextManager[OpenedSources]]
     """Opens the sources, in any process: the same ones, with the same content."""
     options: Mapping[str, object]
     """Those that decide what is sent, of the whole run."""
@@ -197,7 +189,6 @@ def _line(error: BaseException) -> str:
 
 
 def _add(total: Summary, lane: Summary) -> None:
-    """Add what a lane did."""
     for number, sent in lane.partitions.items():
         mine = total.partitions.setdefault(number, Acknowledged())
         mine.documents += sent.documents

@@ -110,7 +110,6 @@ async def produce(
 
 
 async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Summary, partitions: int) -> None:
-    """Send the rest of the run, and then what is new, if that is wanted."""
     restart, more = plan.restart, True
     while more:
         part = await resuming.next_part(partitions, restart=restart)

@@ -54,7 +54,6 @@ class NextPart(NamedTuple):
     run_start: RunStart
     position: RunPosition
     sources: list[DocumentSource]
-    """What the part sends."""
     more: bool
     """Whether there is something new to send after it."""
     left_out: list[SourceChange]

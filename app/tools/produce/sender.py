@@ -67,7 +67,6 @@ class SentDocument(NamedTuple):
     value: bytes
     number: int
     where: Where
-    """Its place in its source."""
 
 
 @dataclass(slots=True)
@@ -109,7 +108,6 @@ class Sender:
     _errors: dict[int, BaseException] = field(default_factory=dict)
     """By partition, in which nothing is sent any more; the first error is first."""
     _heard: float = 0.0
-    """When the brokers last answered."""
 
     def put(self, partition: int, record: SentDocument) -> bool:
         """Add a document to its partition's batch; return False if the batch is full: `send` it, and try again."""

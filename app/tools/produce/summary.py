@@ -61,7 +61,6 @@ class ReadingPlan:
     """Documents of the whole run, with those that an earlier call sent or packed; None: all."""
     on_error: OnError = "skip"
     shuffle: int = 0
-    """Documents in the shuffle buffer."""
     seed: int = 0
     identity: RunIdentity | None = None
     """The run, if another call may continue it; None: it carries no marks, and another call begins again."""
@@ -72,7 +71,6 @@ class PassedOver:
     """What was no document."""
 
     refused: int = 0
-    """How many such there were."""
     rows_refused: int = 0
     """How many of them this call read that are rows of something."""
     broken: int = 0
@@ -105,7 +103,7 @@ class PassedOver:
         self.broken += refused.broken
         self.over.update([refused.limit] if refused.limit else [])
         if len(self.examples) < EXAMPLES:
-            self.examples.append(refused.without_data)
+            self.examples.append(refused._replace(data=b""))
         if ends and self.rows_refused >= ALL_REFUSED:
             raise InputError(
                 f"the first {ALL_REFUSED:,} rows were all refused, so this ends, and nothing is kept. "
@@ -185,7 +183,6 @@ class DryRunResult(PassedOver):
     bytes: int = 0
     """Of the records' values."""
     samples: list[Item] = field(default_factory=list)
-    """The first documents."""
     known: list[DatasetInfo] = field(default_factory=list)
     """What is known of each data set before it is read."""
 

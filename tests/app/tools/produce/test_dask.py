@@ -22,11 +22,11 @@ from tests.app.sources.reading import content_of, found_in, reading_of, values
 from tests.app.tools.pack.packing import rows
 from tests.conftest import TopicFactory
 from tests.service import in_own_loop
-from tokenmill.app.cli.reading_options import OpenedSources
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, load_settings
 from tokenmill.app.sources import find_sources
 from tokenmill.app.sources.file_parts import parts_of
+from tokenmill.app.sources.file_sources import OpenedSources
 from tokenmill.app.tools.produce.dask_lanes import LaneTask, require_lanes, with_secrets
 from tokenmill.app.tools.produce.producing import RunPlan
 from tokenmill.app.tools.produce.run_notes import RunIdentity
