@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from tokenmill import __version__
 
@@ -137,14 +137,11 @@ def _listed() -> Listed:
     """Yield those of all modules, from their sources: to load these takes a second. The functions do nothing."""
     for module in filter(None, dict.fromkeys(COMMANDS.values())):
         source = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
-        for node in filter(_is_function, ast.parse(source).body):
-            for call in node.decorator_list:
-                if isinstance(call, ast.Call) and ast.unparse(call.func) == "command":
-                    yield ast.literal_eval(call.args[0]), None, _named(ast.get_docstring(node))
-
-
-def _is_function(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
-    return isinstance(node, ast.FunctionDef)
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef):
+                for call in node.decorator_list:
+                    if isinstance(call, ast.Call) and ast.unparse(call.func) == "command":
+                        yield ast.literal_eval(call.args[0]), None, _named(ast.get_docstring(node))
 
 
 def _named(docstring: str | None) -> Callable[[], None]:

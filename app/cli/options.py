@@ -115,7 +115,13 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str]) -> Callable[.
 
     first_shown = [*(name for name in shown if name in flags), *(name for name in flags if name not in shown)]
     options = [_option(name, shown=name in shown) for name in first_shown]
-    parameters = [*own, _config_option(), *options, *map(_forbidden, sorted(SECRETS)), _all_option()]
+    declared = panel(SHOWN_PANEL)
+    text = "TOML file with settings (TOKENMILL_CONFIG; default: tokenmill.toml, if it exists)."
+    config = _flag("config", Path | None, None, declared(text, "FILE", "--config"))
+    text = "Show all settings, and exit. Each is a flag, a variable and a line of that file: docs/settings.md."
+    everything = declared(text, None, "--help-all", is_eager=True, callback=_help_all)
+    hidden = [*map(_forbidden, sorted(SECRETS)), _flag(ALL, bool, default=False, declared=everything)]
+    parameters = [*own, config, *options, *hidden]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -124,17 +130,6 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str]) -> Callable[.
 def _flag(name: str, kind: Any, default: object, declared: Any) -> inspect.Parameter:
     annotation = Annotated[kind, declared]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _config_option() -> inspect.Parameter:
-    text = "TOML file with settings (TOKENMILL_CONFIG; default: tokenmill.toml, if it exists)."
-    return _flag("config", Path | None, None, panel(SHOWN_PANEL)(text, "FILE", "--config"))
-
-
-def _all_option() -> inspect.Parameter:
-    text = "Show all settings, and exit. Each is a flag, a variable and a line of that file: docs/settings.md."
-    declared = panel(SHOWN_PANEL)(text, None, "--help-all", is_eager=True, callback=_help_all)
-    return _flag(ALL, bool, default=False, declared=declared)
 
 
 def _help_all(context: typer.Context, *, said: bool) -> None:

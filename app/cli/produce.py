@@ -24,7 +24,7 @@ from ..sources.reading_order import ShuffleBuffer
 from ..tasks import until_interrupted
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from ..tools.produce.producing import RunPlan, flush, produce, require_flush_allowed
-from ..tools.produce.summary import DryRunResult, Summary, dry_run
+from ..tools.produce.summary import COUNTED, DryRunResult, Summary, dry_run
 from .options import RawTopic, command, panel
 from .output import AsJson, count, say, show, show_json, size
 from .progress import with_outage_messages
@@ -255,10 +255,7 @@ def _dry_json(found: DryRunResult) -> dict[str, Any]:
     return {
         "documents": found.documents,
         "bytes": found.bytes,
-        "refused": found.refused,
-        "broken": found.broken,
-        "unmet": found.unmet,
-        "without_field": found.without_field,
+        **{name: getattr(found, name) for name in COUNTED},
         "data_sets": [_known_json(known) for known in found.known],
         "samples": [item.value.decode(errors="replace") for item in found.samples],
     }

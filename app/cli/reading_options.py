@@ -28,7 +28,7 @@ from ..sources.formats import Choice
 from ..sources.mapping import CALL_SECONDS, Mapping
 from ..sources.sql import sql_sources
 from ..tools.produce.run_notes import RunIdentity, deciding_options
-from ..tools.produce.summary import OnError, PassedOver, Summary
+from ..tools.produce.summary import COUNTED, OnError, PassedOver, Summary
 from .options import argument, panel, require_beside
 from .output import count, say, size
 from .progress import ProgressLine
@@ -355,10 +355,7 @@ def summary_json(summary: Summary) -> dict[str, Any]:
         "bytes": summary.bytes,
         "seconds": round(summary.seconds, 3),
         "before": summary.before,
-        "refused": summary.refused,
-        "broken": summary.broken,
-        "unmet": summary.unmet,
-        "without_field": summary.without_field,
+        **{name: getattr(summary, name) for name in COUNTED},
         "partitions": partitions,
     }
 

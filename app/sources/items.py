@@ -39,6 +39,11 @@ def readable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says."""
+    return str(error).strip().partition("\n")[0]
+
+
 class TooMuchMemoryError(OSError):
     """What is in a file takes more memory than files may demand; nothing of it was decoded."""
 

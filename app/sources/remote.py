@@ -17,7 +17,7 @@ from tokenmill.errors import InputError
 from .compressed import BUFFER_BYTES, Made
 from .file_sources import Opened, Reading, Unreadable, file_chunks
 from .foreign_folders import data_among, why_no_rows
-from .items import File, ItemChunk, Place, library
+from .items import File, ItemChunk, Place, first_line, library
 from .web import WEB_ERRORS, RemoteAnswer, Version, WebServer
 
 SCHEMES: Final = ("s3://", "gs://", "https://", "http://")
@@ -63,7 +63,7 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
             data, tables = data_among(below)
             found = [(path, below[path]) for path in data if wild is None or fnmatchcase(path, key)]
     except WEB_ERRORS as error:
-        raise InputError(f"{address}: {_first_line(error)}; check the address, and how you log in there") from error
+        raise InputError(f"{address}: {first_line(error)}; check the address, and how you log in there") from error
     if not found and not tables:
         raise InputError(f"{address}: matches nothing; check the address")
     refused = [Unreadable(f"{origin}/{name}", why_no_rows(table)) for name, table in tables.items()]
@@ -106,15 +106,11 @@ class _ObjectStore:
         try:
             yield
         except self._library.exceptions.BaseError as error:
-            raise OSError(_first_line(error)) from error
+            raise OSError(first_line(error)) from error
 
 
 def _version(meta: Any) -> Version:
     return Version.of(int(meta["size"]), meta["e_tag"], meta["last_modified"])
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +184,6 @@ class _RemoteStream(Made):
                     yield view
         except WEB_ERRORS as error:
             raise InputError(
-                f"{file.name} cannot be read on from byte {at:,}: {_first_line(error)}. What was read before is sent; "
+                f"{file.name} cannot be read on from byte {at:,}: {first_line(error)}. What was read before is sent; "
                 "the same command goes on from there"
             ) from error

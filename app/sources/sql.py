@@ -18,7 +18,7 @@ from tokenmill.errors import InputError
 from tokenmill.redaction import redacted
 
 from .file_sources import Chunker, Reading
-from .items import Bad, DocumentSource, Entry, ItemChunk, Place, library
+from .items import Bad, DocumentSource, Entry, ItemChunk, Place, first_line, library
 
 EXTRA: Final = "sql"
 PURPOSE: Final = "reading from a database"
@@ -113,7 +113,7 @@ class SqlSource:
                         connection.commit()
                 yield from map(dict, connection.execute(self._alchemy.text(self._query)).mappings())
         except self._alchemy.exc.SQLAlchemyError as error:
-            first = redacted(str(error.__cause__ or error).strip().partition("\n")[0], self._url)
+            first = redacted(first_line(error.__cause__ or error), self._url)
             raise InputError(
                 f"{self.name}: {first}; check database and query. What was read before is sent, and the same command "
                 "goes on"

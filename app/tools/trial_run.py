@@ -18,7 +18,7 @@ from ..settings import Settings
 from ..sources.items import DocumentSource, ItemChunk, Place, Refused, where_words
 from ..sources.reading_order import ITEM_BYTES, ReadAhead
 from ..tasks import in_thread
-from .produce.summary import PassedOver
+from .produce.summary import COUNTED, PassedOver
 
 FEW_SECONDS: Final = 0.5
 """After so long, what was read is tried even if it is little: a pipe may give a line now and then."""
@@ -47,10 +47,7 @@ class TrialProgress(PassedOver):
         return {
             "sources": self.sources,
             "seconds": round(self.seconds, 3),
-            "refused": self.refused,
-            "broken": self.broken,
-            "unmet": self.unmet,
-            "without_field": self.without_field,
+            **{name: getattr(self, name) for name in COUNTED},
             "refusals": refused,
         }
 

@@ -29,8 +29,8 @@ from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
 from ..verify.two_sides import StoreSide
 from ..verify.verify_marks import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import ChainResult, VerifyDifference
-from .mill_processes import Ends, Millers, MillTask, joined
-from .pack_state import PackFiles, PackPosition, PackRun, pack_directory
+from .mill_processes import Millers, MillTask, joined
+from .pack_state import PackFiles, PackPosition, pack_directory
 from .packing_run import Dealer, PackPlan, geneses_of, mill_task, plan_pack, require_unchanged
 from .partition_packer import MESSAGE_BYTES, ChainEnd, genesis_start
 
@@ -90,11 +90,8 @@ async def verify_pack(
     Tokens, document tables, hashes, checksums, indexes and manifests are compared, and the eras with the blocks that
     they name. Runs of documents that ``sample`` chooses are computed by the reference as well.
 
-    Raises:
-        InputError: a source has changed since it was packed; or the store was packed by another command.
-        StoreError: the store holds no such streams.
-        TokenMillError: as `pack`.
-
+    Raises InputError where a source has changed since it was packed, or the store was packed by another command;
+    StoreError where the store holds no such streams; and as `pack`.
     """
     topic_plan = await asyncio.to_thread(plan_pack, settings, plan.raw_topic, plan.partitions)
     own = settings.for_topic(plan.raw_topic)
@@ -116,8 +113,15 @@ async def verify_pack(
     geneses = [_held(settings, genesis, topic_plan.tokenizer, found) for genesis in geneses]
     task = mill_task(settings, topic_plan, geneses, reading, files)
     task = replace(task, open_partition=PartitionVerifier, sample=sample, rejects=False)
+    beginning, position = PackPosition.start(len(sources), run), files.read_position()
     with Millers(task, plan.partitions, plan.processes) as millers:
-        ends = await _mill_again(millers, (run, files.read_position()), sources, plan, found, progress=progress)
+        dealer = Dealer(millers, found, plan, beginning, await millers.opened())
+        async with reporting(found, progress):
+            await dealer.read(sources, beginning.state)
+            await dealer.deal_open()
+            if position is not None and position.flushed:
+                await dealer.flush()
+            ends = await joined(millers.commit())
     for number in sorted(ends):
         found.chains += [end.verified for end in ends[number].values() if end.verified is not None]
     found.differences += [one for chain in found.chains for one in chain.differences]
@@ -126,26 +130,6 @@ async def verify_pack(
         _check_eras(settings, genesis, blocks, found)
     progress(found)
     return found
-
-
-async def _mill_again(
-    millers: Millers,
-    start: tuple[PackRun, PackPosition | None],
-    sources: Sequence[DocumentSource],
-    plan: PackPlan,
-    found: PackVerification,
-    *,
-    progress: Progress,
-) -> Ends:
-    run, position = start
-    beginning = PackPosition.start(len(sources), run)
-    dealer = Dealer(millers, found, plan, beginning, await millers.opened())
-    async with reporting(found, progress):
-        await dealer.read(sources, beginning.state)
-        await dealer.deal_open()
-        if position is not None and position.flushed:
-            await dealer.flush()
-        return await joined(millers.commit())
 
 
 def _held(settings: Settings, genesis: Genesis, tokenizer: TokenizerFile, found: PackVerification) -> Genesis:

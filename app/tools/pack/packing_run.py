@@ -35,14 +35,12 @@ from ...sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, Shuff
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from ..produce.producing import partition_of
 from ..produce.sender import Acknowledged
-from ..produce.summary import Progress, ReadingPlan, Summary, reporting
+from ..produce.summary import COUNTED, Progress, ReadingPlan, Summary, reporting
 from .mill_processes import Ends, Millers, MillTask, batch_of, joined
 from .pack_state import DEAD, SOURCE_LETTERS, PackFiles, PackPosition, PackRun, pack_directory
 from .parted_sources import parted
 from .partition_packer import LetterFile, PackedEras, PartitionPacker, behind_end, source_letter
 
-COUNTED: Final = ("refused", "broken", "unmet", "without_field")
-"""What a summary and a position count alike."""
 COMMIT_SECONDS: Final = 5.0
 """Between two commits: what is done again after a kill."""
 

@@ -23,7 +23,7 @@ from ...settings import SECRETS, Settings
 from ...sources import file_parts
 from ...sources.file_parts import DividedFile, FileParts, divided, may_be_divided, parts_of
 from ...sources.file_sources import FileSource, OpenedSources
-from ...sources.items import DocumentSource, library
+from ...sources.items import DocumentSource, first_line, library
 from ...sources.paths import is_piped
 from .producing import RunPlan, produce
 from .run_notes import RunIdentity
@@ -104,18 +104,11 @@ def produce_on_dask(
     """Send the documents of all sources into the raw topic from a cluster's workers, each once.
 
     A worker that dies is replaced by another one, which goes on where it was. Within a lane the order is that of
-    `produce`; lanes come in any order.
+    `produce`; lanes come in any order. ``task`` is that of any lane; the others differ in their number alone. When a
+    lane ends, ``progress`` is called with the sum of what they have sent.
 
-    Args:
-        address: of the cluster's scheduler.
-        task: of any lane; the others differ in their number alone.
-        sources: all of them, to know which lanes there are.
-        progress: called with the sum of what the lanes have sent, when one of them ends.
-
-    Raises:
-        InputError: the cluster does not answer, or is gone; a lane's workers died again and again; or as `produce`.
-            Says what was sent: the same command goes on.
-
+    Raises InputError where the cluster does not answer, or is gone; a lane's workers died again and again; or as
+    `produce`. Says what was sent: the same command goes on.
     """
     distributed = library("distributed", EXTRA, "--dask")
     total = Summary(task.topic, {})
@@ -123,7 +116,7 @@ def produce_on_dask(
     try:
         client = distributed.Client(address, timeout=ANSWER_SECONDS)
     except (OSError, TimeoutError, ValueError) as error:
-        raise InputError(f"no Dask scheduler answers at {address}: {_line(error)}; nothing was sent") from error
+        raise InputError(f"no Dask scheduler answers at {address}: {first_line(error)}; nothing was sent") from error
     with client:
         task = replace(task, parts=_divided_by(client, sources, address))
         if task.parts and task.plan.only_new:
@@ -173,8 +166,8 @@ def _note_parts(task: LaneTask, sources: Sequence[DocumentSource]) -> None:
 
 def _why(error: BaseException, address: str) -> str:
     if type(error).__name__ == "KilledWorker":
-        return f"workers of {address} died again and again over one lane ({_line(error)}): see their logs"
-    return f"the Dask cluster at {address} is gone, or lost a lane: {type(error).__name__}: {_line(error)}"
+        return f"workers of {address} died again and again over one lane ({first_line(error)}): see their logs"
+    return f"the Dask cluster at {address} is gone, or lost a lane: {type(error).__name__}: {first_line(error)}"
 
 
 def _so_far(total: Summary, done: Sequence[int], lanes: Sequence[int]) -> str:
@@ -182,10 +175,6 @@ def _so_far(total: Summary, done: Sequence[int], lanes: Sequence[int]) -> str:
         f"{len(done)} of {len(lanes)} lanes are sent completely, with {total.documents + total.before:,} documents; "
         "of the others a first part. The same command, on this cluster or another one, sends the rest"
     )
-
-
-def _line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _add(total: Summary, lane: Summary) -> None:

@@ -305,13 +305,9 @@ def partition_of(number: int, key: bytes | None, count: int) -> int:
 async def flush(settings: Settings, topic: str) -> int:
     """Append a flush record to every partition of a raw topic; return the number of partitions.
 
-    On return they are acknowledged. The mill fills open blocks with padding when it reaches them.
-
-    Raises:
-        SettingsError: the settings, or the recipe of every stream of the topic, say that a flush is a tombstone.
-        TopicError: there is no such topic.
-        BrokerError: no broker answers.
-
+    On return they are acknowledged. The mill fills open blocks with padding when it reaches them. Raises SettingsError
+    where the settings, or the recipe of every stream of the topic, say that a flush is a tombstone; TopicError where
+    there is no such topic; and BrokerError where no broker answers.
     """
     require_flush_allowed(settings, topic)
     count = await partition_count(settings, topic)

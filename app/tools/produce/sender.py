@@ -125,11 +125,8 @@ class Sender:
     async def send(self, partition: int) -> None:
         """Hand the partition's open batch to the client, if there is one; waits until the one before has its answer.
 
-        Raises:
-            TopicError: the brokers refused an earlier batch.
-            KafkaTimeoutError: they do not answer.
-            ProducerFenced: another producer of the same run has taken over.
-
+        Raises TopicError where the brokers refused an earlier batch, KafkaTimeoutError where they do not answer, and
+        ProducerFenced where another producer of the same run has taken over.
         """
         self._raise_error()
         await self._send(partition)

@@ -43,6 +43,8 @@ ALL_REFUSED: Final = 1000
 UNDER_WAY: Final = 1000
 """Dead letters that may be sent and not acknowledged: enough not to slow the run down."""
 REASON: Final = "not_produced"
+COUNTED: Final = ("refused", "broken", "unmet", "without_field")
+"""What of `PassedOver` is told as JSON, and noted by a pack."""
 GOES_ON: Final = (
     "The same command with --on-error skip (or dead-letter) goes on from there; send what you corrected from a file of "
     "its own, for a run whose files have changed cannot go on"
@@ -270,11 +272,8 @@ class Refusals:
     async def settle(self) -> None:
         """On return all dead letters are acknowledged.
 
-        Raises:
-            TopicError: the brokers refused one.
-            KafkaTimeoutError: they do not answer.
-            ProducerFenced: another producer of the same run has taken over.
-
+        Raises TopicError where the brokers refused one, KafkaTimeoutError where they do not answer, and ProducerFenced
+        where another producer of the same run has taken over.
         """
         waiting = list(self._under_way)  # more may come meanwhile
         with sending_to(dead_letter_topic(self.topic)):
@@ -379,11 +378,8 @@ async def topic_settings(settings: Settings, topic: str) -> Existing | None:
 async def require_leaders(settings: Settings, topic: str) -> None:
     """Check that the topic can be written to: brokers that answer, but take no record, say no more than "later".
 
-    Raises:
-        MissingTopicError: it is gone.
-        TopicError: a partition has no leader, or too few replicas in sync.
-        BrokerError: no broker answers.
-
+    Raises MissingTopicError where it is gone, TopicError where a partition has no leader, or too few replicas in sync;
+    and BrokerError where no broker answers.
     """
     async with admin(settings) as client:
         partitions = (await client.describe_topics([topic]))[0]["partitions"]
