@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tokenmill.errors import DamagedError, DiskError, StoreError
 from tokenmill.samples import TrainableSamples
-from tokenmill.store.layout import STREAM_FILE, comparing, is_packed, stream_directory
+from tokenmill.store.layout import STREAM_FILE, comparing, is_packed, stream_directory, unreadable
 
 _SAY_AFTER: Final = 5.0
 """Seconds of waiting after which it is said, but for the first time, which is said at once: who waits for what does not
@@ -67,8 +67,7 @@ class ReachableStream:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: OSError) -> DiskError:
-        file = error.filename or self.streams[0][0]
-        return DiskError(f"{file} cannot be read ({error.strerror}): let this user read it, or replace its disk")
+        return unreadable(error.filename or self.streams[0][0], error)
 
 
 class Awaited(NamedTuple):

@@ -169,6 +169,11 @@ def blaming(directory: Path) -> Iterator[None]:
         ) from error
 
 
+def unreadable(path: StorePath, error: OSError) -> DiskError:
+    """Return what to say of a file or directory that the system refuses to read."""
+    return DiskError(f"{os.fsdecode(path)} cannot be read ({error.strerror}): let this user read it, or repair its disk")
+
+
 def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     """Write all of ``data`` at ``offset``; not yet durable. A full disk is an error here, never a dead process."""
     rest = memoryview(data)
@@ -347,9 +352,12 @@ def is_packed(store: Path, stream: str) -> bool:
 
     Where the description of the stream, which says what of its name is the split, is damaged, its name has to do.
     """
-    names = [path.name for path in (store / PACK_DIRECTORY).glob("*")]
-    if not names:
+    try:
+        names = os.listdir(store / PACK_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:  # whoever reads the state hears of it
+        return True
     with suppress(OSError, ValueError, LookupError, TypeError, DamagedError):
         recipe = read_json_file(store / stream / STREAM_FILE)["genesis"]["recipe"]
         topic = recipe["raw_topic"]

@@ -48,6 +48,7 @@ from tokenmill.store.layout import (
     stream_directory,
     sync_directory,
     sync_way_to,
+    unreadable,
 )
 from tokenmill.untrusted import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, parse_json, read_json_file, read_regular
 from tokenmill.wire.chain import HASH_BYTES, genesis_hash
@@ -378,9 +379,7 @@ def read_stream(store: StorePath, stream: str) -> StreamInfo:
             "anything fills this store: a segment worker, a mirror, or `tokenmill pack`"
         ) from None
     except OSError as error:
-        raise DiskError(
-            f"{directory / STREAM_FILE} cannot be read ({error.strerror}): let this user read it, or repair its disk"
-        ) from error
+        raise unreadable(directory / STREAM_FILE, error) from error
     try:
         info = StreamInfo.decode(data)
     except DamagedError as error:
@@ -415,8 +414,18 @@ def read_tokenizer(store: Path, info: StreamInfo) -> bytes | None:
 
 
 def streams_in(store: StorePath) -> list[str]:
-    """Return the names of the streams in a store; none where there is no such directory."""
-    return sorted(file.parent.name for file in store_directory(store).glob(f"*/{STREAM_FILE}"))
+    """Return the names of the streams in a store; none where there is no such directory.
+
+    Raises DiskError where the directory may not be read.
+    """
+    path = store_directory(store)
+    try:
+        names = os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return sorted(name for name in names if os.path.exists(path / name / STREAM_FILE))
 
 
 def partitions_in(store: StorePath, stream: str) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.store.layout import PACK_DIRECTORY, blaming, put_file, sync_way_to
+from tokenmill.store.layout import PACK_DIRECTORY, blaming, put_file, sync_way_to, unreadable
 from tokenmill.untrusted import read_json_file
 from tokenmill.wire.message import Message, decode_message, encode_header
 
@@ -148,13 +148,14 @@ class PackFiles:
 
     def _read(self, name: str, decode: Callable[[dict[str, Any]], T]) -> T | None:
         path = self.directory / name
-        with blaming(self.directory):
-            try:
-                return decode(read_json_file(path, most=MOST_BYTES))
-            except FileNotFoundError:
-                return None
-            except (TypeError, KeyError, ValueError, AttributeError, DamagedError) as error:
-                raise DamagedError(f"{path} is not what was written there ({error!r})", _ADVICE) from error
+        try:
+            return decode(read_json_file(path, most=MOST_BYTES))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except (TypeError, KeyError, ValueError, AttributeError, DamagedError) as error:
+            raise DamagedError(f"{path} is not what was written there ({error!r})", _ADVICE) from error
 
     def _write(self, name: str, values: Mapping[str, Any]) -> None:
         with blaming(self.directory):

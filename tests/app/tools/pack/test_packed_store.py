@@ -207,3 +207,20 @@ def test_a_damaged_state_is_named(packed: tuple[Settings, PackSummary], tmp_path
     path.write_bytes(canonical_json(state) + b"\n")
     with pytest.raises(DamagedError, match=r"0\.json is not what was written there.*pack into another store"):
         pack_into(settings, [tmp_path / "corpus.jsonl"], flush=True, end=True)
+
+
+@pytest.mark.parametrize("name", ["", "pack", "pack/raw-text/0.json"])
+def test_what_may_not_be_read_of_a_packed_store_is_named(
+    packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """And neither taken for a store that brokers know more of, nor for a disk that a worker waits for."""
+    store = packed[0].store
+    path = store / name
+    path.rename(store.with_name("elsewhere"))
+    path.symlink_to(path)  # a loop, which even root cannot read
+    for command in (["verify"], ["inspect", "stream", TRAIN], ["describe", TRAIN], ["ledger"]):
+        told = said(capsys, store, *command, code=75)[1]
+        assert f"{path}" in told
+        assert "cannot be read (Too many levels of symbolic links): let this user read it" in told
+        assert "broker" not in told
+        assert "segment worker" not in told
