@@ -171,7 +171,8 @@ def blaming(directory: Path) -> Iterator[None]:
 
 def unreadable(path: StorePath, error: OSError) -> DiskError:
     """Return what to say of a file or directory that the system refuses to read."""
-    return DiskError(f"{os.fsdecode(path)} cannot be read ({error.strerror}): let this user read it, or repair its disk")
+    name = os.fsdecode(path)
+    return DiskError(f"{name} cannot be read ({error.strerror}): let this user read it, or repair its disk")
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -353,7 +354,7 @@ def is_packed(store: Path, stream: str) -> bool:
     Where the description of the stream, which says what of its name is the split, is damaged, its name has to do.
     """
     try:
-        names = os.listdir(store / PACK_DIRECTORY)
+        names = [path.name for path in (store / PACK_DIRECTORY).iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:  # whoever reads the state hears of it

@@ -420,12 +420,13 @@ def streams_in(store: StorePath) -> list[str]:
     """
     path = store_directory(store)
     try:
-        names = os.listdir(path)
+        inside = [*path.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise unreadable(path, error) from error
-    return sorted(name for name in names if os.path.exists(path / name / STREAM_FILE))
+    # False, unlike Path.exists, also of a folder of somebody else's that is no stream
+    return sorted(one.name for one in inside if os.path.exists(one / STREAM_FILE))  # noqa: PTH110
 
 
 def partitions_in(store: StorePath, stream: str) -> list[int]:
