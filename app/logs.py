@@ -78,10 +78,6 @@ class RateLimit(logging.Filter):
         self._windows: dict[str, tuple[int, int]] = {}
         self._held: dict[str, int] = {}
 
-    def held_back(self) -> int:
-        """Return how many records were held back and not yet reported."""
-        return sum(self._held.values())
-
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record passes; decided by its own creation time."""
         now = int(record.created // WINDOW_SECONDS)

@@ -222,11 +222,10 @@ def _shielded() -> Iterator[None]:
 
 def end_with_parent() -> None:
     """Let this process end as soon as the one that started it has ended, however that came about."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
+    def end() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=end, daemon=True).start()

@@ -4,6 +4,7 @@ import os
 import secrets
 import signal
 import sys
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -100,19 +101,16 @@ def pack_command(
     settings = choice.carried(settings, topic)
     with choice.opened(settings, topic, paths) as (reading, sources):
         plan = PackPlan(
+            **asdict(choice.plan) | {"identity": choice.identity(topic, paths, reading)},
             raw_topic=topic,
             partitions=partitions,
             processes=processes or len(os.sched_getaffinity(0)),
-            limit=choice.limit,
-            on_error=choice.on_error,
-            shuffle=choice.shuffle,
-            seed=choice.seed,
-            identity=choice.identity(topic, paths, reading),
             flush=then_flush,
             end=end,
         )
         if verified:
-            _verify(settings, OpenedSources(reading, sources), plan, _sample(sample_seed, reference), as_json=as_json)
+            sample = ReferenceSample(secrets.randbits(32) if sample_seed is None else sample_seed, reference)
+            _verify(settings, OpenedSources(reading, sources), plan, sample, as_json=as_json)
             return
         with ProduceProgress() as report:
             summary, interrupted = until_interrupted(pack(settings, sources, reading, plan, report))
@@ -121,10 +119,6 @@ def pack_command(
         say(f"interrupted: what was committed is in {settings.store}; {then}")
         sys.exit(128 + (interrupted or signal.SIGINT))
     _finish(settings, paths, summary, as_json=as_json)
-
-
-def _sample(seed: int | None, reference: bool) -> ReferenceSample:  # noqa: FBT001 - beside the seed
-    return ReferenceSample(secrets.randbits(32) if seed is None else seed, reference)
 
 
 def _verify(

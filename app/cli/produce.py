@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -19,8 +20,6 @@ from ..settings import Settings
 from ..settings.values import parse_size
 from ..sources import is_piped
 from ..sources.datasets import DatasetInfo
-from ..sources.items import Item
-from ..sources.reading_order import ShuffleBuffer
 from ..tasks import until_interrupted
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from ..tools.produce.producing import RunPlan, flush, produce, require_flush_allowed
@@ -86,18 +85,12 @@ def produce_command(
         require_flush_allowed(settings, topic)
     with choice.opened(settings, topic, paths) as (reading, sources):
         if dry:
-            shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(choice.shuffle, choice.seed) if choice.shuffle else None
-            shown = asyncio.run(dry_run(sources, topic, choice.limit, shuffle, choice.on_error))
-            show_dry_run(shown, paths, as_json=as_json)
+            show_dry_run(asyncio.run(dry_run(sources, topic, choice.plan)), paths, as_json=as_json)
             return
         plan = RunPlan(
+            **asdict(choice.plan) | {"identity": choice.identity(topic, paths, reading) if resume else None},
             rate=parse_rate(rate),
-            limit=choice.limit,
-            on_error=choice.on_error,
-            shuffle=choice.shuffle,
-            seed=choice.seed,
             compression=None if compression == "none" else compression,
-            identity=choice.identity(topic, paths, reading) if resume else None,
             restart=restart,
             only_new=only_new,
         )

@@ -28,7 +28,7 @@ from ..sources.formats import Choice
 from ..sources.mapping import CALL_SECONDS, Mapping
 from ..sources.sql import sql_sources
 from ..tools.produce.run_notes import RunIdentity, deciding_options
-from ..tools.produce.summary import COUNTED, OnError, PassedOver, Summary
+from ..tools.produce.summary import COUNTED, OnError, PassedOver, ReadingPlan, Summary
 from .options import argument, panel, require_beside
 from .output import count, say, size
 from .progress import ProgressLine
@@ -64,10 +64,8 @@ class SourceChoice:
     sql: str | None
     shape: ShapeOptions
     mapping: Callable[[], Mapping | None]
-    limit: int | None
-    shuffle: int
-    seed: int
-    on_error: OnError
+    plan: ReadingPlan
+    """Without an identity."""
 
     @contextmanager
     def opened(self, settings: Settings, topic: str, paths: Sequence[str]) -> Iterator[OpenedSources]:
@@ -111,7 +109,7 @@ class SourceChoice:
 
     def options(self, reading: Reading) -> dict[str, object]:
         """Return what decides which documents are sent, and in which order."""
-        return deciding_options(reading, self.split, self.shuffle, self.seed, self.sql)
+        return deciding_options(reading, self.split, self.plan.shuffle, self.plan.seed, self.sql)
 
 
 def found_sources(
@@ -248,10 +246,7 @@ def _source_choice(
         sql,
         shape_options,
         lambda: None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout),
-        limit,
-        shuffle_buffer,
-        seed,
-        on_error,
+        ReadingPlan(limit=limit, on_error=on_error, shuffle=shuffle_buffer, seed=seed),
     )
 
 

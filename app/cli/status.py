@@ -14,7 +14,7 @@ import typer
 from tokenmill.errors import BrokerError, DamagedError, InputError
 
 from ..broker_contact import moment
-from ..funnel.pictures import terminal_plot, write_png
+from ..funnel.retention import terminal_plot, write_png
 from ..settings import Settings
 from ..sources.web import SameHost
 from ..tables import ShownTable

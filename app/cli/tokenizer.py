@@ -110,7 +110,7 @@ def train_command(
     """Train a byte-level BPE tokenizer on files, folders or standard input, read as `produce` reads them."""
     require_file("--output", output)  # before minutes of work
     with choice.opened(settings, settings.raw_topics[0], paths) as (_, sources):
-        texts = _Texts(read_items(sources), choice.limit)
+        texts = _Texts(read_items(sources), choice.plan.limit)
         tokenizer = train_tokenizer(iter(texts), vocabulary_size=vocabulary_size)
     output.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     say(f"{count(tokenizer.get_vocab_size(), 'id')} learnt from {count(texts.documents, 'document')}")

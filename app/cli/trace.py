@@ -1,7 +1,7 @@
 """``tokenmill trace``: which records were in a training step, and which steps a record was in."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,8 +73,7 @@ def trace_command(
     Reads the store alone; no broker is asked, except with --text. A state of a later time knows all earlier steps,
     whatever the batch sizes were; rank r of batches of b had the rows of the global batch from r * b on.
     """
-    asked = [name for name, value in _named(step, sample, block, record, document) if value is not None]
-    if len(asked) != 1:
+    if sum(asked is not None for asked in (step, sample, block, record, document)) != 1:
         raise InputError("give one of --step, --sample, --block, --record and --document")
     saved = read_any_state(state)
     stores = _stores(store_of or (), mixture=is_mixture(saved))
@@ -130,10 +129,6 @@ def _show_step_of_mixture(settings: Settings, tracer: MixtureTracer, step: int, 
         printer = printers.setdefault(name, _Printer(settings, tracer.stream_of(name)))
         show(f"{name}: {_use(traced.use)}: {_view(traced)}")
         printer.show_sources(traced.sources)
-
-
-def _named(*values: object) -> Iterator[tuple[str, object]]:
-    return zip(("step", "sample", "block", "record", "document"), values, strict=True)
 
 
 def _scan(tracer: Tracer, wanted: str) -> list[Place]:

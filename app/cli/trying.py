@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
-from ..funnel.pictures import length_bars, terminal_bars
+from ..funnel.retention import length_bars, terminal_bars
 from ..funnel.trial import TrialResult
 from ..funnel.tried_documents import TriedDocument
 from ..mill.recipes import RawTopicPlan
@@ -70,7 +70,7 @@ def try_command(
     with choice.opened(settings, settings.raw_topics[0], paths) as (_, sources), TrialProgressLine() as report:
         plan, trial = plan_trial(settings, (EXAMPLES if everything or as_json else 1) if shown is None else shown)
         _say_choices(plan, report)
-        run = TrialRun(trial, sources, report, choice.limit)
+        run = TrialRun(trial, sources, report, choice.plan.limit)
         _, interrupted = until_interrupted(run.run())
         if interrupted is not None:
             run.rest()

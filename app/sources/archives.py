@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from .compressed import DAMAGE, in_steps
 from .contents import BEGIN_BYTES, why_foreign
+from .encodings import DAMAGE, in_steps
 from .file_sources import Opened, Reading, Unreadable, file_chunks, open_found
 from .foreign_folders import data_among, why_no_rows
 from .items import DocumentSource, File, ItemChunk, Place, readable

@@ -12,8 +12,20 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from .compressed import BUFFER_BYTES, DAMAGE, Made, decompressed, pieces_of, suffixes_of
-from .encodings import UTF_8, is_binary, marked_encoding, recoded, seems, why_no_text
+from .encodings import (
+    BUFFER_BYTES,
+    DAMAGE,
+    UTF_8,
+    Made,
+    decompressed,
+    is_binary,
+    marked_encoding,
+    pieces_of,
+    recoded,
+    seems,
+    suffixes_of,
+    why_no_text,
+)
 from .formats import Choice, kind_of
 from .formats.tables import table_kind
 from .formats.web_pages import HTML_SUFFIXES
@@ -105,11 +117,6 @@ class Look(NamedTuple):
     encoding: str = UTF_8
     why_not: str = ""
     """Why it is nothing that is read."""
-
-    @property
-    def plain_kind(self) -> str:
-        """Its kind, if it is read byte for byte as it is on disk."""
-        return self.kind if self.encoding == UTF_8 else ""
 
 
 def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None, needs: Needs) -> Look:

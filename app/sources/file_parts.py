@@ -15,7 +15,7 @@ import xxhash
 
 from tokenmill.errors import InputError
 
-from .compressed import BUFFER_BYTES
+from .encodings import BUFFER_BYTES
 from .file_sources import TABLES, FileSource
 from .formats.columnar import row_groups
 from .formats.tables import row_ends

@@ -16,9 +16,8 @@ from urllib.parse import unquote
 from tokenmill.errors import RecordError
 
 from ..milling.decoding.auto import check_no_scalar
-from .compressed import BUFFER_BYTES, DAMAGE
 from .contents import Look, begin_of, look_at, open_file
-from .encodings import UNDECODED, seems
+from .encodings import BUFFER_BYTES, DAMAGE, UNDECODED, UTF_8, seems
 from .formats import BY_CHOICE, Choice
 from .items import (
     BEFORE,
@@ -334,7 +333,7 @@ class FileSource:
                         begin = begin_of(File(self.name, stream))
                     said = self.reading
                     self._look = look_at(self.name, begin, said.choice, said.encoding, said.needs)
-        return self._look.plain_kind
+        return self._look.kind if self._look.encoding == UTF_8 else ""
 
     @property
     def grows(self) -> bool:

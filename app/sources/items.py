@@ -268,7 +268,7 @@ class File:
     path: str | None = None
     """Where the same bytes are on disk, for libraries that read by themselves; None: only in `stream`."""
     encoding: str = "utf-8"
-    """The encoding of its bytes before they became UTF-8 (`app.sources.compressed`)."""
+    """The encoding of its bytes before they became UTF-8 (`app.sources.encodings`)."""
     share: float | None = None
     """Share of it that was read, 0 to 1, where the format knows it better than the stream's position."""
     begin: Place = START
@@ -337,7 +337,7 @@ class Format(Protocol):
 
         They depend on the file's bytes and ``needs`` alone, and are the same when read again from any entry's place.
         What cannot be used is yielded as `Bad` and harms no other entry; where more than one entry is lost with it,
-        it is ``broken``. Errors of the stream (`DAMAGE` in `produce/compressed.py`) are not caught.
+        it is ``broken``. Errors of the stream (`DAMAGE` in `encodings`) are not caught.
         """
 
 

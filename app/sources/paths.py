@@ -17,8 +17,8 @@ from typing import Final
 from tokenmill.errors import InputError
 
 from .archives import ZIP, ZipMember, zip_sources
-from .compressed import suffixes_of
 from .datasets import HUB, DatasetSource, is_dataset
+from .encodings import suffixes_of
 from .file_sources import (
     STDIN,
     STDIN_NUMBER,

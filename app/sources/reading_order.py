@@ -192,13 +192,11 @@ class ReadingOrder:
                 piece = await lane.take(None)
             if piece is None:
                 return  # the context was left
-            self._note(state.lanes[number].file, piece.chunk.bytes_read)
+            source, bytes_read = state.lanes[number].file, piece.chunk.bytes_read
+            self._bytes_read += bytes_read - self._read[source]
+            self._read[source] = bytes_read
             state = OrderState(following, (*state.lanes[:number], piece.after, *state.lanes[number + 1 :]))
             yield OrderedChunk(piece.chunk, self._bytes_read, state)
-
-    def _note(self, source: int, bytes_read: int) -> None:
-        self._bytes_read += bytes_read - self._read[source]
-        self._read[source] = bytes_read
 
     def _pieces(self, start: LaneState) -> Iterator[_Piece]:
         """Yield a lane's chunks; after the last one of a file, the lane is at its next file."""

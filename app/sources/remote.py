@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from tokenmill.errors import InputError
 
-from .compressed import BUFFER_BYTES, Made
+from .encodings import BUFFER_BYTES, Made
 from .file_sources import Opened, Reading, Unreadable, file_chunks
 from .foreign_folders import data_among, why_no_rows
 from .items import File, ItemChunk, Place, first_line, library

@@ -19,7 +19,7 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources.archives import ZIP
-from tokenmill.app.sources.compressed import SUFFIXES
+from tokenmill.app.sources.encodings import SUFFIXES
 from tokenmill.app.sources.formats import BY_SUFFIX
 
 PAGE = (Path(__file__).parents[2] / "docs" / "produce.md").read_text()

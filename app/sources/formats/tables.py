@@ -12,8 +12,7 @@ from functools import partial
 from io import SEEK_CUR, BufferedReader, BytesIO
 from typing import Any, Final
 
-from ..compressed import BUFFER_BYTES, Made, pieces_of
-from ..encodings import why_no_text, why_not
+from ..encodings import BUFFER_BYTES, Made, pieces_of, why_no_text, why_not
 from ..items import Bad, Entry, File, Format, Needs, Place
 
 _MAX_FIELD: Final = (1 << 31) - 1

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO, Final, NamedTuple
 
-from ..compressed import BUFFER_BYTES
-from ..encodings import UTF_8, why_not
+from ..encodings import BUFFER_BYTES, UTF_8, why_not
 from ..items import Bad, Entry, File, Needs, Place, Text
 
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any, Final, NamedTuple
 
-from ..compressed import BUFFER_BYTES, DAMAGE
+from ..encodings import BUFFER_BYTES, DAMAGE
 from ..items import Bad, Content, Entry, File, Needs, Place
 from .web_pages import HEAD_BYTES, fields_of, page_text
 

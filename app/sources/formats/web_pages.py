@@ -7,8 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from ..compressed import DAMAGE, ZSTD
-from ..encodings import UTF_8, is_binary, why_no_text
+from ..encodings import DAMAGE, UTF_8, ZSTD, is_binary, why_no_text
 from ..items import Bad, Entry, File, Needs, Place, Text, library
 from .text import read_whole
 

@@ -146,25 +146,22 @@ class _Miller:
     def __init__(self, task: MillTask, partitions: Sequence[int]) -> None:
         self._reading = task.reading
         stages = reopen_stages(task.geneses[0].recipe, task.tokenizer, task.engine, None, task.lists)
-        self._packers = {number: task.open_partition(task, stages, number) for number in partitions}
+        self.packers = {number: task.open_partition(task, stages, number) for number in partitions}
         keep_loaded()
-
-    def next_offsets(self) -> dict[int, int]:
-        return {number: packer.mill.next_offset for number, packer in self._packers.items()}
 
     def scan(self, part: Part) -> ScannedPart:
         return scan(part, self._reading)
 
     def mill(self, batch: DocumentBatch) -> None:
-        self._packers[batch.partition].take(records_of(batch))
+        self.packers[batch.partition].take(records_of(batch))
 
     def flush(self, partition: int, offset: int) -> None:
-        self._packers[partition].take([Record(offset, NO_TIME, None, None, (FLUSH_HEADER,))])
+        self.packers[partition].take([Record(offset, NO_TIME, None, None, (FLUSH_HEADER,))])
 
     def commit(self) -> Ends:
         with ThreadPoolExecutor(COMMITTING) as threads:  # they wait for the disk
-            list(threads.map(lambda packer: packer.commit(), self._packers.values()))
-        return {number: packer.ends() for number, packer in self._packers.items()}
+            list(threads.map(lambda packer: packer.commit(), self.packers.values()))
+        return {number: packer.ends() for number, packer in self.packers.items()}
 
 
 def _requests(connection: Connection) -> Iterator[tuple[int, Request]]:
@@ -195,7 +192,7 @@ def _work(connection: Connection) -> None:
         os.environ["RAYON_NUM_THREADS"] = str(task.threads)  # read by tokenizers when it first encodes
         try:
             miller = _Miller(task, partitions)
-            connection.send((-1, miller.next_offsets()))
+            connection.send((-1, {number: packer.mill.next_offset for number, packer in miller.packers.items()}))
             for number, (name, arguments) in _requests(connection):
                 connection.send((number, getattr(miller, name)(*arguments)))
         except TokenMillError as error:

@@ -118,7 +118,8 @@ async def pack(
         files = PackFiles(pack_directory(store.path, raw_topic, own.stream_suffix))
         summary.letters = str(files.letters(DEAD, "*"))
         identity = plan.identity.run if plan.identity is not None else ""
-        fresh = new_run(sources, identity, plan.partitions)
+        first_offset, seen = FIRST_OFFSET if identity else 0, tuple(map(_seen, sources))
+        fresh = PackRun(identity, plan.partitions, first_offset, _newest(sources), seen)
         forget_nothing(store, files, raw_topic)
         run = await asyncio.to_thread(begin_run, store, files, topic_plan, sources, fresh)
         geneses = bring_streams(store, topic_plan, plan.partitions, own.segment_blocks)
@@ -449,12 +450,6 @@ def held_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
         if stream.raw_topic == raw_topic and stream.name in held:
             return Genesis.from_dict(read_stream(settings.store, stream.name).values["genesis"]).recipe
     return None
-
-
-def new_run(sources: Sequence[DocumentSource], identity: str, partitions: int) -> PackRun:
-    """Return a run that begins now; without an identity, no other call can continue it."""
-    seen = tuple(map(_seen, sources))
-    return PackRun(identity, partitions, FIRST_OFFSET if identity else 0, _newest(sources), seen)
 
 
 def begin_run(

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tokenmill.errors import SourceError
 
-from ...sources.compressed import BUFFER_BYTES, DAMAGE
+from ...sources.encodings import BUFFER_BYTES, DAMAGE
 from ...sources.file_sources import Chunker, FileSource, Reading, broken_chunk, open_found
 from ...sources.formats.columnar import read_parquet, row_groups
 from ...sources.formats.parquet_pages import RowGroup
@@ -87,11 +87,6 @@ class ScannedPart:
     """Of the documents that are lines; none where the shape has no key."""
     damage: str = ""
     """Why it cannot be read to its end."""
-
-    @property
-    def is_of_file(self) -> bool:
-        """Whether it says why nothing of the file can be used."""
-        return self.numbers <= 0 and len(self.others) > 0
 
 
 Scan: TypeAlias = Callable[[Part], "Future[ScannedPart]"]
@@ -195,7 +190,7 @@ class PartedSource(FileSource):
                 yield from self._of_part(scanned, number)
                 if scanned.damage:
                     raise OSError(scanned.damage)
-                if scanned.is_of_file:
+                if scanned.numbers <= 0 and scanned.others:  # they say why nothing of the file can be used
                     return
                 number += scanned.numbers
         finally:

@@ -15,6 +15,7 @@ partition says: of this partition's documents, those up to ``number`` are here, 
 
 import json
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,7 +191,10 @@ async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
     Raises BrokerError where no broker answers.
     """
     found = await _noted(settings, produced_topic(topic))
-    runs = {key: decode_start(head, _parts_of(key, found)) for key, head in found.items() if b"/" not in key}
+    parts: dict[bytes, dict[bytes, bytes]] = defaultdict(dict)
+    for key in (key for key in found if b"/" in key):
+        parts[key.partition(b"/")[0]][key] = found[key]
+    runs = {key: decode_start(head, parts[key]) for key, head in found.items() if b"/" not in key}
     return {key.decode("utf-8", "replace"): run for key, run in runs.items() if run is not None}
 
 
@@ -208,10 +212,6 @@ async def _noted(settings: Settings, topic: str, run: bytes | None = None) -> di
                 if record.value is not None:
                     found[record.key] = record.value
     return found
-
-
-def _parts_of(run: bytes, found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    return {key: value for key, value in found.items() if key.partition(b"/")[0] == run and key != run}
 
 
 def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, bytes]]:

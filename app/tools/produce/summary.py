@@ -179,8 +179,7 @@ class DryRunResult(PassedOver):
     """What a run would send."""
 
     topic: str
-    limit: int | None = None
-    on_error: OnError = "skip"
+    plan: ReadingPlan
     documents: int = 0
     bytes: int = 0
     """Of the records' values."""
@@ -191,7 +190,7 @@ class DryRunResult(PassedOver):
     @property
     def is_full(self) -> bool:
         """Whether the limit is reached."""
-        return self.limit is not None and self.documents >= self.limit
+        return self.plan.limit is not None and self.documents >= self.plan.limit
 
     def documents_among(self, items: Iterable[Item | Refused], shuffle: ShuffleBuffer[Item] | None) -> Iterator[Item]:
         """Yield documents in the order in which they are sent; what is refused is counted.
@@ -200,15 +199,15 @@ class DryRunResult(PassedOver):
         """
         for item in items:
             if isinstance(item, Refused):
-                if self.on_error == "fail":
+                if self.plan.on_error == "fail":
                     raise InputError(f"{item.where}: {item.why}. A run ends there, with what came before it sent")
-                self.refuse(item, ends=not self.documents and self.on_error == "skip")
+                self.refuse(item, ends=not self.documents and self.plan.on_error == "skip")
             elif (out := item if shuffle is None else shuffle.exchange(item)) is not None:
                 yield out
 
     def take(self, items: Iterable[Item]) -> None:
         """Count documents, up to the limit."""
-        most = SAMPLES if self.limit is None else min(self.limit, MOST_SAMPLES)
+        most = SAMPLES if self.plan.limit is None else min(self.plan.limit, MOST_SAMPLES)
         for item in items:
             if self.is_full:
                 return
@@ -217,19 +216,14 @@ class DryRunResult(PassedOver):
             self.samples += [item] if len(self.samples) < most else []
 
 
-async def dry_run(
-    sources: Sequence[DocumentSource],
-    topic: str,
-    limit: int | None = None,
-    shuffle: ShuffleBuffer[Item] | None = None,
-    on_error: OnError = "skip",
-) -> DryRunResult:
+async def dry_run(sources: Sequence[DocumentSource], topic: str, plan: ReadingPlan) -> DryRunResult:
     """Read the sources as a run does, up to a number of documents, and return what it would send, the first ones.
 
     Raises InputError where something refused ends such a run.
     """
     known = [source.known() for source in sources if isinstance(source, DatasetSource)]
-    found = DryRunResult(topic, limit, on_error, known=known)
+    found = DryRunResult(topic, plan, known=known)
+    shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
     with ReadingOrder(sources, OrderState.start(len(sources))) as reading:
         async for turn in reading.turns():
             if turn is not None:

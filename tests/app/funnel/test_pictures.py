@@ -7,7 +7,8 @@ import pytest
 from tests.app.funnel.test_retention import TOTALS
 from tests.app.milling.test_columns import with_steps
 from tests.mills import RECIPE, make_source
-from tokenmill.app.funnel.pictures import (
+from tokenmill.app.funnel.retention import (
+    Retention,
     funnel_bars,
     languages_line,
     length_bars,
@@ -15,7 +16,6 @@ from tokenmill.app.funnel.pictures import (
     terminal_plot,
     write_png,
 )
-from tokenmill.app.funnel.retention import Retention
 from tokenmill.app.funnel.trial import Trial
 from tokenmill.app.milling.steps.language import LanguageStep
 from tokenmill.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.sources.compressed import DAMAGE, decompressed
+from tokenmill.app.sources.encodings import DAMAGE, decompressed
 
 PACK: dict[str, Callable[[bytes], bytes]] = {".bz2": bz2.compress, ".xz": lzma.compress}
 each = pytest.mark.parametrize("suffix", [*PACK])

@@ -26,7 +26,7 @@ from tests.app.sources.files import as_lines, write_jsonl
 from tests.app.sources.reading import reading_of
 from tokenmill.app.sources import FolderWalk, Item, Refused, find_sources, read_items
 from tokenmill.app.sources.datasets import DatasetInfo, HubAddress, SplitInfo
-from tokenmill.app.tools.produce.summary import dry_run
+from tokenmill.app.tools.produce.summary import ReadingPlan, dry_run
 from tokenmill.errors import InputError
 
 NAME = "owner/name"
@@ -419,7 +419,7 @@ def test_a_dry_run_tells_what_is_known(tmp_path: Path) -> None:
     paths = [f"hf://{tmp_path}/card", str(tmp_path / "saved"), f"hf://json?data_files={tmp_path}/card/test.jsonl"]
 
     sources = find_sources([*paths, "hf://csv?data_files=/none"], reading_of(), None)
-    found = asyncio.run(dry_run(sources, "raw", limit=1))
+    found = asyncio.run(dry_run(sources, "raw", ReadingPlan(limit=1)))
 
     card, saved, bare, missing = found.known
     assert card == DatasetInfo(paths[0], {"text": "string"}, {"train": SplitInfo(20, 60), "test": SplitInfo(1, 6)}, 99)

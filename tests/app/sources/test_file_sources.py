@@ -25,7 +25,7 @@ from tokenmill.app.sources.file_sources import CHUNK_BYTES, Chunker, FileSource,
 from tokenmill.app.sources.formats import Choice
 from tokenmill.app.sources.items import Bad, Entry, Place, Text, fit_id
 from tokenmill.app.sources.mapping import Mapping
-from tokenmill.app.tools.produce.summary import EXAMPLES, Summary, dry_run
+from tokenmill.app.tools.produce.summary import EXAMPLES, ReadingPlan, Summary, dry_run
 from tokenmill.errors import InputError
 
 
@@ -299,7 +299,7 @@ def test_what_is_remembered_of_refusals_is_told_and_not_kept(refused_lines: Path
             assert isinstance(item, Refused)
             summary.refuse(item)
 
-    dry = asyncio.run(dry_run(sources, "raw", on_error="dead-letter"))
+    dry = asyncio.run(dry_run(sources, "raw", ReadingPlan(on_error="dead-letter")))
 
     assert dry.refused == summary.refused == 1500
     assert dry.examples == summary.examples

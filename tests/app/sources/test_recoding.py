@@ -171,7 +171,7 @@ def test_the_message_names_an_encoding_that_reads_the_file(
 def test_lines_in_another_encoding_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Places count bytes of the UTF-8, in whatever blocks it is made."""
     monkeypatch.setattr("tokenmill.app.sources.file_sources.CHUNK_ENTRIES", 7)
-    monkeypatch.setattr("tokenmill.app.sources.compressed.BUFFER_BYTES", 10)
+    monkeypatch.setattr("tokenmill.app.sources.encodings.BUFFER_BYTES", 10)
     texts = [f"grün {number}" for number in range(40)]
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode("utf-16")))
     (source,) = find_sources([str(tmp_path / "a.txt.gz")], reading_of(encoding="utf-16", choice="lines"))

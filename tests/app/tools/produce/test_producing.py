@@ -385,7 +385,7 @@ async def test_a_dry_run_says_what_the_run_does(settings: Settings, topic: Topic
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
 
-    told = await dry_run(sources_of(settings, tmp_path), "raw")
+    told = await dry_run(sources_of(settings, tmp_path), "raw", RunPlan())
     done = await produce(settings, topic(), sources_of(settings, tmp_path))
 
     assert (told.documents, told.bytes, told.refused, told.broken) == (
