@@ -16,7 +16,7 @@ from tokenmill.errors import BrokerError, DamagedError, InputError
 from ..broker_contact import moment
 from ..funnel.retention import terminal_plot, write_png
 from ..settings import Settings
-from ..sources.web import SameHost
+from ..sources.remote import SameHost
 from ..tables import ShownTable
 from ..telemetry.status_document import VERSION, identity, stopped_words
 from ..tools.inspect.packed import ledger_of

@@ -3,7 +3,7 @@
 The figures are counted by the code that counts a chain's (`ChainOutcomes.count`). Blocks are not made.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -129,9 +129,8 @@ class Trial:
         self._decoding = self._tokenizing = 0.0
         self._changes: Counter[str] = Counter()
         self._dropped_tokens: Counter[str] = Counter()
-        self._examples = examples
-        self._left_out: dict[tuple[Kind, str], EvenSample[_Candidate]] = {}
-        self._changed: dict[str, EvenSample[_Candidate]] = {}
+        self._left_out = defaultdict[tuple[Kind, str], EvenSample[_Candidate]](lambda: EvenSample(examples))
+        self._changed = defaultdict[str, EvenSample[_Candidate]](lambda: EvenSample(examples))
         self._kept: EvenSample[TriedDocument] = EvenSample(examples)
 
     @property
@@ -245,10 +244,7 @@ class Trial:
         ]
 
     def _show_left_out(self, outcome: Outcome, place: str) -> None:
-        key, number = (outcome.kind, outcome.reason), outcome.record.offset
-        sample = self._left_out.get(key)
-        if sample is None:
-            sample = self._left_out[key] = EvenSample(self._examples)
+        sample, number = self._left_out[outcome.kind, outcome.reason], outcome.record.offset
         if sample.wants(number):
             sample.add(number, _Candidate(self._stages, outcome, place))
 
@@ -260,9 +256,7 @@ class Trial:
             index = int(passage.entered[document])
             label, record = passage.labels[step], columns.records[index]
             self._changes[label] += 1
-            sample = self._changed.get(label)
-            if sample is None:
-                sample = self._changed[label] = EvenSample(self._examples)
+            sample = self._changed[label]
             if sample.wants(record.offset):
                 outcome = Outcome(record, Kind.KEPT, split)
                 sample.add(record.offset, _Candidate(self._stages, outcome, places[index], step))

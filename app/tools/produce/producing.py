@@ -37,7 +37,6 @@ from .summary import (
     Progress,
     ReadingPlan,
     Refusals,
-    RefusedRecords,
     Summary,
     reporting,
     require_dead_letters,
@@ -183,19 +182,13 @@ class _Run:
         self._checkpoints = [first]  # each is kept until all documents before a later one are acknowledged
         self._started_ms = started_ms or 0
         mark = None if started_ms is None else self._mark
-        run = f"{plan.identity.run if plan.identity is not None else ''} {started_ms or time.time_ns()}"
         self._refusals = Refusals(
-            self._client,
-            summary.topic,
-            summary,
-            plan.on_error,
-            xxhash.xxh32_hexdigest(run.encode()),  # so that the dead letters of this run differ from all others
-            self._dead_letters,
-            goes_on=started_ms is not None,
+            *(self._settings, self._client, summary, plan, self._dead_letters),
+            started_ms=started_ms,
+            declined=checkpoint.declined,
         )
-        self._refused = RefusedRecords(self._settings, summary.topic, self._refusals, checkpoint.declined)
         self._sender = Sender(
-            self._client, summary.topic, self._batch_size, summary.partitions, mark, self._refused.take,
+            self._client, summary.topic, self._batch_size, summary.partitions, mark, self._refusals.take_record,
             dict(position.sent),
         )  # fmt: skip
         self._shuffle: ShuffleBuffer[tuple[Item, Where]] | None = None
@@ -210,7 +203,7 @@ class _Run:
     @property
     def after(self) -> SentBefore:
         """What is sent before the next part, once all of this one is acknowledged."""
-        return SentBefore(self._number, self._summary.refused, self._summary.broken, self._refused.count)
+        return SentBefore(self._number, self._summary.refused, self._summary.broken, self._refusals.declined)
 
     async def _turns(self, reading: ReadingOrder) -> None:
         async for turn in reading.turns():
@@ -241,7 +234,7 @@ class _Run:
         if self._shuffle is not None or self._plan.identity is None:
             return
         await self._refusals.settle()
-        refused = self._summary.refused - self._refused.count
+        refused = self._summary.refused - self._refusals.declined
         self._checkpoints.append(RunCheckpoint(self._number, state, refused, self._summary.broken))  # see `_mark`
         if len(self._checkpoints) > MOST_CHECKPOINTS:
             await self._sender.send_open()
@@ -279,7 +272,7 @@ class _Run:
         del self._checkpoints[: bisect_right(self._checkpoints, unsettled, key=attrgetter("number")) - 1]
         run = self._plan.identity.run if self._plan.identity is not None else ""
         first = self._checkpoints[0]
-        declined = self._refused.before(first.number)
+        declined = self._refusals.declined_before(first.number)
         checkpoint = first._replace(refused=first.refused + declined, declined=declined)
         return encode_mark(BatchMark(run, self._started_ms, number, checkpoint))
 

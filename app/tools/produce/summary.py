@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import xxhash
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidTimestampError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
@@ -236,32 +237,50 @@ async def dry_run(sources: Sequence[DocumentSource], topic: str, plan: ReadingPl
     return found
 
 
-@dataclass(slots=True)
-class Refusals:
-    """Counts what of a run is no document, and does with it what ``on_error`` says."""
+SETTINGS_SECONDS: Final = 5.0
+"""How old a topic's settings may be where they explain a refusal: a run that is refused every record asks seldom."""
 
-    client: AIOKafkaProducer
-    topic: str
-    summary: Summary
-    on_error: OnError
-    run: str
-    """Name of the run in its dead letters."""
-    letters: LetterTopic | None = None
-    """Where dead letters go; None where none are sent."""
-    goes_on: bool = True
-    """Whether another call can continue the run: the advice in messages depends on it."""
-    _under_way: "set[asyncio.Future[Any]]" = field(default_factory=set)
+
+class Refusals:
+    """Counts what of a run is no document, or is refused by the brokers, and does with it what ``on_error`` says."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: AIOKafkaProducer,
+        summary: Summary,
+        plan: ReadingPlan,
+        letters: LetterTopic | None,
+        *,
+        started_ms: int | None,
+        declined: int,
+    ) -> None:
+        """Send dead letters to ``letters``, unless it is None.
+
+        ``started_ms`` is when the part of the run began; None: no other call can continue it. The brokers refused
+        ``declined`` documents in earlier calls.
+        """
+        self._settings, self._client, self._summary, self._plan = settings, client, summary, plan
+        self._letters = letters
+        self._goes_on = started_ms is not None
+        run = f"{plan.identity.run if plan.identity is not None else ''} {started_ms or time.time_ns()}"
+        self._run = xxhash.xxh32_hexdigest(run.encode())  # so that the dead letters of this run differ from all others
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._found: Existing | None = None
+        self._asked = -SETTINGS_SECONDS
+        self._numbers: list[int] = []
+        self._lower = self.declined = declined
 
     async def take(self, refused: Refused, *, first: bool = False) -> None:
         """Count the refusal, and send its dead letter if that is wanted; ``first``: there was no document yet.
 
         Raises InputError where the policy is that it ends the run, or there are too many such without a document.
         """
-        if self.on_error == "fail":
-            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self.goes_on else SENDS_ALL_AGAIN}")
-        self.summary.refuse(refused, ends=first and self.on_error == "skip")
-        if self.letters is not None:
-            await self._send(refused, self.letters)
+        if self._plan.on_error == "fail":
+            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._goes_on else SENDS_ALL_AGAIN}")
+        self._summary.refuse(refused, ends=first and self._plan.on_error == "skip")
+        if self._letters is not None:
+            await self._send(refused, self._letters)
 
     async def settle(self) -> None:
         """On return all dead letters are acknowledged.
@@ -270,13 +289,13 @@ class Refusals:
         where another producer of the same run has taken over.
         """
         waiting = list(self._under_way)  # more may come meanwhile
-        with sending_to(dead_letter_topic(self.topic)):
+        with sending_to(dead_letter_topic(self._summary.topic)):
             await asyncio.gather(*waiting)
         self._under_way.difference_update(waiting)
 
     async def _send(self, refused: Refused, topic: LetterTopic) -> None:
         """Send its data, with a dead letter's headers; without an offset, for it was never in the raw topic."""
-        place = SourcePlace(self.topic, self.run, refused.where)
+        place = SourcePlace(self._summary.topic, self._run, refused.where)
         now = time.time_ns() // 1_000_000
         headers = encode_dead_letter(place, reason=REASON, detail=refused.why, timestamp=now)
         letter = cut_letter(None, refused.data, headers, topic.most_bytes)
@@ -284,8 +303,32 @@ class Refusals:
         if len(self._under_way) >= UNDER_WAY:
             await self.settle()
         self._under_way.add(
-            await self.client.send(topic.name, value=letter.value, partition=partition, headers=letter.headers)
+            await self._client.send(topic.name, value=letter.value, partition=partition, headers=letter.headers)
         )
+
+    async def take_record(self, record: SentDocument, error: KafkaError, size: int) -> None:
+        """Name a record that the brokers refuse; on return its dead letter is acknowledged, if that is wanted.
+
+        Raises InputError where the policy is that it ends the run; and ClockError where the brokers do not take this
+        machine's time, which no record can help.
+        """
+        if time.monotonic() - self._asked >= SETTINGS_SECONDS:
+            self._found, self._asked = await topic_settings(self._settings, self._summary.topic), time.monotonic()
+        where = where_words(record.where)
+        if isinstance(error, InvalidTimestampError):
+            raise refused_time(self._summary.topic, f"{where}; {_named(self._found, *TIMES)}") from error
+        why = why_refused(self._summary.topic, self._found, record, error, size)
+        self.declined += 1
+        insort(self._numbers, record.number)
+        await self.take(Refused(where, why, record.value, row=bool(record.where[1])))
+        await self.settle()
+
+    def declined_before(self, number: int) -> int:
+        """Return how many documents with lower numbers were refused; later calls have numbers as high or higher."""
+        lower = bisect_left(self._numbers, number)
+        del self._numbers[:lower]
+        self._lower += lower
+        return self._lower
 
 
 async def require_dead_letters(settings: Settings, topic: str) -> LetterTopic:
@@ -300,49 +343,6 @@ async def require_dead_letters(settings: Settings, topic: str) -> LetterTopic:
     except TopicError:  # a login that may write need not see what is configured
         found = None
     return LetterTopic(name, count, letter_bytes(settings, found))
-
-
-SETTINGS_SECONDS: Final = 5.0
-"""How old a topic's settings may be where they explain a refusal: a run that is refused every record asks seldom."""
-
-
-class RefusedRecords:
-    """Hands on what the brokers refuse to what the run does with everything that is no document."""
-
-    def __init__(self, settings: Settings, topic: str, refusals: Refusals, earlier: int) -> None:
-        self._settings = settings
-        self._topic = topic
-        self._refusals = refusals
-        self._found: Existing | None = None
-        self._asked = -SETTINGS_SECONDS
-        self._numbers: list[int] = []
-        self._lower = earlier
-        self.count = earlier
-        """How many there were, with those of earlier calls."""
-
-    async def take(self, record: SentDocument, error: KafkaError, size: int) -> None:
-        """Name the record; on return its dead letter is acknowledged, if that is wanted.
-
-        Raises InputError where the policy is that it ends the run; and ClockError where the brokers do not take this
-        machine's time, which no record can help.
-        """
-        if time.monotonic() - self._asked >= SETTINGS_SECONDS:
-            self._found, self._asked = await topic_settings(self._settings, self._topic), time.monotonic()
-        where = where_words(record.where)
-        if isinstance(error, InvalidTimestampError):
-            raise refused_time(self._topic, f"{where}; {_named(self._found, *TIMES)}") from error
-        why = why_refused(self._topic, self._found, record, error, size)
-        self.count += 1
-        insort(self._numbers, record.number)
-        await self._refusals.take(Refused(where, why, record.value, row=bool(record.where[1])))
-        await self._refusals.settle()
-
-    def before(self, number: int) -> int:
-        """Return how many documents with lower numbers were refused; later calls have numbers as high or higher."""
-        lower = bisect_left(self._numbers, number)
-        del self._numbers[:lower]
-        self._lower += lower
-        return self._lower
 
 
 def why_refused(topic: str, found: Existing | None, record: SentDocument, error: KafkaError, size: int) -> str:
