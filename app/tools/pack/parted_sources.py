@@ -5,7 +5,7 @@ A file of JSON lines is divided by bytes, a parquet file by row groups. A part i
 documents go through the file's one `Chunker`, in order. It sees sizes alone: a document that is a line of the file
 stays there (`FileSlice`), until the process reads it that mills it. Everything else comes with its bytes.
 
-Processes that share no memory read parts that are sources by themselves instead (`app.sources.file_parts`).
+Processes that share no memory read parts that are sources by themselves instead (`app.tools.produce.dask_lanes`).
 """
 
 import os

@@ -25,9 +25,8 @@ from tests.service import in_own_loop
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, load_settings
 from tokenmill.app.sources import find_sources
-from tokenmill.app.sources.file_parts import parts_of
 from tokenmill.app.sources.file_sources import OpenedSources
-from tokenmill.app.tools.produce.dask_lanes import LaneTask, require_lanes, with_secrets
+from tokenmill.app.tools.produce.dask_lanes import LaneTask, parts_of, require_lanes, with_secrets
 from tokenmill.app.tools.produce.producing import RunPlan
 from tokenmill.app.tools.produce.run_notes import RunIdentity
 from tokenmill.errors import InputError, SettingsError
@@ -46,9 +45,9 @@ if __name__ == "__main__":
 """
 
 IN_PARTS = """
-from tokenmill.app.sources import file_parts
+from tokenmill.app.tools.produce import dask_lanes
 
-file_parts.PART_BYTES = {}
+dask_lanes.PART_BYTES = {}
 from tokenmill.app.cli import main
 
 main()

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from tests.app.sources.reading import reading_of
 from tests.app.tools.pack.packing import rows
 from tokenmill.app.settings import Settings
-from tokenmill.app.sources import Reading, file_parts, file_sources
-from tokenmill.app.sources.file_parts import FilePart, divided, may_be_divided, parts_of
+from tokenmill.app.sources import Reading, file_sources
 from tokenmill.app.sources.file_sources import FileSource
 from tokenmill.app.sources.formats import text
 from tokenmill.app.sources.items import DocumentSource, ItemChunk, Place
+from tokenmill.app.tools.produce import dask_lanes
+from tokenmill.app.tools.produce.dask_lanes import FilePart, divided, may_be_divided, parts_of
 from tokenmill.errors import InputError
 
 
@@ -113,7 +114,7 @@ def test_parts_of_parquet_are_its_rows(tmp_path: Path, options: dict[str, Any]) 
 
 def test_small_files_and_those_without_places_are_not_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compressed ones, other formats, tables in other encodings; a damaged one is one part, and says so when read."""
-    monkeypatch.setattr(file_parts, "PART_BYTES", 10)
+    monkeypatch.setattr(dask_lanes, "PART_BYTES", 10)
     for name in ("a.jsonl.gz", "a.json", "a.warc", "a.txt", "a.parquet", "a.csv"):
         (tmp_path / name).write_bytes(b"text\nsome\nlines\n" * 3)
     (tmp_path / "small.jsonl").write_bytes(b'{"text": 1}\n')
