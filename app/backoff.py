@@ -1,4 +1,4 @@
-"""Pauses between tries that grow with each failure. No clock and no sleeping: whoever tries waits."""
+"""Pauses between tries that grow with each failure. No clock and no sleeping: the caller waits."""
 
 
 class Backoff:

@@ -15,8 +15,8 @@ from typing import Final
 import structlog
 
 QUIET_SECONDS: Final = 6.0
-"""After so long without an answer, no broker answers: twice the time between two looks at the cluster. Whoever watches
-is to know within 10 s."""
+"""After so long without an answer, no broker answers: twice the time between two looks at the cluster. Operators
+are to know within 10 s."""
 STILL_SECONDS: Final = 3.0
 """An event loop that turns so seldom was busy, or the process was stopped: it could have heard nothing."""
 GOODBYE_SECONDS: Final = 2.5
@@ -58,7 +58,7 @@ class Contact:
     """When a broker last answered. Safe in any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
-        """Take a broker to have answered just now: nobody has had the time to ask."""
+        """Take a broker to have answered just now: there was no time to ask."""
         self.trouble = ""
         """The last thing that a library said of a connection that failed; empty before."""
         self._clock = clock
@@ -98,7 +98,7 @@ class Contact:
     def turn(self) -> None:
         """Note that the event loop turns; call this in it every second or oftener.
 
-        While it does not, as when a tokenizer is loaded, nobody asks a broker: silence counts from now on then.
+        While it does not, as when a tokenizer is loaded, no broker is asked: silence counts from now on then.
         """
         now = self._clock()
         if now - self._turned > STILL_SECONDS:

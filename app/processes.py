@@ -1,9 +1,9 @@
-"""Programs that run beside us: started so that they end with us, and found again by what the kernel knows of them.
+"""Child processes: started so that they end with this one, and found again by what the kernel knows of them.
 
 A process id alone is not an identity, because the kernel gives numbers out again; with the process's start time it is.
 Linux only: it reads ``/proc`` and uses the parent-death signal.
 
-Workers of a command that compute beside it, each at the other end of a pipe: spawned, so that no lock or connection of
+Workers of a command, each at the other end of a pipe: spawned, so that no lock or connection of
 this process is copied.
 
 And this process itself: how many files it may open, and how often Python looks for cycles of objects.
@@ -125,7 +125,7 @@ def start(command: Sequence[str], log: Path, *, detached: bool = False) -> Proce
         except OSError as error:
             started.set_exception(error)
             return
-        # Nobody has waited for it yet, so the kernel still knows it, even if it has ended.
+        # It has not been waited for, so the kernel still knows it, even if it has ended.
         started.set_result(Process(process.pid, _ticks(process.pid, ended=True)))
         process.wait()
 

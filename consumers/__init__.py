@@ -22,7 +22,7 @@ or the closed stream do.
 
 Arguments that cannot be, and stores that went away or are damaged, are errors of `tokenmill.errors`, which say what to
 do. What makes tensors is loaded when it is asked for: `Documents`, `Windows` and `Behind` work without torch, and
-whoever asks for `Batches` is told what to install.
+a caller that asks for `Batches` is told what to install.
 """
 
 from importlib import import_module

@@ -470,7 +470,7 @@ class DataRank(NamedTuple):
 
 def _group() -> tuple[int, int] | None:
     """Return this process's rank in torch's process group, and the group's size; None: there is none."""
-    distributed = sys.modules.get("torch.distributed")  # whoever has not loaded torch has no group
+    distributed = sys.modules.get("torch.distributed")  # without torch there is no group
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()

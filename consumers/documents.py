@@ -229,7 +229,7 @@ class Documents(HasTokenizer):
         return len(self._index)
 
     def __repr__(self) -> str:
-        # As that of an EraDataset: what decides the documents, for whoever compares data sources by it.
+        # As that of an EraDataset: what decides the documents, for frameworks that compare data sources by it.
         return (
             f"Documents(stream={self._info.name!r}, fingerprint={self._info.fingerprint.hex()!r}, "
             f"eras={self.eras}, content={self._frozen.content.hash!r}, documents={len(self)})"

@@ -1,7 +1,7 @@
 """A run's metrics for Prometheus, where prometheus-client and aiohttp are installed (the extra ``train`` has both).
 
 ``REGISTRY.register(BatchesCollector(batches, rank="0"))`` adds them to prometheus_client's registry, which
-``serve_metrics(port)`` serves. Its own ``start_http_server`` does as well, but whoever reaches that can make it start
+``serve_metrics(port)`` serves. Its own ``start_http_server`` does as well, but a client of that can make it start
 threads without end, in the training process.
 """
 

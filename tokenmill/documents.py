@@ -20,7 +20,7 @@ MAX_TEXT_BYTES: Final = 4 << 20
 """Default limit of a text whose bytes are the tokens, which takes little memory."""
 MAX_TOKENIZED_BYTES: Final = 3 << 19
 """Default limit with a tokenizer file, 1.5 MiB. The library takes up to 300 bytes for each byte of the worst text,
-beside two engines with large vocabularies, and a worker has to stay below 1 GiB: 2 MiB took Tekken 975 MiB."""
+together with two engines with large vocabularies, and a worker has to stay below 1 GiB: 2 MiB took Tekken 975 MiB."""
 
 TOO_LARGE: Final = "too_large"
 """Dead-letter reason: the text is longer than the limit."""

@@ -60,7 +60,7 @@ are less than a broker may take to restart on a busy machine."""
 REQUEST_MS: Final = 20_000
 """How long other requests may wait for an answer; aiokafka's 40 s are long on a connection that is half open."""
 RECORD_OVERHEAD_BYTES: Final = 64 * 1024
-"""Room for key, headers and framing beside the largest value that a producer here sends."""
+"""Room for key, headers and framing in addition to the largest value that a producer here sends."""
 
 
 class _InvalidRecordError(BrokerResponseError):  # type: ignore[misc]  # untyped there
@@ -95,7 +95,7 @@ def connection(settings: ConnectionSettings) -> dict[str, Any]:
 
 @contextmanager
 def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
-    """Turn "nobody answers" and "you may not", whatever aiokafka calls it, into one error that says what to do.
+    """Turn "no broker answers" and "you may not", whatever aiokafka calls it, into one error that says what to do.
 
     Raises:
         BrokerError: the brokers are not there, or did not answer in time.
@@ -243,10 +243,10 @@ async def _running(
 
 
 async def _end(stop: Callable[[], Awaitable[None]]) -> None:
-    """Stop a client; where nobody is there to say goodbye to, the caller goes on, or its error does.
+    """Stop a client; where no broker can be told, the caller goes on, or its error does.
 
-    aiokafka's consumer can end its stop by cancelling itself when its broker dies at that moment. Whoever awaited that
-    would take itself to be cancelled, and a task that works for ever would end in silence.
+    aiokafka's consumer can end its stop by cancelling itself when its broker dies at that moment. A caller that awaited
+    that would take itself to be cancelled, and a task that works for ever would end in silence.
     """
     stopping = asyncio.ensure_future(stop())  # a task of its own, so that only its own end is its end
     loop = asyncio.get_running_loop()

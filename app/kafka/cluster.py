@@ -1,4 +1,4 @@
-"""What aiokafka knows of the cluster and of its connections, which it shows nobody: leaders, connections, metadata.
+"""What aiokafka knows of the cluster and of its connections, in its private attributes: leaders, connections, metadata.
 
 Nothing else in the project asks aiokafka's private parts about them.
 """
@@ -136,7 +136,7 @@ async def learn_partition(producer: AIOKafkaProducer, topic: str, partition: int
 
 
 def close_unanswered(client: AIOKafkaClient) -> None:
-    """Close the connections with requests that nobody waits for any more, because their time ran out."""
+    """Close the connections with requests that are not waited for any more, because their time ran out."""
     for connection in list(client._conns.values()):  # noqa: SLF001
         if any(answer.cancelled() for _, _, answer in connection._requests):  # noqa: SLF001
             connection.close(reason=CloseReason.CONNECTION_TIMEOUT)

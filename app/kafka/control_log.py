@@ -6,7 +6,7 @@ The key names the kind; values are canonical JSON, except parts of files::
     tokenizer/<sha256>/<i>/<n>    part i of n of the zlib-compressed tokenizer.json: any host can read the stream
     list/<sha256>/<i>/<n>         the same of a list that one of the stream's steps has
     skip-request                  {"partition": p, "offset": o}: a person asks for this record not to be tried again
-    skip                          the same, written by the mill that takes the request over: nobody tries this record
+    skip                          the same, written by the mill that takes the request over: this record is not tried
     ignore                        {"partition": p, "offset": o, "hash": h}: readers ignore this message
     era                           the next era (`tokenmill.eras`), not read here
 

@@ -76,7 +76,7 @@ async def _read(client: AIOKafkaConsumer, topic: str) -> ControlLog:
 
 
 async def read_on(client: AIOKafkaConsumer, logs: Mapping[str, ControlLog]) -> None:
-    """Add what control topics say behind what has been read of them, up to their ends; ``client`` is nobody else's.
+    """Add what control topics say behind what has been read of them, up to their ends; only this call uses ``client``.
 
     Junk changes nothing. It is counted, and each such record is named once in the log of this process. Raises
     FingerprintError where another version of TokenMill settled the stream; names topic and offset.
@@ -264,7 +264,7 @@ async def read_eras(
 ) -> AsyncIterator[NewEras]:
     """Read the control ``topic`` from the follower's position to its end, or to ``end``; yield the new eras.
 
-    They come fetch by fetch, never none, in bounded memory. ``client`` is used by nobody else meanwhile. Whatever is
+    They come fetch by fetch, never none, in bounded memory. Only this call uses ``client`` meanwhile. Whatever is
     raised, the follower's position is after what was yielded last, so that the next call continues there. Raises
     DifferenceError where the era that was seen last is not on the topic any more; and MovedError where the topic lost
     its tail again and again while it was read, or ends before ``end``.

@@ -32,7 +32,7 @@ LONGEST_NUMBER: Final = 19
 """Digits of the largest offset."""
 
 BATCH_BYTES: Final = 128
-"""What a batch of one record takes beside its key, value and headers, at most."""
+"""What a batch of one record takes in addition to its key, value and headers, at most."""
 
 _WHY: Final = ("reason", "exception", "detail")
 _RECORD: Final = ("topic", "partition", "offset")

@@ -170,7 +170,7 @@ class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore
         self._low += n
         if self._low == self._high:
             self._low = self._high = 0
-            self._view = self._small  # a large answer fills its buffer, which is whoever's that holds the answer
+            self._view = self._small  # a large answer fills its buffer, which belongs to the holder of the answer
         return bytes(frame) if n <= SMALL_BYTES else frame
 
     def _make_room(self, n: int) -> None:
@@ -225,7 +225,7 @@ class SendBuffers:
     __slots__ = ("_size", "each")
 
     def __init__(self, each: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Take buffers that nobody changes any more."""
+        """Take buffers that are not changed any more."""
         self.each = tuple(each)
         self._size = sum(map(len, self.each))
 

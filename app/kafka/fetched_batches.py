@@ -62,7 +62,7 @@ class UnpackedRecord(NamedTuple):
 
 
 class FetchedBatches:
-    """The batches of a fetch, in a buffer that nobody writes to any more; replaces aiokafka's ``MemoryRecords``.
+    """The batches of a fetch, in a buffer that is not written to any more; replaces aiokafka's ``MemoryRecords``.
 
     The last batch may be cut off.
     """
@@ -150,7 +150,7 @@ def packed_batches(value: Any) -> Any:
 
 
 class PackedBatch(NamedTuple):
-    """A batch as it was fetched: how much it holds is known once it is unpacked, by whoever is ready for it."""
+    """A batch as it was fetched: how much it holds is known once a reader unpacks it."""
 
     first: int
     """The offset of its first record, or a lower one."""
@@ -173,7 +173,7 @@ class PackedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
-    """The records that one fetch brought of one partition, whoever fetched them."""
+    """The records that one fetch brought of one partition."""
 
     tp: TopicPartition
     records: Sequence[Any]
@@ -183,7 +183,7 @@ class FetchedBatch:
     """The offset after all that was passed, transaction markers and other gaps included."""
     generation: int
     """What the partition's start returned before these were fetched: what was fetched before a later start is of an
-    earlier generation, and nobody takes it."""
+    earlier generation, and is not delivered."""
 
 
 def unpacked(fetched: Iterable[Any], end: int) -> list[Any]:

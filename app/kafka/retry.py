@@ -84,7 +84,7 @@ async def ask_repeatedly(
                 while True:
                     if await ask(client) != QUIET:
                         pauses.reset()
-                    client.pause(*client.assignment())  # else it would ask the brokers on, for records nobody takes
+                    client.pause(*client.assignment())  # else it would go on asking for records
                     said, failing = "", None
                     FAILING.pop(outage, None)
                     await asyncio.sleep(pauses.next())

@@ -59,7 +59,7 @@ def password(settings: ConnectionSettings | RegistrySettings, prefix: str) -> st
 
 
 def registry_login(settings: RegistrySettings) -> tuple[str, str] | None:
-    """Return who logs in at the schema registry, and the password; None where nobody does. Raises as `password`."""
+    """Return who logs in at the schema registry, and the password; None: no login is needed. Raises as `password`."""
     name = settings.schema_registry_username
     return None if name is None else (name, password(settings, "schema_registry"))
 
@@ -158,7 +158,7 @@ async def _ask(settings: ConnectionSettings, host: str, port: int) -> None:
 
 
 def explain_refusal(error: BaseException, settings: ConnectionSettings, address: str) -> TokenMillError | None:
-    """Return what an attempt to connect to a broker that ended with ``error`` means; None if nobody is there."""
+    """Return what an attempt to connect to a broker that ended with ``error`` means; None: no broker is there."""
     for cause in _causes(error):
         if words := _about(cause, settings, address):
             return SettingsError(words)

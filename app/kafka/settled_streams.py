@@ -18,7 +18,7 @@ from .control_topic import CONTROL_PREFIX, Settled, has_files, other_settings, r
 from .topics import Problem, require_topics
 
 LISTED: Final = 8
-"""Streams that an error message names; more help nobody to find a misspelling."""
+"""Streams that an error message names; more would not help to find a misspelling."""
 
 
 async def settled_streams(settings: Settings, names: Sequence[str] = ()) -> list[Settled]:
@@ -68,8 +68,8 @@ async def settled_stream(settings: Settings, name: str) -> Settled:
 async def settled_on(client: AIOKafkaConsumer, name: str, *, whole: bool = True) -> Settled | None:
     """Return a stream whose control topic is there; None where a mill has yet to write a genesis.
 
-    Where it must be ``whole``, None as well while the files that the genesis names are not all there. ``client`` is
-    used by nobody else meanwhile.
+    Where it must be ``whole``, None as well while the files that the genesis names are not all there. Only
+    this call uses ``client`` meanwhile.
     """
     control = ControlLog(name)
     await read_on(client, {f"{CONTROL_PREFIX}{name}": control})

@@ -43,7 +43,7 @@ def message_of(record: SourceRecord, tokens: TopicPartition) -> Message:
 def readable(record: SourceRecord, fingerprint: bytes | None = None) -> Message | None:
     """Return the message that a record is, None if it is none, or another stream's than the one of ``fingerprint``.
 
-    For who looks for a place and accepts nothing there: whoever does meets the record again.
+    For searches: a reader that accepts blocks there meets the record again.
     """
     try:
         message = _decoded(record)
@@ -102,7 +102,7 @@ async def message_at(
 ) -> Message | None:
     """Return the first message within ``span`` of the stream with this fingerprint; None where there is none.
 
-    Records that are none of its messages are passed over: whoever accepts blocks meets them again.
+    Records that are none of its messages are passed over: a reader that accepts blocks meets them again.
     """
     async for record in read_range(client, tokens, *span):
         message = readable(record, fingerprint)
@@ -152,8 +152,8 @@ async def last_messages(
 ) -> list[Message]:
     """Return the last messages on a token partition, at most `FIRST_TAIL`, carries included, in their offsets' order.
 
-    Records that are no messages of the stream's, or ignored, are left out: whoever accepts blocks meets them.
-    ``client`` is used by nobody else meanwhile.
+    Records that are no messages of the stream's, or ignored, are left out: a reader that accepts blocks meets them.
+    Only this call uses ``client`` meanwhile.
     """
     first, end = (await offsets(client, [tokens]))[tokens]
     fingerprint = None if settled is None else settled.genesis.recipe.fingerprint
@@ -195,9 +195,9 @@ class KafkaLogs:
         raw: TopicPartition,
         ignored: IgnoreList | None = None,
     ) -> None:
-        """Read with ``client``, which nobody else uses meanwhile; messages that are ``ignored`` are left out."""
+        """Read with ``client``, which only this reader uses meanwhile; messages that are ``ignored`` are left out."""
         self.last_offset = -1
-        """Of the message that was read last, for whoever refuses it."""
+        """Of the message that was read last, for refusals of it."""
         self.tokens = f"{tokens.topic}[{tokens.partition}]"
         self.source = f"{raw.topic}[{raw.partition}]"
         self._client = client
@@ -236,7 +236,7 @@ async def read_tail(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPar
 
     Messages on the stream's ignore list are left out: a chain that is continued further back gives the same blocks.
 
-    ``client`` is used by nobody else meanwhile.
+    Only this call uses ``client`` meanwhile.
     """
     logs = KafkaLogs(client, tokens, raw, settled.control.ignored)
     try:

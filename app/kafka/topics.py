@@ -36,7 +36,7 @@ they get. No step of ours has as many under its defaults; counts have fewer digi
 FIGURES_BYTES: Final = 24 * 1024
 """Room for the rest of the figures of steps: the short forms, lengths in powers of two, and 200 languages."""
 ENTRY_BYTES: Final = 64
-"""Room beside each piece's row and meta, so that small changes of the format need no new topics."""
+"""Room in addition to each piece's row and meta, so that small changes of the format need no new topics."""
 WIDEST_TOKEN_BYTES: Final = 4
 """uint32. The vocabulary decides the dtype, and this must hold before a tokenizer is loaded."""
 CONTROL_MESSAGE_BYTES: Final = 1 << 20

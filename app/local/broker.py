@@ -85,8 +85,8 @@ class Broker:
 
     ``directory`` is made if need be. ``port`` is the port for clients; without it a free one is chosen, once for all.
     ``settings`` are Kafka's (``server.properties``) and win over ours. ``listeners`` are security protocols that are
-    served beside plain text, each on a port of its own (`address`): ``SSL``, ``SASL_PLAINTEXT``, ``SASL_SSL``. Whom
-    they trust and who may log in is for ``settings`` to say. Methods are for one thread at a time.
+    served in addition to plain text, each on a port of its own (`address`): ``SSL``, ``SASL_PLAINTEXT``, ``SASL_SSL``.
+    Whom they trust and who may log in is for ``settings`` to say. Methods are for one thread at a time.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Broker:
 
     @classmethod
     def attach(cls, directory: Path) -> Self:
-        """Return the broker that runs in ``directory``, whoever started it. Raises `BrokerError` when none does."""
+        """Return the broker that runs in ``directory``, started by any process. Raises `BrokerError` when none does."""
         broker = cls(directory)
         if not broker.running:
             raise BrokerError(f"no broker runs in {broker.directory}. Start one: tokenmill broker start")
@@ -124,7 +124,7 @@ class Broker:
 
     @property
     def running(self) -> bool:
-        """Whether a broker's process exists in the directory, whoever started it; a paused one does."""
+        """Whether a broker's process exists in the directory, started by any process; a paused one does."""
         return self._process() is not None
 
     def start(self, *, detached: bool = False) -> None:
@@ -151,7 +151,7 @@ class Broker:
         try:
             process.save(self._pid_path)
             self._await_service(process)
-        except BaseException:  # Ctrl-C, too: nobody was told of a broker that may be detached
+        except BaseException:  # Ctrl-C, too: the caller has no broker that it could stop
             self.kill()
             raise
 

@@ -415,7 +415,7 @@ class _Demo:
         return good
 
     async def _train(self, trainer: DemoTrainer) -> None:
-        """Train beside everything else, and say how it went."""
+        """Train while everything else runs, and say how it went."""
         await trainer.run()
         if not trainer.reports:
             self._view.say(f"the training ended with code {trainer.code}; {self._training_log} says why", "red")

@@ -46,7 +46,7 @@ def _why(error: OSError, path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that nobody but its owner can read, not even for the moment while it is written."""
+    """Write a file that only its owner can read, also while it is written."""
     path.unlink(missing_ok=True)  # an older file would keep its rights
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY), "w", encoding="utf-8") as file:
         file.write(text)

@@ -158,7 +158,7 @@ class Mill(StreamWorker[RawPartition]):
     async def _write_control(self, topic: str, key: bytes, value: bytes) -> None:
         try:
             await self._app.send_record(topic, 0, value, key, ())
-        except NotReady as error:  # Faust stops its producer before us; whoever has the partition next goes on
+        except NotReady as error:  # Faust stops its producer before us; the partition's next owner goes on
             raise BrokerError("the producer of this worker has ended, so the worker ends") from error
 
 

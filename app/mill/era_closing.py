@@ -64,7 +64,7 @@ class EraKeeper:
         self._longest = min(QUIET_LOOK_SECONDS, shortest / LOOKS_PER_ERA)
 
     async def run(self) -> None:
-        """Look at each stream again and again; raises only what nobody expected."""
+        """Look at each stream again and again; raises only unexpected errors."""
         look = LastLook()
 
         async def ask(client: AIOKafkaConsumer) -> object:
@@ -121,7 +121,7 @@ class EraCloser:
     async def step(self, client: AIOKafkaConsumer, *, end: bool = False) -> Era | None:
         """Look, and write the next era if it is due; return what was written, which need not become an era.
 
-        With ``end``, all blocks are due, and after them the end marker. ``client`` is used by nobody else meanwhile.
+        With ``end``, all blocks are due, and after them the end marker. Only this call uses ``client`` meanwhile.
         Raises DifferenceError where the control topic lost an era that was seen; nothing is written any more; and
         TopicError where a topic is missing.
         """
@@ -192,7 +192,7 @@ class Extents:
         The blocks of ``eras`` count as there, whatever retention has removed.
 
         A partition that contradicts itself keeps the extent that it had, and is named in the log, once for each reason:
-        it must not keep the others' blocks from being trained on. ``client`` is used by nobody else meanwhile. Raises
+        it must not keep the others' blocks from being trained on. Only this call uses ``client`` meanwhile. Raises
         TopicError where the topic is missing.
         """
         count = await require_topic(client, self.topic)

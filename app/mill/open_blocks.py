@@ -30,7 +30,7 @@ Mill = Callable[[Sequence[SourceRecord], Callable[[Sequence[SourceRecord]], None
 async def reopened(client: AIOKafkaConsumer, raw: TopicPartition, reopening: Reopening, mill: Mill) -> ResumePoint:
     """Return the point of a chain's tail with the tokens of its open blocks, whose records are read and milled again.
 
-    ``client`` is used by nobody else meanwhile.
+    Only this call uses ``client`` meanwhile.
 
     Raises:
         SourceError: a record is another one than it was.

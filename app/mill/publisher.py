@@ -284,7 +284,7 @@ class Publisher:
     async def _publish(self, message: Message) -> bool:
         """Take step 4: send one message; the process ends when it is not certain that it is in the log, at its end.
 
-        Return whether more may be sent: not where a record of somebody else's stands beside it.
+        Return whether more may be sent: not where a record of another writer is among ours.
         """
         headers = [(HEADER_NAME, encode_header(message))]
         where = f"{self.topic}[{self.partition}]"

@@ -359,7 +359,7 @@ class RawPartition:
         self._log.critical("partition halted", reason=self.halted)
 
     def _halt_over_stray(self, error: TokenMillError) -> None:
-        """Halt over a record that somebody else wrote beside our messages; once it is ignored, `resume` goes on."""
+        """Halt over a record that another writer put among our messages; once it is ignored, `resume` goes on."""
         self._halt(error)
         self._ignored_at_halt = self._ignored()
 
@@ -392,7 +392,7 @@ class RawPartition:
             publisher.stop()
 
     def _wait_for(self, what: TokenMillError | None) -> None:
-        """Show what the partition waits for, so that nobody takes it for one that makes no progress."""
+        """Show what the partition waits for, so that it is not taken for one that makes no progress."""
         self.waiting = what
 
     def progress(self) -> PartitionProgress:

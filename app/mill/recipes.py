@@ -166,7 +166,7 @@ class SchemaWait:
             while not self._ended.is_set():
                 try:
                     with suppress(ValueError):  # which `learn` makes something of
-                        await asyncio.to_thread(self.decoder.source.schema, number)  # nobody dies of what is waited for
+                        await asyncio.to_thread(self.decoder.source.schema, number)  # waiting is no error
                     await asyncio.to_thread(self.work, offset, offset, partial(self.decoder.learn, number))
                 except RegistryError as error:
                     reason = f"offset {offset} of {self.where} waits: {error}"

@@ -3,7 +3,7 @@
 A person asks (`app.tools.skip_and_ignore`); the owner of the partition decides: it alone knows what it has
 published. It takes a request over when it resumes, before it mills anything, and only where no chain has passed the
 record; what it took over is on every stream's control topic before a record is milled. So a record was either
-milled by all or skipped by all, whoever reads the control topics afterwards: workers, the reference, verification.
+milled by all or skipped by all who read the control topics afterwards: workers, the reference, verification.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,7 +35,7 @@ class SkipList:
     """With what was read of their control topics so far; `refresh` reads on."""
 
     async def refresh(self, client: AIOKafkaConsumer) -> None:
-        """Read on to the ends of the control topics; ``client`` is used by nobody else meanwhile."""
+        """Read on to the ends of the control topics; Only this call uses ``client`` meanwhile."""
         await read_on(client, {settled.stream.control_topic: settled.control for settled in self.streams})
 
     def in_force(self, partition: int) -> frozenset[int]:

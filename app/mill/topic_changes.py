@@ -1,8 +1,8 @@
 """Raw topics that change while they are milled: one is made compacted, or gets partitions.
 
-Kafka removes records from the middle of a compacted log, and nobody can find out later what a chain missed. Whether a
-topic is compacted is checked when a worker starts (`app.kafka.topics.require_topics`); here it is checked
-again and again. A new partition of a raw topic needs one in each of its token topics before it is milled.
+Kafka removes records from the middle of a compacted log, and later it cannot be found out what a chain missed. Whether
+a topic is compacted is checked when a worker starts (`app.kafka.topics.require_topics`); here it is checked again and
+again. A new partition of a raw topic needs one in each of its token topics before it is milled.
 """
 
 import asyncio

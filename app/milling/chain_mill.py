@@ -1,6 +1,6 @@
 """One chain of one raw partition: outcomes and tokens go in, messages come out. Pure, and fast over whole fetches.
 
-The answer is that of `milling.reference`, whatever the batches, whoever computes it and however often it
+The answer is that of `milling.reference`, whatever the batches, on any host and however often it
 restarts.
 """
 

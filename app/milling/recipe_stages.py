@@ -74,7 +74,7 @@ def complete(
 ) -> tuple[Recipe, Stages]:
     """Fill in what only tokenizer and opened stages show: an open limit, steps, vocabulary, ids, dtype, probe.
 
-    The settings that are no field of the draft (`milling.document_frame`) are given beside it. Returns the recipe and
+    The settings that are no field of the draft (`milling.document_frame`) are given separately. Returns the recipe and
     the stages. Raises SettingsError where a value in the draft cannot be used.
     """
     if not draft.max_text_bytes:

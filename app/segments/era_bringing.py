@@ -23,7 +23,7 @@ from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
 
 LOOK_SECONDS: Final = 0.5
-"""How often control topics are read: what a new era waits at most, beside its blocks ..."""
+"""How often control topics are read: what a new era waits at most, apart from its blocks ..."""
 LOOKS_PER_ERA: Final = 8
 """... but where none has come for a while: there are as many looks within the longest life of an open era."""
 WAITING: Final = (DiskError, LockedError)
@@ -58,7 +58,7 @@ class EraBringer:
         return {kind: {f"eras of {name}": error.brief for name, error in found.items()} for kind, found in both.items()}
 
     async def run(self, settings: Settings) -> None:
-        """Look at each stream again and again; raises only what nobody expected."""
+        """Look at each stream again and again; raises only unexpected errors."""
         look = LastLook()
 
         async def ask(client: AIOKafkaConsumer) -> object:

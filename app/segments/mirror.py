@@ -121,7 +121,7 @@ class StreamFlow:
         return partition.halt
 
     async def look(self, client: AIOKafkaConsumer) -> None:
-        """Bring `heads` up to date; ``client`` is used by nobody else meanwhile.
+        """Bring `heads` up to date; Only this call uses ``client`` meanwhile.
 
         Only the last message is read, and only where more was written than was appended; a writer's late one can hide
         others until the next look.
@@ -171,7 +171,7 @@ class StreamFlow:
     async def _stop(self) -> None:
         self._client = None
         if self._failed is not None and not self._failed.cancel() and not self._failed.cancelled():
-            self._failed.exception()  # or nobody would have asked for it
+            self._failed.exception()  # or asyncio would log it as never retrieved
         for partition in self.partitions.values():
             partition.stop()
         for partition in self.partitions.values():
@@ -387,7 +387,7 @@ class Mirror:
 
         Args:
             settings: which brokers, and where metrics are served.
-            store: is filled by nobody else; the caller holds its lock.
+            store: is filled by this process alone; the caller holds its lock.
             names: of the streams; none: all that are settled on the brokers.
             once: whether to end with what is there at the beginning.
             keep_from: files with states; what none of them needs is retired (`keep_from`).
@@ -395,7 +395,7 @@ class Mirror:
 
         """
         self.problems: list[Exception] = []
-        """What only a person can remedy, and blocks that nobody holds, as of the last look."""
+        """What only a person can remedy, and blocks that no source holds, as of the last look."""
         self.behind: list[MirroredStream] = []
         """Each stream, as of the last look."""
         self._settings, self._store = settings, store
@@ -543,7 +543,7 @@ class StreamFinder:
         self._partitions: dict[str, int] = {}
 
     async def look(self, client: AIOKafkaConsumer) -> list[tuple[Settled, range]]:
-        """Return streams with partitions that are new since the last look; nobody else uses ``client`` meanwhile."""
+        """Return streams with partitions that are new since the last look; only this call uses ``client`` meanwhile."""
         cluster = await all_metadata(client)  # one request for topics and partitions
         there = {topic.removeprefix(CONTROL_PREFIX) for topic in cluster.topics() if topic.startswith(CONTROL_PREFIX)}
         self.missing = []

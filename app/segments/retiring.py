@@ -43,7 +43,7 @@ def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = 
     """Free the sealed segments all of whose blocks are below ``below``; it is durable when this returns.
 
     With ``dry`` nothing is changed: the result says what would become of the partition. The newest sealed segment
-    stays, for writing goes on from it. Works beside a running writer and any readers, and in a copy of a store; several
+    stays, for writing goes on from it. Works while a writer and any readers run, and in a copy of a store; several
     calls for one stream take turns. Raises StoreError where the store holds no such stream or partition, or cannot be
     written to; and DamagedError where neither the manifest of the segment that would be the first, nor that of the one
     before it, holds the hash with which the partition would begin.

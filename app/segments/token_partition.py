@@ -344,7 +344,7 @@ class TokenPartition:
                 await self._commit()
                 if not self.halt:
                     self._clock.wait()
-        except Exception as error:  # noqa: BLE001 - nobody awaits this, so it must not fail in silence
+        except Exception as error:  # noqa: BLE001 - this is not awaited, and must not fail in silence
             self._fail(error)
 
     async def _guarded(self, work: Awaitable[T]) -> T | None:
@@ -396,7 +396,7 @@ class TokenPartition:
             await self._start(start, first=first)
 
     def _halt(self, error: TokenMillError) -> None:
-        """Append nothing more, and unlock the directory, so that it can be repaired beside this process."""
+        """Append nothing more, and unlock the directory, so that it can be repaired while this process runs."""
         self.halt = error
         self._generation = None
         self._seen_at_halt = self._context.circumstances(self.tp)

@@ -141,8 +141,8 @@ class Status:
     def settled(self) -> bool:
         """Whether all that the brokers hold is milled and stored, as far as one look can see.
 
-        That needs full blocks: a flush record at the end of each partition. A message may be on its way, seen by
-        nobody; two looks a second apart are safe.
+        That needs full blocks: a flush record at the end of each partition. A message may be on its way,
+        unseen; two looks a second apart are safe.
         """
         chains = self.chains.values()
         return bool(chains) and not (
@@ -214,7 +214,7 @@ def _chain(
 
 
 RISING: Final = ("block", "documents", "bytes", "tokens")
-"""What only grows in a chain, whoever owns it."""
+"""What only grows in a chain, also when its owner changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +235,11 @@ class WorkerLedger:
         self.owners: dict[str, str] = {}
         """The worker of each partition that has one."""
         self.partitions: dict[str, Mapping[str, Any]] = {}
-        """The last that was heard of each partition, kept while nobody owns it."""
+        """The last that was heard of each partition, kept while it has no owner."""
         self.eras: dict[str, int] = {}
         """Eras in the store, by stream, as the worker said last that brings them."""
         self._stops: dict[str, dict[str, dict[str, str]]] = {"halts": {}, "waits": {}}
-        """What beside partitions is halted or waits, and why in short, as each worker said last."""
+        """What other than a partition is halted or waits, and why in short, as each worker said last."""
         self._last_owners: dict[str, str] = {}
         self._orphans: set[str] = set()
 
@@ -268,7 +268,7 @@ class WorkerLedger:
             found.pop(worker, None)
 
     def stops(self, kind: Literal["halts", "waits"]) -> dict[str, str]:
-        """Return what beside partitions is halted or waits, and why in short, as the running workers said last."""
+        """Return what other than a partition is halted or waits, and why in short, as running workers said last."""
         return {name: why for found in self._stops[kind].values() for name, why in found.items()}
 
     def _release(self, worker: str, kept: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ Listener = Callable[["Event"], None]
 Role = Literal["mill", "segment"]
 
 LOOK_SECONDS: Final = 1.0
-"""How often partitions that nobody works on are looked for, and the supervisor's own numbers are taken."""
+"""How often partitions without progress are looked for, and the supervisor's own numbers are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Supervisor:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _guard(self) -> None:
-        """Look for partitions that nobody works on, while the brokers answer."""
+        """Look for partitions without an owner or without progress, while the brokers answer."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for role, watchdog in self._watchdogs.items():

@@ -321,7 +321,7 @@ class WorkerSlot:
             self._quick_ends.append(describe(code, None))
 
     def _hear(self, child: Child, beats: int) -> int:
-        """Count looks, not seconds: if we were stopped ourselves, nobody else is to blame."""
+        """Count looks, not seconds: if this process was stopped itself, the worker is not to blame."""
         if child.beats != beats:
             self._silent_looks = 0
             if store := child.status.get("store"):

@@ -247,7 +247,7 @@ def measure(
 ) -> None:
     """Set all gauges of partitions; ``ends`` are their known ends, as `BatchConsumer.ends` returns them.
 
-    What waits has samples only where a broker is ``reached``: else the ends are old, and nobody knows it.
+    What waits has samples only where a broker is ``reached``: else the ends are old, and what waits is unknown.
     """
     now = time.time_ns() // 1_000_000
     for gauge in OF_PARTITIONS:

@@ -1,4 +1,4 @@
-"""What a worker reports of itself: to its supervisor if it has one, else to whoever asks for its metrics.
+"""What a worker reports of itself: to its supervisor if it has one, else to those who scrape its metrics.
 
 A supervisor gets a heartbeat twice a second, and once a second while nothing changes: one JSON object a line on the
 file descriptor that `HEARTBEAT_VARIABLE` names. A worker beats from the moment it prepares, so that one that waits for
@@ -34,7 +34,7 @@ SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "gauge": ("",),
     "histogram": ("_bucket", "_sum", "_count"),
 }
-"""How a metric's samples are named, by its type. (A fourth kind says when it was made: nobody asks.)"""
+"""How a metric's samples are named, by its type. (A fourth kind, the time of its creation, is left out.)"""
 
 
 def taken(*registries: CollectorRegistry) -> list[Sample]:
@@ -59,7 +59,7 @@ COUNTED: Final[Mapping[str, str]] = {
     "tokenmill_duplicate_blocks_total": "duplicates",
     "tokenmill_commits_total": "commits",
 }
-"""What people are shown beside metrics: work done, so what a crash made necessary again counts again."""
+"""What people are shown in addition to metrics: work done, so what a crash made necessary again counts again."""
 
 
 def counted(samples: Iterable[tuple[str, float]]) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Serves ``/metrics``, ``/healthz``, ``/readyz`` and ``/status`` in a thread beside the event loop, which may hang."""
+"""Serves ``/metrics``, ``/healthz``, ``/readyz`` and ``/status`` in a thread, for the event loop may hang."""
 
 import json
 import platform

@@ -55,9 +55,9 @@ class StatusSnapshot:
     eras: Mapping[str, int] = field(default_factory=dict)
     """Eras in the store, by stream."""
     halts: Mapping[str, str] = field(default_factory=dict)
-    """What beside partitions is halted, such as a stream's eras, and why in short."""
+    """What other than a partition is halted, such as a stream's eras, and why in short."""
     waits: Mapping[str, str] = field(default_factory=dict)
-    """What beside partitions makes no progress now, and why in short."""
+    """What other than a partition makes no progress now, and why in short."""
     open_since: Mapping[str, float] = field(default_factory=dict)
     """Partitions in which a transaction stays open, and since when, in seconds since 1970."""
     unowned: Collection[str] = ()

@@ -1,7 +1,7 @@
 """What a worker counts and measures. Each name, its labels and its line here make `docs/metrics.md`.
 
-Counters count work done: what a crash made necessary again counts again. They begin at 0 with the process; whoever
-shows them adds up what earlier processes of the worker counted (`app.telemetry.reporting`).
+Counters count work done: what a crash made necessary again counts again. They begin at 0 with the process;
+what shows them adds up what earlier processes of the worker counted (`app.telemetry.reporting`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ DISK_BUCKETS: Final = tuple(0.001 * 2**k for k in range(14))
 WIRE_BUCKETS: Final = tuple(0.001 * 2**k for k in range(16))
 """1 ms to 33 s: up to the time after which a request counts as lost."""
 WAIT_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
-"""0.1 s, which nobody waits for, to an hour, which is a backlog: blocks fill at the pace of the source."""
+"""From 0.1 s, too short to notice, to an hour, which is a backlog: blocks fill at the pace of the source."""
 MESSAGE_BUCKETS: Final = tuple(float(1024 * 4**k) for k in range(8))
 """1 KiB to 16 MiB; the usual is 1 MiB."""
 

@@ -1,1 +1,1 @@
-"""What people do by command beside the service: produce, verify, inspect, repair, skip, resend."""
+"""What people do by command, apart from running the service: produce, verify, inspect, repair, skip, resend."""

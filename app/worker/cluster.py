@@ -45,7 +45,7 @@ class Cluster:
 
     @property
     def stable_ends(self) -> dict[str, int]:
-        """The same, but where a transaction is open the offset of its first record: nobody gets further now."""
+        """The same, but where a transaction is open the offset of its first record, where readers stop now."""
         return {name: stable for name, (_, stable) in self._known().items()}
 
     @property

@@ -56,7 +56,7 @@ def end_for(error: BaseException) -> NoReturn:
 async def or_end(work: Awaitable[object]) -> None:
     """Await ``work``; any error in it, panics of native code included, ends this process by `end_for`.
 
-    Otherwise Faust would go on over a hole or stop in silence, and the error of a task that nobody awaits would be
+    Otherwise Faust would go on over a hole or stop in silence, and the error of a task that is not awaited would be
     lost. Cancelling passes, and so does closing: the work was not to be done any more.
     """
     try:

@@ -25,7 +25,7 @@ QUEUED_BATCHES: Final = 3
 NO_DIRECTORY: Final = Path(os.devnull) / "faust"
 """Where Faust keeps tables; there are none, and below a device there is nothing that anybody could put there."""
 NEVER_SECONDS: Final = 10 * 86400.0
-"""Faust lets a worker leave its group when nobody asks it for records for this long, and never lets it return."""
+"""Faust lets a worker leave its group when its records are not asked for so long, and never lets it return."""
 REQUEST_SECONDS: Final = 10.0
 """Shortest time after which an unanswered request is given up. A connection that says nothing any more is noticed by
 that alone, and Faust's 90 s would let a worker stand for as long. Twice the session time-out where that is more: the

@@ -6,7 +6,7 @@ death the supervisor writes into a file that all its workers read.
 
 Records that were in flight at a death are worked on one by one, and no two of them at once in this process. At the
 third death that is noted for the same ones, the partition halts before them. That is no outcome: what becomes of a
-record depends on its bytes alone, and whoever can work on it, a worker with more memory for example, does.
+record depends on its bytes alone, and a worker that can work on it, with more memory for example, does.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ the second, which record it is is known."""
 KEPT_DEATHS: Final = 64
 """Of a partition, the last ones: records that were passed since come no more."""
 ALONE_SECONDS: Final = 15.0
-"""What takes longer to end hangs, and kills nobody."""
+"""A worker that takes longer to end hangs; its records are not to blame."""
 
 
 class RecordsInFlight(NamedTuple):
@@ -102,7 +102,7 @@ class Board:
     @staticmethod
     @cache
     def inherited() -> "Board":
-        """Return the one board of this process: what a supervisor gave it, or one that nobody reads."""
+        """Return the one board of this process: that of its supervisor, or one of its own that is not read."""
         return Board(int(os.environ.get(BOARD_VARIABLE) or -1))
 
     def convict(self) -> None:
@@ -117,11 +117,11 @@ class Board:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Have one record that was in flight at a death in hand: another beside it would be blamed for what it does."""
+        """Have one record that was in flight at a death in hand: a second one would be blamed for its effects."""
         lock = self._alone
         taken = lock.acquire(timeout=ALONE_SECONDS)
         if not taken:
-            self._alone = threading.Lock()  # nobody else waits for what hangs
+            self._alone = threading.Lock()  # other threads do not wait for one that hangs
         try:
             yield
         finally:
@@ -182,7 +182,7 @@ class Note:
 
 
 def nameless_file() -> int:
-    """Return the descriptor of an empty file, which nobody closes, for a supervisor and all its workers."""
+    """Return the descriptor of an empty file, which stays open, for a supervisor and all its workers."""
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

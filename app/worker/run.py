@@ -79,7 +79,7 @@ class StreamWorker(ABC, Generic[P]):
         self._ready = True
 
     def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run ``work`` beside the partitions. Nobody awaits it, so an error in it ends the process."""
+        """Run ``work`` while partitions are worked on. It is not awaited, so an error in it ends the process."""
         self._tasks.append(asyncio.create_task(or_end(work), name=name))
 
     def _ends(self) -> Mapping[TP, tuple[int, int]]:
@@ -118,7 +118,7 @@ class Worker(faust.Worker):
     """A Faust worker that ends within `STOP_SECONDS` of being asked to.
 
     Faust can wait for ever: the signal may come while a rebalance waits for the very thread that is to be stopped. To
-    end in order is a courtesy to the group and to whoever reads the log; what is not durable then is done again.
+    end in order is a courtesy to the group and to the readers of the log; what is not durable then is done again.
     """
 
     def _on_sigusr1(self) -> None:
@@ -128,12 +128,12 @@ class Worker(faust.Worker):
         """
         faulthandler.dump_traceback()
 
-    _on_sigusr2 = _on_sigusr1  # Faust would start a debugger, with nobody to talk to
+    _on_sigusr2 = _on_sigusr1  # Faust would start a debugger, without a terminal
 
     async def stop(self) -> None:
         """Stop in order, or else at once; with code 0 if it was asked to, and nothing of Faust's had crashed.
 
-        Where no broker answers there is nobody to say goodbye to: the group finds out by itself.
+        Where no broker answers, the group cannot be told, and finds out by itself.
         """
         code = RESUME_CODE if self.crashed else 0
         Board.inherited().pardon()
@@ -158,5 +158,5 @@ def run_worker(app: BatchApp, settings: Settings) -> NoReturn:
     fastpath.install()
     worker = Worker(app, quiet=True, override_logging=False, redirect_stdouts=False, loglevel=settings.log_level)
     keep_loaded()
-    worker.spinner = None  # it writes to the terminal even when nobody asked for it
+    worker.spinner = None  # it writes to the terminal unasked
     worker.execute_from_commandline()

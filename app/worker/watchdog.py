@@ -1,7 +1,7 @@
-"""Partitions that nobody works on: those without an owner, and those whose owner makes no progress.
+"""Partitions that are not worked on: those without an owner, and those whose owner makes no progress.
 
 A supervisor looks at all its workers together. A worker without one watches itself, for what only a new start repairs:
-it ends with a code that says so, and whoever runs it (systemd, a container engine) starts it again.
+it ends with a code that says so, and what runs it (systemd, a container engine) starts it again.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class WatchLimits:
 
 
 UNOWNED_SECONDS: Final = 10.0
-"""A partition that nobody has owned for as long is spoken of: a rebalance takes less."""
+"""A partition without an owner for so long is reported: a rebalance takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ class Watchdog:
         """
         faults = [*self._look_for_unowned(now, seen, ready), *self._look_for_still(now, seen)]
         for name in [name for name in self._still if name not in seen.owners or name not in seen.ends]:
-            del self._still[name]  # while no broker answers there are no ends, and nobody is to blame
+            del self._still[name]  # while no broker answers the ends are unknown, and no worker is to blame
         return faults
 
     def unowned(self, now: float) -> list[str]:
-        """Return the partitions that nobody has owned for `UNOWNED_SECONDS`, though a worker could."""
+        """Return the partitions without an owner for `UNOWNED_SECONDS`, though a worker could own them."""
         return [name for name, since in self._unowned.items() if now - since >= UNOWNED_SECONDS]
 
     def _look_for_unowned(self, now: float, seen: PartitionsSeen, ready: tuple[str, ...]) -> list[Fault]:

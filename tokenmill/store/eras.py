@@ -134,7 +134,7 @@ def _crc(seed: int, number: int, row: bytes) -> int:
 _LONGEST_LINE: Final = 1 << 20
 """Of an era of 10,000 partitions."""
 _KEPT_ROWS: Final = 1024
-"""Of the index, that a reader keeps: whoever goes through a run asks for the same ones again and again."""
+"""Of the index, that a reader keeps: a run asks for the same ones again and again."""
 
 
 class EraReader:
@@ -165,7 +165,7 @@ class EraReader:
     def refresh(self) -> int:
         """Read what was committed since, here or in another process; return `eras`.
 
-        Whoever copies a store may put the index in its place before the lines (rsync goes by name): eras whose lines
+        A copy of a store may have the index in its place before the lines (rsync goes by name): eras whose lines
         are still to come do not count yet (`ahead`).
 
         Raises:
@@ -318,7 +318,7 @@ class EraReader:
 
     @property
     def lines_missing(self) -> DamagedError:
-        """The error for eras that are `ahead` where nobody copies them."""
+        """The error for eras that are `ahead` while nothing is copied."""
         return self._cut_off(_size(self._lines), self._index_end)
 
     def _cut_off(self, size: int, wanted: int) -> DamagedError:

@@ -241,7 +241,7 @@ class PartitionLock:
         except BlockingIOError:
             self.close()
             raise LockedError(self._refusal()) from None
-        except BaseException:  # Ctrl-C, too: nobody has the object that could let go of the directory
+        except BaseException:  # Ctrl-C, too: the caller has no object that could let go of the directory
             self.close()
             raise
 
@@ -303,7 +303,7 @@ class StoreLock(PartitionLock):
         self._lock(store, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
 
     def _name_holder(self) -> None:
-        """Name nobody: several may hold it."""
+        """Leave the holder's name out: several may hold it."""
 
     def _refusal(self) -> str:
         return (
@@ -357,7 +357,7 @@ def is_packed(store: Path, stream: str) -> bool:
         names = [path.name for path in (store / PACK_DIRECTORY).iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # whoever reads the state hears of it
+    except OSError:  # a reader of the state is told
         return True
     with suppress(OSError, ValueError, LookupError, TypeError, DamagedError):
         recipe = read_json_file(store / stream / STREAM_FILE)["genesis"]["recipe"]

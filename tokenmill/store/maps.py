@@ -112,7 +112,7 @@ class FileMap:
 
         Where it was mapped in the same moment that it was changed in, it counts as changed once that moment has passed.
         A file that has grown, or lost bytes that were not committed, counts as changed five seconds after it was
-        mapped: by its times alone, a change of committed bytes beside the growth cannot be told from the growth.
+        mapped: by its times alone, a change of committed bytes cannot be told from the growth.
 
         Raises:
             DamagedError: it is, and was cut off: to read behind its end would end the process.
@@ -240,7 +240,7 @@ class FileRange(NamedTuple):
 
 
 def is_in_memory(part: FileRange) -> bool:
-    """Return whether all bytes of a part of a file are in the page cache; False where nobody says so.
+    """Return whether all bytes of a part of a file are in the page cache; False where the system does not say.
 
     Raises:
         OSError: the file cannot be opened.
@@ -268,7 +268,7 @@ def read_pieces(part: FileRange) -> Iterator[int]:
         while at < stop:
             count = min(PIECE_BYTES, stop - at)
             if not is_cached(descriptor, at, count) and not (count := _read(descriptor, at, count)):
-                return  # it was cut off meanwhile: whoever reads it says so
+                return  # it was cut off meanwhile, which its reader will say
             yield count
             at += count
 
@@ -321,7 +321,7 @@ def _read(descriptor: int, at: int, count: int) -> int:
 
 
 def is_cached(descriptor: int, at: int, count: int) -> bool:
-    """Return whether all pages of a part of a file, which must have it, are in memory; False where nobody says so.
+    """Return whether all pages of a part of a file, which must have it, are in memory; False: the system does not say.
 
     Where a file system cannot say which pages are still being read, those count as well. Linux says it since 6.5, to
     those who own the file or may write to it.

@@ -34,8 +34,8 @@ _KNOWN_SEGMENTS: Final = 16_384
 OnDamage = Literal["refuse", "skip"]
 
 _OPEN_SEGMENTS: Final = 8
-"""Segments kept mapped beside the growing one: an era is in one or two, and few systems have memory for no end of
-page tables."""
+"""Segments kept mapped in addition to the growing one: an era is in one or two, and few systems have memory for
+page tables without end."""
 
 log = logging.getLogger(__name__)
 

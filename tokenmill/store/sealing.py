@@ -15,8 +15,9 @@ Little-endian::
     u4  crc            CRC-32 of the whole record with this field zero
     …   rows           `BLOCK_ROW`, 32 bytes each
 
-A row is what a store remembers of each block beside its bytes. The ``.index`` of a sealed segment is the rows of all
-its blocks. The ``.idx`` has the layout of Megatron-LM, ``megatron/core/datasets/indexed_dataset.py``, version 1::
+A row is what a store remembers of each block in addition to its bytes. The ``.index`` of a sealed segment is the rows
+of all its blocks. The ``.idx`` has the layout of Megatron-LM (``megatron/core/datasets/indexed_dataset.py``), version
+1::
 
     9s "MMIDIDX\0\0" | u8 version = 1 | u1 dtype | u8 sequences | u8 document ends
     i4 lengths[sequences] | i8 byte pointers[sequences] | i8 document ends[sequences + 1]
@@ -528,7 +529,7 @@ def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
 
 
 def check_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, crcs: DataCrcs) -> None:
-    """Check what a sealed segment has beside its blocks, whose files have these CRCs.
+    """Check the other files of a sealed segment, whose tokens and documents have these CRCs.
 
     Raises:
         DamagedError: the manifest has others, or the Megatron index is missing or another.

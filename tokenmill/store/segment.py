@@ -208,7 +208,7 @@ def unsound(tokens: Tokens, crcs: Crcs, marks: Marks, rows: Numbers, *, whole: b
         crcs: of the blocks.
         marks: of the blocks.
         rows: the blocks to look at: ascending, each once, none of them marked.
-        whole: whether all blocks will be wanted soon, so that those beside the wanted ones are looked at, too.
+        whole: whether all blocks will be wanted soon, so that their neighbours are looked at, too.
 
     """
     size = tokens.strides[0]
@@ -340,7 +340,7 @@ class Segment:
         self._entries_asked: int
         """Of the document table that is mapped."""
         self._table_is_sound: bool | None
-        """Whether that has the manifest's CRC; None: nobody looked."""
+        """Whether that has the manifest's CRC; None: not checked."""
         self._index: Rows | None
         """The rows of a sealed segment as its index has them, unchecked; `rows` are checked."""
         self.unmap()

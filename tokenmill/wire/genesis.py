@@ -48,7 +48,7 @@ class Genesis:
         """Return the genesis that `to_dict` made this mapping of.
 
         Raises:
-            DamagedError: the recipe does not hash to the fingerprint beside it.
+            DamagedError: the recipe does not hash to its fingerprint.
             FingerprintError: another format version wrote it.
             ValueError, TypeError, LookupError: the values are no genesis.
 

@@ -7,7 +7,7 @@ at any block::
     u4 pieces | u4 meta_total | pieces x PIECE (24 bytes each) | metas, one after the other
 
 A packing that keeps open blocks holds, for each, the rests of documents in the order in which they were placed. By
-value that would be up to 33 MB in every message; a *reference* has 20 bytes. Whoever continues the chain reads the
+value that would be up to 33 MB in every message; a *reference* has 20 bytes. A mill that continues the chain reads the
 records again, and compares their CRCs and lengths: a raw log that was rewritten with documents of the same length would
 join two histories unnoticed otherwise::
 

@@ -53,13 +53,13 @@ class WordTable(NamedTuple):
     slots: npt.NDArray[np.uint64]
     """The upper half of a hash, and an entry's number plus one; 0 where a place is free. At most half full."""
     hashes: npt.NDArray[np.uint64]
-    """Of each entry; 0 for one that is in no slot, for it has the words of a chunk beside others."""
+    """Of each entry; 0 for one that is in no slot, for it has the words of a chunk among others."""
     chunks: npt.NDArray[np.int32]
     """Shape ``[entries, 8]``: the columns above."""
     flags: npt.NDArray[np.uint8]
     """``CHUNK_…`` of each entry."""
     first_hash: npt.NDArray[np.uint64]
-    """`string_hash` of the first word, and of the last one, before spaCy puts words together; 0 where nobody knows."""
+    """`string_hash` of the first word, and of the last one, before spaCy puts words together; 0: not known."""
     last_hash: npt.NDArray[np.uint64]
     keys: Bytes
     """The chunks, and eight bytes more."""
@@ -68,7 +68,7 @@ class WordTable(NamedTuple):
     used: npt.NDArray[np.int64]
     """Shape ``[3]``: entries, bytes of keys, words."""
     seed: npt.NDArray[np.uint64]
-    """Shape ``[1]``: of the hashes, odd, by chance in each process, so that nobody can make texts that collide."""
+    """Shape ``[1]``: of the hashes, odd, by chance in each process, so that texts cannot be made to collide."""
 
 
 def empty_table(seed: int) -> WordTable:

@@ -45,9 +45,10 @@ def compiled(function: Kernel) -> Kernel:
 def kernel_folder() -> Path | None:
     """Return the folder for the machine code of these sources; None where no folder can be written.
 
-    It is in ``NUMBA_CACHE_DIR`` where that is set; else in ``__pycache__`` beside the sources; else, where nobody may
-    write there, in ``~/.cache/tokenmill``, with what is in the other one, which an image brings. Its name has the hash
-    of all sources, for numba looks only at the file that a kernel is in, and not at those of what the kernel calls.
+    It is in ``NUMBA_CACHE_DIR`` where that is set; else in ``__pycache__`` beside the sources; else, where that may
+    not be written to, in ``~/.cache/tokenmill``, with what is in the other one, which an image brings. Its name has the
+    hash of all sources, for numba looks only at the file that a kernel is in, and not at those of functions that it
+    calls.
     """
     here = Path(__file__).parent
     sources = (file.name.encode() + file.read_bytes() for file in sorted(here.glob("*.py")))
@@ -68,7 +69,7 @@ def kernel_folder() -> Path | None:
 def compiling_once(names: Collection[str]) -> Iterator[None]:
     """Call the kernels of these steps for the first time: one process after the other, until one of them is through.
 
-    Workers of a host start together, and each would compile the same code for a minute. Once it is kept, nobody waits.
+    Workers of a host start together, and each would compile the same code for a minute. Once it is kept, none waits.
     """
     folder = kernel_folder()
     if not are_kept(names):
@@ -114,7 +115,7 @@ def _mark(folder: Path, name: str) -> Path:
 
 
 def _writable(folder: Path) -> Path | None:
-    """Make the folder and return it, if files can be written into it, and nobody else has put any there."""
+    """Make the folder and return it, if files can be written into it, and all files there are this user's."""
     try:
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -126,7 +127,7 @@ def _writable(folder: Path) -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether nobody else may have put anything in a folder, nor may change it: it is code that is run.
+    """Return whether only this user can have put anything in a folder, or can change it: it is code that is run.
 
     A folder for all, as NUMBA_CACHE_DIR may name one, does not promise that. Who owns our sources could as well change
     these; the own group may write, for it is the user's alone where new files are made so.

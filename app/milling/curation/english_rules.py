@@ -91,7 +91,7 @@ class EnglishRules(NamedTuple):
     beginnings: npt.NDArray[np.uint64]
     """`sequence_hash` of what such sequences begin with, one word or more, but not all."""
     pairs: npt.NDArray[np.uint64]
-    """`sequence_hash` of two words that stand beside each other in such a sequence."""
+    """`sequence_hash` of two words that follow each other in such a sequence."""
     longest_sequence: int
     """In words."""
     longest_unit: int

@@ -1,6 +1,6 @@
 """`WordSplit`: texts become parts, whose words are known; one for all steps of a recipe.
 
-A kernel says which chunks have other words beside other chunks. spaCy looks for its special cases in the words of the
+A kernel says which chunks have other words next to other chunks. spaCy looks for its special cases in the words of the
 whole text. One that would span two chunks, with one space between, is not applied, but keeps others from being found
 within these chunks.
 """
@@ -38,7 +38,7 @@ from .english_rules import EnglishRules, english_rules, special_sequences
 
 @compiled
 def find_runs(part: TextPart, table: WordTable, pairs: Hashes, runs: npt.NDArray[np.int64]) -> int:
-    """Find chunks whose words depend on those beside them, in runs of ``[first, last)``; return how many there are.
+    """Find chunks whose words depend on their neighbours, in runs of ``[first, last)``; return how many there are.
 
     No sequence reaches over a run's ends, so its words depend on nothing else. ``pairs`` are those of `EnglishRules`;
     ``runs`` has the shape ``[chunks, 2]``.
@@ -96,7 +96,7 @@ class Located(NamedTuple):
 class WordSplit:
     """Cuts texts into words as spaCy's blank English pipeline does, and remembers chunks and the latest parts.
 
-    Whoever uses `locate`, `table` or `replace` holds `lock` for as long as the parts are used: the next call may forget
+    Callers of `locate`, `table` and `replace` hold `lock` for as long as the parts are used: the next call may forget
     chunks.
     """
 

@@ -42,7 +42,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Modes whose values name a schema of a registry; module and class of each. They need libraries of an extra."""
 MODES: Final = ("auto", "json", "text", *FORMATS)
-"""Beside these, a mode is the import path of a function of the user's own, which has a colon."""
+"""Any other mode is the import path of a function of the user's own, which has a colon."""
 
 
 def open_decoder(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:

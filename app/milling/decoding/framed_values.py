@@ -63,7 +63,7 @@ def _add_needed(schema: RegisteredSchema, found: dict[str, RegisteredSchema], se
 
 
 class SchemaSource(Protocol):
-    """Whoever has schemas."""
+    """A source of schemas by their ids."""
 
     def schema(self, number: int) -> RegisteredSchema:
         """Return the schema with that id; always the same one.

@@ -37,7 +37,7 @@ _INTO: Final = _IN_OBJECTS | _IN_ARRAYS
 """Keywords whose schemas are for what is in a value; other schemas are for the value itself."""
 _SCHEMAS: Final = _NAMED | _INTO | {"allOf", "anyOf", "oneOf", "not", "if", "then", "else"}
 _TWICE: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
-"""Keywords for which everything beside them is evaluated once more."""
+"""Keywords for which all other keywords of their schema are evaluated once more."""
 _LISTS: Final = frozenset({"enum", "const", "required", "dependentRequired", "type"})
 """Keywords of which each value is compared."""
 _DIVISION: Final = 500

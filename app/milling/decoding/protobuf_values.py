@@ -235,7 +235,7 @@ def _described(kind: Descriptor, types: dict[str, _Type]) -> _Type:
     while left:
         one = left.pop()
         if one.full_name not in types:
-            # items of a message set have an encoding of their own, in which nobody counts
+            # items of a message set have an encoding of their own, which is not counted
             width = sys.maxsize if one.GetOptions().message_set_wire_format else 1 + len(one.fields)
             types[one.full_name] = _Type(one.full_name, width)
             new.append((types[one.full_name], one))

@@ -31,7 +31,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def describe(self) -> tuple[Mapping[str, Any], ...]:
-        """Return, as JSON types, what decides the answers beside the settings in the recipe: a version, mostly.
+        """Return, as JSON types, what decides the answers, apart from the settings in the recipe: a version, mostly.
 
         It comes before the descriptions of the steps in the recipe, so the fingerprint covers it. It is empty for a
         decoder whose rules never changed.
@@ -86,7 +86,7 @@ SCHEMA_MISMATCH: Final = "schema_mismatch"
 INTEGER_OUT_OF_RANGE: Final = "integer_out_of_range"
 """The id, or a carried field, is an integer beyond 64 bits."""
 UNUSABLE_SCHEMA: Final = "unusable_schema"
-"""The schema whose id the bytes have cannot be used: it is invalid, or too large, or has what nobody can bound."""
+"""The schema whose id the bytes have cannot be used: it is invalid, or too large, or its values cannot be bounded."""
 TOO_MANY_VALUES: Final = "too_many_values"
 """The bytes hold more values (items, entries, fields) than the rules allow."""
 TOO_MANY_STEPS: Final = "too_many_steps"
@@ -126,7 +126,7 @@ MAX_DEPTH: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class DecodingRules:
-    """What decides a decoder's answers beside its settings."""
+    """What decides a decoder's answers, apart from its settings."""
 
     number: int
     """In a recipe; raised when any answer changes (docs/record_to_tokens.md has the history)."""
@@ -152,4 +152,4 @@ RULES: Final = DecodingRules(3, 1_000_000, 5_000_000, 1 << 18, scalars_are_text=
 KNOWN: Final = {2: DecodingRules(2, 50_000_000, None, 1 << 24, scalars_are_text=True), 3: RULES}
 """All that streams may have. Rules 2 had no bounds: these are beyond what a worker's memory could take then."""
 VALUE_RULES: Final = {2: 1, 3: 2}
-"""What a recipe says beside them of values of a schema registry (docs/kafka_teams.md)."""
+"""What else a recipe says of values of a schema registry (docs/kafka_teams.md)."""

@@ -17,7 +17,7 @@ Array = npt.NDArray[np.unsignedinteger]
 class Stretches:
     """Consecutive tokens of one dtype in several arrays: they are copied once, into the message that takes them.
 
-    Whoever made the arrays does not change them any more.
+    The arrays are not changed any more.
     """
 
     __slots__ = ("_arrays", "_size")

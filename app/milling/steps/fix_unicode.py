@@ -44,7 +44,7 @@ class FixUnicode(EachAlone):
     fix_line_breaks: bool = False
     """Let lines end with a line feed alone."""
     remove_control_chars: bool = True
-    """Remove control characters that nobody sees."""
+    """Remove control characters that are not displayed."""
     normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
     """Unicode normal form of the result; ``none`` leaves it as it is."""
     _config: Any = field(init=False, repr=False, compare=False)

@@ -63,7 +63,7 @@ class ReplacePii(EachAlone):
     email_replacement: str = "email@example.com"
     """What stands in place of each e-mail address."""
     ip_replacement: str = "22.214.171.124"
-    """What stands in place of each IP address; the default answered nobody when datatrove chose it."""
+    """What stands in place of each IP address; the default was unused when datatrove chose it."""
     _rules: int = field(default=RULES, repr=False, compare=False)
 
     def describe(self) -> dict[str, Any]:

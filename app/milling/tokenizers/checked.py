@@ -54,7 +54,7 @@ class Spelled:
     """A fast encoder; where it may be wrong, or fails, ``reference`` encodes the text.
 
     It may be wrong about letters that are new in Unicode; about texts so uniform that the reference fails on them;
-    about the names of added tokens beside characters that a normalizer changes; and about special tokens, whose names
+    about the names of added tokens next to characters that a normalizer changes; and about special tokens, whose names
     are text: a model that has them in its own vocabulary, like other words, may find them by itself, and the reference
     spells them out.
     """

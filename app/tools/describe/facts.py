@@ -39,7 +39,7 @@ class SegmentFacts:
     """Path of its tokens in the stream's folder."""
     manifest: Manifest
     sha256: str | None
-    """Of the tokens; None where nobody asked for it."""
+    """Of the tokens; None: not asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""

@@ -1,6 +1,6 @@
 """The folder of an export: what it is of, which files it has, and writing them whole or not at all.
 
-Beside the files of the format there is a folder ``_tokenmill``, whose name readers of data sets pass over:
+In addition to the files of the format there is a folder ``_tokenmill``, whose name readers of data sets pass over:
 ``export.json`` says what is exported and how, and ``<partition>-<first block>.json`` lists the files of a segment. It
 is written when these files are durable, so a segment that is listed is there.
 """

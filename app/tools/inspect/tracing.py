@@ -347,7 +347,7 @@ async def passing_records(
                 read[partition] = end
             if not follow:
                 return
-            client.pause(*client.assignment())  # else it would ask the brokers on, for records nobody takes
+            client.pause(*client.assignment())  # else it would ask the brokers on, for records that are not taken
             await asyncio.sleep(LOOK_SECONDS)
 
 

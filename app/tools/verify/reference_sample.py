@@ -52,7 +52,7 @@ class BatchedEngine:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceSample:
-    """What the reference recomputes beside the fast way."""
+    """What the reference recomputes in addition to the fast way."""
 
     seed: int
     """Decides the places; those of two verifications with one seed are the same."""

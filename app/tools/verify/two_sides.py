@@ -69,7 +69,7 @@ class StoreSide:
         """Return whether the store has these blocks of one segment, all of them right, and go on behind them if so.
 
         Raises DamagedError where a file is missing or too short, the commit log or index is not what was written, or
-        what is beside the blocks of a full segment does not fit them; and StoreError where the segment belongs to
+        the other files of a full segment do not fit its blocks; and StoreError where the segment belongs to
         another stream.
         """
         segment = self._locate(run.first)

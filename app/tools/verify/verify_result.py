@@ -193,7 +193,7 @@ class VerifyResult:
 
     @property
     def complete(self) -> bool:
-        """Whether, besides, every full block of the source is in the topic and in the store, and so is every era."""
+        """Whether it is `ok`, and topic and store have every full block of the source, and every era."""
         behind = any(eras.store_behind for eras in self.eras)
         return self.ok and not behind and all(chain.complete for chain in self.chains)
 
