@@ -42,7 +42,7 @@ def escaped(text: str) -> str:
 
 
 def escaped_lines(text: str) -> str:
-    """Do the same, but leave line ends and tabs: of what was made as several lines."""
+    """Escape all but line ends and tabs, in text of several lines."""
     return _HARMFUL_IN_LINES.sub(_escape, text)
 
 

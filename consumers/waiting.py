@@ -14,8 +14,8 @@ from tokenmill.samples import TrainableSamples
 from tokenmill.store.layout import STREAM_FILE, comparing, is_packed, stream_directory, unreadable
 
 _SAY_AFTER: Final = 5.0
-"""Seconds of waiting after which it is said, but for the first time, which is said at once: who waits for what does not
-come should not wonder; who has caught up with a stream that flows waits a little for each era, and need not hear it."""
+"""Seconds of waiting after which it is reported; the first wait is reported at once. A loop that has caught up with a
+stream waits a little for each era, and need not report that."""
 _SAY_EVERY: Final = 60.0
 _ADVISE_AFTER: Final = 15.0
 """Seconds of waiting after which what to do is said, too, for the first time."""

@@ -1,6 +1,6 @@
 """The packings that a stream may have, and their parameters: from the setting ``packing`` to a recipe, and back.
 
-What a packing does with documents is in `tokenmill.app.milling`; who reads a stream needs no more than what is here.
+What a packing does with documents is in `tokenmill.app.milling`; readers of a stream need no more than what is here.
 """
 
 from collections.abc import Mapping

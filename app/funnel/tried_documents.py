@@ -37,8 +37,8 @@ class TriedDocument(NamedTuple):
 class EvenSample(Generic[T]):
     """At most ``size`` of many numbered items: those whose numbers have the smallest hashes.
 
-    So every part of the input has its share, the same numbers give the same sample in any order, and whoever asks
-    `wants` first makes no item that would be left out.
+    So every part of the input has its share, the same numbers give the same sample in any order, and a
+    caller that asks `wants` first makes no item that would be left out.
     """
 
     def __init__(self, size: int) -> None:

@@ -136,13 +136,13 @@ class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore
             self._frame_transport.pause_reading()
 
     def eof_received(self) -> bool | None:
-        """Tell who waits that no more comes."""
+        """Tell the reader that no more comes."""
         keep: bool | None = super().eof_received()
         self._wake()
         return keep
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell who waits that no more comes, and why; keep only what was not read yet."""
+        """Tell the reader that no more comes, and why; keep only what was not read yet."""
         if exc is not None:
             exc.__traceback__ = None  # asyncio's frames, which hold the buffer
         super().connection_lost(exc)

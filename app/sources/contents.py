@@ -1,7 +1,7 @@
 """What a file is, wherever it is: by its name where that is known, and by its first bytes.
 
-Many names say nothing (``wiki_00``, ``part-00000``, ``items.jl``), and some say what is not so: an archive that nobody
-unpacked, a pointer of Git LFS. The first bytes decide alone, so a run that goes on takes a file for what it was.
+Many names say nothing (``wiki_00``, ``part-00000``, ``items.jl``), and some say what is not so: an archive that is
+still packed, a pointer of Git LFS. The first bytes decide alone, so a run that goes on takes a file for what it was.
 """
 
 import re
@@ -72,7 +72,7 @@ _FOREIGN: Final = {
     "a pickle of Python, which is code: write its rows as parquet or JSON lines": rb"\([ld]p[01]\n",
     "a database of SQLite: --sql reads its rows": rb"SQLite format 3\0",
 }
-"""What files begin with that nobody reads here, or that stand for others."""
+"""What files begin with that are not read here, or that stand for others."""
 _PACKED: Final = {
     ".gz": rb"\x1f\x8b",
     ".zst": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
@@ -151,7 +151,7 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None, needs
 
 def _no_text(text: bytes) -> str:
     """Return why a file that nothing else knows is no text; nothing if it may be one."""
-    if b"\0" in text:  # who reads it says so
+    if b"\0" in text:  # its reader says so
         return ""
     if _HIVE.match(text):
         return f"fields with \\x01 between them, as Hive writes tables: write it as parquet{_OR_TEXT}"
@@ -166,7 +166,7 @@ def _marked(begin: bytes, marks: Mapping[str, bytes]) -> str:
 
 
 def why_foreign(begin: bytes) -> str:
-    """Return what begins so, if nobody reads it here, or it stands for another file; nothing if it is neither."""
+    """Return what begins so, if it is not read here, or stands for another file; nothing if it is neither."""
     if found := _marked(begin, _FOREIGN):
         return found
     try:  # the first block of a tar archive has a checksum

@@ -14,7 +14,7 @@ from tokenmill.errors import InputError
 from tokenmill.extras import how_to_install
 
 MEMORY_BYTES: Final = 256 << 20
-"""Memory that a file may demand, where nobody says otherwise: `xz -9` takes 65 MiB, `zstd -19` 8 MiB, `zstd --long=28`
+"""Memory that a file may demand by default: `xz -9` takes 65 MiB, `zstd -19` 8 MiB, `zstd --long=28`
 all of it."""
 MAX_RECORD: Final = "max_record_bytes"
 """The setting that bounds a record, and so each entry of a file."""
@@ -192,7 +192,7 @@ class ItemChunk(NamedTuple):
     unmet: Unmet = Unmet()
     numbers: Sequence[int] = ()
     """The number of each item's entry in its source, for people (`Place.entry`); 0 where the source is the document,
-    none where nobody counts. A refusal that says why the source ends has none."""
+    none where they are not counted. A refusal that says why the source ends has none."""
     name: str = ""
     """Of the source in which the numbers count."""
     ids: PlaceIds | None = None

@@ -53,7 +53,7 @@ class ReadAhead(Generic[T]):
         self._error: BaseException | None = None
         self._ended = False
         self._changed = Condition()
-        # A daemon: it may sit in a read from a pipe that nobody writes to, and must not keep the process alive.
+        # A daemon: it may sit in a read from a pipe without a writer, and must not keep the process alive.
         self._thread = Thread(target=self._read, name="produce-reader", daemon=True)
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ class ReadAhead(Generic[T]):
         return self.take_now() or await asyncio.to_thread(self.wait, seconds)
 
     def wait(self, seconds: float | None) -> T | None:
-        """Do the same in a thread."""
+        """Return the same, blocking this thread meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended, seconds)
             piece = self._take()

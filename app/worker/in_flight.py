@@ -159,7 +159,7 @@ class Note:
             _SLOT.pack_into(self._board.memory, self._slot, self._topic.encode(), self._partition, first, last)
 
     def done(self) -> None:
-        """Note that nothing is. Not for who ends the process: the note is to be read afterwards."""
+        """Note that nothing is in hand. Not for the end of the process, after which the note is read."""
         self._now = None
         if self._slot is not None:
             self._board.memory[self._slot] = 0

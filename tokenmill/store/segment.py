@@ -221,7 +221,7 @@ def unsound(tokens: Tokens, crcs: Crcs, marks: Marks, rows: Numbers, *, whole: b
 
 
 def _one_by_one(data: memoryview, size: int, crcs: Crcs, marks: Marks, rows: Numbers) -> Numbers:
-    """Do the same with each row by itself."""
+    """Return the rows that are damaged; each is looked at by itself."""
     wanted = crcs[rows].tolist()
     starts = (rows * size).tolist()
     sound = [crc32(data[start : start + size]) == crc for start, crc in zip(starts, wanted, strict=True)]

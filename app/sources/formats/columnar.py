@@ -1,8 +1,8 @@
 """Arrow and Parquet: a bounded number of rows at a time, and only the columns that are needed.
 
-Nobody who writes such a file is made to write a sound one, and the libraries trust what they are given: an offset leads
-wherever it says. So nothing of a batch is looked at before all of it is checked (`sound`), and how large rows are is
-counted as objects of Python: of a dictionary, a run or a view, a few bytes are any number of values.
+A file may be unsound, and the libraries trust what they are given: an offset leads wherever it says. So
+nothing of a batch is looked at before all of it is checked (`sound`), and the size of rows is counted as objects of
+Python: of a dictionary, a run or a view, a few bytes are any number of values.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -204,7 +204,7 @@ class PartedSource(FileSource):
                 yield before + number, end, next(others)
             else:
                 slice_ = FileSlice(self.path, self.root, begin, length)
-                value = cast("bytes", slice_)  # nobody looks into it who deals it out
+                value = cast("bytes", slice_)  # dealing does not look into it
                 yield before + number, end, Item(value, "", next(keys, None), needs_id=bool(needs_id))
 
 
@@ -223,7 +223,7 @@ def _parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSour
         try:
             with source.opened() as (file, _):
                 groups = row_groups(file.path or "")
-        except Exception:  # noqa: BLE001 - no parquet, or damaged: who reads it says so
+        except Exception:  # noqa: BLE001 - no parquet, or damaged, as its reader will say
             return source
         if len(groups) <= 1 or max(group.uncompressed_bytes for group in groups) > GROUP_BYTES:
             return source

@@ -3,8 +3,8 @@
 Large files are divided first, by tasks as well, into parts that are sources by themselves. What these are depends on
 the file alone: files of lines and tables are divided where a line or row ends, parquet files between row groups. What a
 part yields has the numbers, and so the ids, that it has in the whole file. The lane of a file, or a part, is a hash of
-its name, and a lane's run has an identity of its own. So a lane is sent once, whoever sends it and how often it
-is begun: a second attempt fences the first one off, and goes on behind what is acknowledged
+its name, and a lane's run has an identity of its own. So a lane is sent once, by any worker and however often it is
+begun: a second attempt fences the first one off, and goes on behind what is acknowledged
 (`app.tools.produce.resuming`). All workers must reach the brokers, and the files by the same paths.
 """
 
@@ -164,7 +164,7 @@ def parts_of(source: FileSource, least: int = PART_BYTES) -> FileParts:
             table = partial(row_ends, File(source.name, stream), source.reading.needs, tabs=source.kind == "tsv")
             ends = table() if source.kind in TABLES else _lines(raw.fileno(), size, least)
             return FileParts(size, tuple(_cut(ends, size, least)))
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, who reads the file says so
+    except Exception:  # noqa: BLE001 - whatever is wrong with it, the file's reader says so
         return FileParts(size, ())
 
 

@@ -115,7 +115,7 @@ async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Sum
         summary.left_out = part.left_out
         whole = await run.all(part.sources, part.position, part.run_start.started_ms)
         if whole and part.run_start.run_end is None and (run.after.number or not run.after.refused):
-            # (A run of which all was refused has sent nothing, and binds nobody: it is read again.)
+            # (A run of which all was refused has sent nothing, and binds no later run: it is read again.)
             await resuming.settle(part.run_start, run.last_numbers, run.after)
         restart, more = False, whole and part.more
 

@@ -186,7 +186,7 @@ class RunNotes:
 
 
 async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
-    """Return the last note of each run into a raw topic, by run; none where nobody produced into it.
+    """Return the last note of each run into a raw topic, by run; none: nothing was produced into it.
 
     Raises BrokerError where no broker answers.
     """
@@ -262,7 +262,7 @@ def _known(seen: list[Any]) -> KnownSource:
 
 
 def _require_numbers(*values: object) -> None:
-    """Check what anybody may have written: nobody who uses it expects anything else."""
+    """Check what any client may have written; its users rely on this check."""
     if not all(isinstance(value, int) for value in values):
         raise TypeError(values)
 

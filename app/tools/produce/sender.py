@@ -247,7 +247,7 @@ async def fenced_producer(
     next owner asks for it, which raises the producer epoch, and aborts an empty transaction over all partitions: the
     brokers put a marker into each, and from then on refuse whatever an earlier owner sends (KIP-98). When the id is
     granted once more, the markers are in the logs of all replicas. Records are then sent outside of any transaction, as
-    by any idempotent producer: readers need not wait for a commit, and nobody is held up when this process dies.
+    by any idempotent producer: readers need not wait for a commit, and no reader is held up when this process dies.
 
     aiokafka offers no transaction without records, and no way back from transactions. So two of its private parts are
     used here and in `_end_earlier`, and a third where a `Sender` sends what was refused again; its version is pinned,

@@ -402,7 +402,7 @@ def check_partitions(
 
 
 def _send(connection: Connection, message: object) -> None:
-    with suppress(OSError):  # the process has ended: who waits for its answer says so
+    with suppress(OSError):  # the process has ended, as the reader of its answer will say
         connection.send(message)
 
 
