@@ -7,7 +7,7 @@ pattern, all 256 bytes in the vocabulary, so that no text is unknown.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from tokenmill.errors import InputError, SettingsError
 
@@ -29,9 +29,15 @@ def train_tokenizer(
 
     Equal texts give an equal tokenizer. It has fewer than ``vocabulary_size`` ids where the text is too small for as
     many merges. All texts are read; at most ``sample_bytes`` of them, spread evenly over the whole, are learnt from.
-    Raises SettingsError where the vocabulary has no room for the bytes and the special token, and InputError where
-    there is no text.
+    Raises SettingsError where the vocabulary has no room for the bytes and the special token, or the library trains
+    none; and InputError where there is no text.
     """
+    try:
+        from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: PLC0415 - version 1 has none
+    except ImportError as error:
+        raise SettingsError(
+            "tokenizers 1 trains none: install tokenizers below 1, or name another tokenizer"
+        ) from error
     if vocabulary_size <= _ALPHABET:
         raise SettingsError(f"a vocabulary of {vocabulary_size} cannot hold the 256 bytes: ask for 257 or more")
     sample = _sample(texts, sample_bytes)

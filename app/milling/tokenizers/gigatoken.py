@@ -12,13 +12,12 @@ from typing import Any, Final
 
 import gigatoken
 import numpy as np
-import numpy.typing as npt
-from tokenizers import Tokenizer
 
 from tokenmill.errors import PanicError, SettingsError
 
 from ..native_calls import NativeCode
-from .protocol import TEXT, SpecialTokens, TokenBatch
+from .library import normalizer_of
+from .protocol import TEXT, SpecialTokens, TokenBatch, batch_of
 from .vocabulary import parts_of
 
 CACHE_BYTES: Final = 256 * 1024 * 1024
@@ -55,13 +54,13 @@ class Gigatoken:
         _without_additions(self._file, special)
         _refuse_ignored(self._file)
         if self._is_unicode_form():
-            self._normalize_first(content)  # the library's tables are of another Unicode version than the reference's
+            self._normalize_first()  # the library's tables are of another Unicode version than the reference's
         try:
             self._tokenizer = self._load()
         except SettingsError:
             if not self._file.get("normalizer") or self._file["added_tokens"]:
                 raise  # added tokens may be looked for before the text is normalized
-            self._normalize_first(content)
+            self._normalize_first()
             self._tokenizer = self._load()
         self._parallel = None if os.environ.get("RAYON_NUM_THREADS") != "1" else False
         self._one_at_a_time = Lock()
@@ -73,8 +72,7 @@ class Gigatoken:
 
         What the library raises is raised, a panic as `tokenmill.errors.PanicError`; the next call uses a new one.
         """
-        with _LIBRARY:
-            data = list(self._normalized(texts))
+        data = list(self._normalized(texts))
         if not data:
             return TokenBatch(np.empty(0, np.uint32), np.zeros(1, np.int64))
         characters = sum(map(len, data))
@@ -91,7 +89,7 @@ class Gigatoken:
 
     def _ids(self, data: list[str], characters: int) -> TokenBatch:
         if characters <= SINGLY_CHARACTERS:
-            return _batch_of([self._tokenizer.encode(text) for text in data])
+            return batch_of([self._tokenizer.encode(text) for text in data])
         layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout
         return TokenBatch(np.asarray(layout.content.data), np.asarray(layout.offsets.data))  # views, not copies
 
@@ -104,11 +102,10 @@ class Gigatoken:
         parts = parts_of(self._file, "normalizer")
         return bool(parts) and all(part.get("type") in _UNICODE_FORMS for part in parts)
 
-    def _normalize_first(self, content: bytes) -> None:
+    def _normalize_first(self) -> None:
         self._ascii_is_normal = self._is_unicode_form()
+        self._normalize = normalizer_of(parts_of(self._file, "normalizer"))
         self._file["normalizer"] = None
-        with _LIBRARY:
-            self._normalize = Tokenizer.from_str(content.decode()).normalizer.normalize_str
 
     def _load(self) -> Any:
         try:
@@ -128,10 +125,6 @@ class Gigatoken:
             del self._tokenizer  # before the next one is there
             self._tokenizer = self._load()
             self._size = _process_bytes()
-
-
-def _batch_of(parts: Sequence[npt.NDArray[np.uint32]]) -> TokenBatch:
-    return TokenBatch(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
 
 def _without_additions(file: dict[str, Any], special: SpecialTokens) -> None:

@@ -20,6 +20,7 @@ from ..document_columns import join_bounds
 SpecialTokens: TypeAlias = Literal["text", "tokens"]
 """What the name of a special token is where it stands in a text: text like any other, or that token."""
 TEXT: Final = "text"
+NO_FAILURES: Final[Mapping[int, RecordError]] = {}
 TOKENIZER_FAILED: Final = "tokenizer_failed"
 """Dead-letter reason: `tokenizers`, which says which ids are right, fails on the text."""
 
@@ -62,6 +63,12 @@ class TokenBatch:
     def __iter__(self) -> Iterator[npt.NDArray[np.uint32]]:
         bounds = self.offsets.tolist()
         return (self.ids[low:high] for low, high in pairwise(bounds))
+
+
+def batch_of(parts: Sequence[npt.NDArray[np.uint32]], failed: Mapping[int, RecordError] = NO_FAILURES) -> TokenBatch:
+    """Return the batch of texts that have these ids; ``failed`` as in `TokenBatch`."""
+    offsets = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(parts) + 1)
+    return TokenBatch(np.concatenate(parts) if parts else np.empty(0, np.uint32), offsets, failed)
 
 
 def joined(batches: Sequence[TokenBatch]) -> TokenBatch:

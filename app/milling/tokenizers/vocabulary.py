@@ -35,15 +35,14 @@ class Description:
         if tokenizer.content is None:
             return cls("bytes", "none", "none", {}, {})
         file = json.loads(tokenizer.content)
-        tokens = file.get("added_tokens") or []
         model = file["model"]
         fallback = " with byte fallback" if model.get("byte_fallback") else ""
         return cls(
             model=model.get("type", "BPE") + fallback,
             normalizer=_names(parts_of(file, "normalizer")),
             pre_tokenizer=_names(parts_of(file, "pre_tokenizer")),
-            special={token["content"]: token["id"] for token in tokens if token["special"]},
-            added={token["content"]: token["id"] for token in tokens if not token["special"]},
+            special=added_ids(file, special=True),
+            added=added_ids(file, special=False),
         )
 
 
@@ -51,6 +50,25 @@ def parts_of(file: Mapping[str, Any], name: Literal["normalizer", "pre_tokenizer
     """Return the parts, one after the other, of a ``tokenizer.json``'s normalizer or pre-tokenizer."""
     part = file.get(name)
     return list(part.get(_SEQUENCES[name], [part])) if part else []
+
+
+def model_ids(file: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return the ids of a ``tokenizer.json``'s model, by name."""
+    ids = file["model"].get("vocab") or {}
+    return ids if isinstance(ids, dict) else {piece[0]: number for number, piece in enumerate(ids)}
+
+
+def added_ids(file: Mapping[str, Any], *, special: bool | None = None) -> dict[str, int]:
+    """Return the ids of the added tokens by name, of those that are special or not where ``special`` is given.
+
+    They are those that `tokenizers` gives: a word of the model has the model's, others those from the model's number of
+    words on, whatever the file says.
+    """
+    known, tokens = model_ids(file), file.get("added_tokens") or []
+    new = dict.fromkeys(token["content"] for token in tokens if token["content"] not in known)
+    given = {name: len(known) + at for at, name in enumerate(new)}
+    names = [token["content"] for token in tokens if special in (None, bool(token.get("special")))]
+    return {name: given[name] if name in given else known[name] for name in names}
 
 
 def _names(parts: Sequence[Mapping[str, Any]]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import Mock, patch
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -261,8 +262,8 @@ def test_other_errors_of_the_library_refuse_the_text_as_well() -> None:
     """An error of its own is as much a function of the text as a panic; no memory is not."""
     engine = HuggingFace(words())
     for error, refused in ((ValueError("no such word"), True), (MemoryError(), False)):
-        library = SimpleNamespace(encode_batch_fast=Mock(side_effect=error))
-        with patch.object(engine, "_tokenizer", library), nullcontext() if refused else pytest.raises(MemoryError):
+        library = SimpleNamespace(encode=Mock(side_effect=error))
+        with patch.object(engine, "_library", library), nullcontext() if refused else pytest.raises(MemoryError):
             assert "no such word" in engine.encode(["a"]).failed[0].detail
 
 
@@ -302,7 +303,7 @@ def test_long_texts_are_encoded_one_after_the_other(
     meeting = Barrier(2, timeout=30 if together else 0.5)
     met = []
 
-    def encode_batch_fast(texts: list[str], *, add_special_tokens: bool) -> list[SimpleNamespace]:
+    def encode_texts(texts: list[str]) -> list[npt.NDArray[np.uint32]]:
         if max(map(len, texts)) >= 10:
             assert len(texts) == 1
             try:
@@ -310,10 +311,10 @@ def test_long_texts_are_encoded_one_after_the_other(
                 met.append(True)
             except BrokenBarrierError:
                 meeting.reset()
-        return [SimpleNamespace(ids=[len(text) % 3, int(add_special_tokens)]) for text in texts]
+        return [np.array([len(text) % 3, 0], np.uint32) for text in texts]
 
     def encode(engine: HuggingFace) -> list[list[int]]:
-        with patch.object(engine, "_tokenizer", SimpleNamespace(encode_batch_fast=encode_batch_fast)):
+        with patch.object(engine, "_library", SimpleNamespace(encode=encode_texts)):
             return [ids.tolist() for ids in engine.encode(["a", "b" * (10 + longer), "c"])]
 
     with ThreadPoolExecutor(2) as pool:
@@ -327,8 +328,8 @@ def test_long_text_that_fails_lets_the_next_one_through(monkeypatch: pytest.Monk
     monkeypatch.setattr(hugging_face, "_CALL_CHARACTERS", 10)
     engine = HuggingFace(panicking())
     assert set(engine.encode([HARMFUL, HARMFUL, "as long as it is"]).failed) == {0, 1}
-    library = SimpleNamespace(encode_batch_fast=Mock(side_effect=MemoryError))
-    with patch.object(engine, "_tokenizer", library), pytest.raises(MemoryError):
+    library = SimpleNamespace(encode=Mock(side_effect=MemoryError))
+    with patch.object(engine, "_library", library), pytest.raises(MemoryError):
         engine.encode([HARMFUL])
     assert not engine.encode(["as long as it is"]).failed
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from tests.app.milling.tokenizers.conftest import words
 from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenizerFile, dtype_for, open_engine
 from tokenmill.app.milling.tokenizers.vocabulary import (
     Description,
+    added_ids,
     end_of,
     token_for,
     token_id_of,
@@ -34,6 +36,19 @@ def test_added_tokens_that_are_not_special_stand_apart() -> None:
     file["added_tokens"].append(file["added_tokens"][0] | {"id": 4, "content": "<tool>", "special": False})
     found = Description.of(TokenizerFile("words", json.dumps(file).encode()))
     assert (found.special, found.added) == ({"<eos>": 3}, {"<tool>": 4})
+
+
+def test_ids_of_added_tokens_are_those_that_the_library_gives() -> None:
+    """Whatever the file says, in whatever order: a word's own, or the next one, holes or not."""
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False) | {"special": False}
+    for word in (2, 90):
+        model = {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1, "b": word}, "unk_token": "[UNK]"}
+        given = [{"id": 70, "content": "<x>"}, {"id": 9, "content": "b"}, {"id": 5, "content": "<y>"}]
+        content = words(model=model, added_tokens=[token | flags for token in given])
+        library = Tokenizer.from_str(content.decode()).get_added_tokens_decoder()
+        assert added_ids(json.loads(content)) == {token.content: number for number, token in library.items()}
+        engine = open_engine(TokenizerFile("odd", content), "tokenizers")
+        assert engine.encode(["<x>a<y>"]).ids.tolist() == [engine.token_id(name) for name in ("<x>", "a", "<y>")]
 
 
 def test_raw_bytes_have_no_parts() -> None:
