@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tokenmill.bucket.cache import open_cache
 from tokenmill.samples import Position, Ranks, TrainableSamples, count_views
 from tokenmill.store import OnDamage, read_stream
 from tokenmill.store.layout import StorePath, ending, store_directory
@@ -66,11 +67,13 @@ class Batches(StepLoop):
         stop: Callable[[], bool] | None = None,
         poll_seconds: float = 0.05,
         read_ahead: int = DEFAULT_BYTES,
+        cache: StorePath | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         """Open a stream at the beginning of the sequence.
 
         Args:
-            store: directory of the store.
+            store: directory of the store; or the address of a bucket, ``s3://bucket/prefix``.
             stream: name of the stream, such as ``raw-text.train``.
             batch_size: samples of this rank in each batch; or a schedule, ``[(0, 4), (1000, 8)]``, from which step on
                 how many.
@@ -105,15 +108,21 @@ class Batches(StepLoop):
             stop: asked before each batch and while waiting; iteration ends when it says True.
             poll_seconds: how often to look for new eras and blocks while waiting.
             read_ahead: bytes of tokens that a thread reads into the page cache before they are wanted, 1 GiB; 0: none.
+            cache: of a bucket: a folder on a disk of this host, for the segments of the era that is read and the next.
+                All ranks of a host share one; what nobody reads any more is removed.
+            cache_bytes: most bytes of tokens in it, an era's at least; None: whatever these eras have.
 
         Raises:
             StoreError: the store holds no such stream.
+            BucketError: the bucket holds no such stream, or does not answer.
             DiskError: a file may not be read, or its disk fails.
             InputError: an argument cannot be used.
             DamagedError: the files are damaged.
 
         """
-        self._store = store_directory(store)
+        most = None if cache_bytes is None else arguments.whole("cache_bytes", cache_bytes, 1, "bytes")
+        fetched = open_cache(store, arguments.stream_name("stream", stream), cache, most)
+        self._store = store_directory(store) if fetched is None else fetched.path
         self._info = info = read_stream(self._store, arguments.stream_name("stream", stream))
         self._tokenizer = StoredTokenizer(self._store, info)
         lengths = info.block_tokens - 1 if sequence_length is None else sequence_length
@@ -145,6 +154,9 @@ class Batches(StepLoop):
             self._trainable = TrainableSamples(
                 self._store, info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
+        if fetched is not None:
+            fetched.end_with(self._trainable)
+            self._trainable.fetch = fetched.has
         ahead = EraReadAhead(self._trainable, most_bytes=read_ahead, documents=masks or named) if read_ahead else None
         self._reader = RowReader(self._trainable, phases.first, length, ahead, skip=skips, options=rows)
         given = (mask_loss, widen, check, on_damage, sends, named)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import InputError, StoreError
-from tokenmill.store import StreamInfo, read_tokenizer
+from tokenmill.store import StreamInfo, read_tokenizer, tokenizer_path
 
 from . import arguments
 
@@ -38,13 +38,12 @@ class StoredTokenizer:
     @cached_property
     def _library(self) -> "Tokenizer | None":
         """What decodes; None where tokens are raw bytes."""
-        content = read_tokenizer(self._store, self._info)
-        if content is None:
+        if read_tokenizer(self._store, self._info) is None:
             return None
         from tokenizers import Tokenizer, __version__  # noqa: PLC0415 - few loops want text
 
         try:
-            return Tokenizer.from_str(content.decode())
+            return Tokenizer.from_file(str(tokenizer_path(self._store, self._info)))
         except MemoryError:
             raise
         except Exception as error:

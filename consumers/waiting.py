@@ -92,6 +92,10 @@ def awaited_era(samples: TrainableSamples, number: int) -> Awaited:
 def _missing(samples: TrainableSamples, number: int) -> str:
     eras, store, stream = samples.eras, samples.store, samples.stream
     place = f"era {number} of {stream} in {store}"
+    if samples.fetch is not None:
+        return (
+            f"{place}, which comes from a bucket: see what the log of the process that fetches on this host says of it"
+        )
     if number >= eras.eras and (eras.ahead or (eras.is_complete() and not eras.ended)):
         has, lacks = ("eras.index", "eras.jsonl") if eras.ahead else ("eras.jsonl", "eras.index")
         return (

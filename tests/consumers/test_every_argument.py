@@ -126,6 +126,8 @@ OWN_LENGTH: Final = wholes(1, 1, 2, 4)._replace(work=(None, 1, np.int32(2), torc
 BATCHES: Final[Mapping[str, Values]] = {
     "store": PATH,
     "stream": NAME,
+    "cache": Values((None,), (4, "", "cache", b"cache", ["cache"], True, "s3://cache")),
+    "cache_bytes": Values((None,), (*NO_WHOLES[1:], 0, 1, -1, 1 << 30)),
     "batch_size": wholes(1, 1, 3),
     "sequence_length": OWN_LENGTH._replace(refused=(*NO_WHOLES[1:], 0, -1, 3, 8), either=HUGE),
     "seed": Values(

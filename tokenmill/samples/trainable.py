@@ -6,7 +6,7 @@ ones.
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -19,7 +19,7 @@ from tokenmill.errors import DamagedError, DifferenceError, InputError
 from tokenmill.samples.era_lookup import EraPlace, EraPlaces, UsedContent
 from tokenmill.samples.position import Position, SequenceId
 from tokenmill.samples.sequence import EraOrder, Numbers, Samples, count_views, join
-from tokenmill.store import OnDamage, PartitionReader, Pieces, StreamInfo, open_eras
+from tokenmill.store import EraReader, OnDamage, PartitionReader, Pieces, StreamInfo, open_eras
 from tokenmill.store.layout import comparing, partition_directory
 from tokenmill.untrusted import read_json_file
 
@@ -76,6 +76,9 @@ class TrainableSamples:
         self._whole = whole
         self.readers: dict[int, PartitionReader] = {}
         """Of those partitions of which something was read."""
+        self.fetch: Callable[[EraReader, Sequence[int], Sequence[int]], bool] | None = None
+        """Of a store that is a cache: told which eras are read and which come next, returns whether the first of these
+        is there (`tokenmill.bucket.cache`)."""
         self._spans: deque[_Span] = deque()
         self._trainable = -1
         """The highest era that is known to be trainable."""
@@ -191,6 +194,8 @@ class TrainableSamples:
         if place is None:
             return None
         number, passed, start = place
+        if not self._is_fetched(place):
+            return None
         era = self.eras.era(number)
         if number > self._trainable:
             with self.lock:
@@ -200,6 +205,20 @@ class TrainableSamples:
         order = self.order(era, passed)
         self.content.remember(place, order.samples)
         return _Span(start, start + order.samples, number, passed, order)
+
+    def _is_fetched(self, place: EraPlace) -> bool:
+        if self.fetch is None:
+            return True
+        following = []
+        if place.era < self.places.last_era():
+            following = [place.era + 1]
+        elif self.places.in_pass() and place.passed + 1 < self.sequence.passes:
+            following = [self.sequence.eras[0]]
+        if not self.fetch(self.eras, [place.era, *(span.number for span in self._spans)], following):
+            return False
+        with self.lock:  # they know segments that are not there any more, and not those that came
+            self.readers.clear()
+        return True
 
     def _following(self, sample: int) -> EraPlace | None:
         """Return what `place` does, without a search, if the sample is the first of the next era in the same pass."""

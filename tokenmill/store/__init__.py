@@ -10,7 +10,16 @@ from tokenmill.store.layout import StoreLock
 from tokenmill.store.maps import MapWatch
 from tokenmill.store.reader import OnDamage, PartitionReader, open_partition
 from tokenmill.store.segment import DocumentPiece, Pieces, join_pieces
-from tokenmill.store.store import Start, Store, StreamInfo, partitions_in, read_stream, read_tokenizer, streams_in
+from tokenmill.store.store import (
+    Start,
+    Store,
+    StreamInfo,
+    partitions_in,
+    read_stream,
+    read_tokenizer,
+    streams_in,
+    tokenizer_path,
+)
 from tokenmill.store.writer import PartitionWriter
 
 __all__ = [
@@ -33,4 +42,5 @@ __all__ = [
     "read_stream",
     "read_tokenizer",
     "streams_in",
+    "tokenizer_path",
 ]

@@ -205,7 +205,7 @@ def sync_way_to(directory: Path) -> None:
         sync_directory(parent)
 
 
-def put_file(path: Path, data: bytes) -> None:
+def put_file(path: Path, data: bytes | memoryview) -> None:
     """Put a whole file in its place: after the return it is there durably, after a crash it is there whole or not."""
     temporary = path.with_name(path.name + TEMPORARY)
     descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

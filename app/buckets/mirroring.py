@@ -1,0 +1,240 @@
+"""A full store out of a bucket, by the store's own writer: ``tokenmill mirror --from``.
+
+Every block is held against the hashes of its chain and of its eras before it counts. Killed at any moment, the next
+start goes on with the block after the last one that was committed.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+import structlog
+
+from tokenmill.bucket.fetching import Fetched, fetch_all, stream_of, streams_of, tokenizer_of
+from tokenmill.bucket.head_log import HeadLog
+from tokenmill.bucket.objects import Bucket
+from tokenmill.eras import Era
+from tokenmill.errors import BucketError, DifferenceError, DiskError
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Start, Store, open_partition
+from tokenmill.store.sealing import UNKNOWN, Manifest
+from tokenmill.wire.chain import roll
+
+from ..backoff import Backoff
+from ..segments.mirror import CheckpointKeeper, MirroredStream
+from ..tasks import beside, in_thread
+
+LOOK_SECONDS: Final = 5.0
+"""How often the bucket is asked for new heads, one request for each stream."""
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds until a new start while bucket or disk fail, doubled each time."""
+
+log = structlog.get_logger(__name__)
+
+
+class StreamCopy:
+    """Brings one stream of a bucket into a store; holds the locks of its partitions until `close`."""
+
+    def __init__(self, store: Store, stream: str, bucket: Bucket) -> None:
+        """Let the store have the stream, and lock its eras.
+
+        Raises:
+            BucketError: the bucket holds no such stream, or does not answer.
+            FingerprintError: the store holds a stream of that name that was made with other settings.
+            LockedError, DamagedError, DiskError: as `EraWriter.open`.
+
+        """
+        info = stream_of(bucket, stream)
+        self.heads: Final = HeadLog(info)
+        self._stream = stream
+        self._store = store
+        self._bucket = bucket
+        self._local = store.add_stream(info.in_stores(), tokenizer_of(bucket, info))
+        self._open = ExitStack()
+        self._writers: dict[int, PartitionWriter] = {}
+        self._readers: dict[int, PartitionReader] = {}
+        self._eras = self._open.enter_context(EraWriter.open(store, stream))
+
+    def close(self) -> None:
+        """Let other processes write to the stream."""
+        self._open.close()
+
+    def copy(self, progress: Callable[[], object]) -> None:
+        """Bring all that the bucket's heads name now; ``progress`` is called after each segment.
+
+        Raises:
+            BucketError: the bucket does not answer, or something in it is not what was uploaded.
+            DifferenceError: the store holds other blocks or eras than the bucket.
+            DiskError, DamagedError, LockedError: as the store's writers.
+
+        """
+        self.heads.look(self._bucket)
+        self._require_same()
+        segments = self.heads.segments.values()
+        wanted = [one for one in segments if self._writer(one.partition).next_block < one.stop]
+        for fetched in fetch_all(self._bucket, self.heads.info, wanted):
+            self._append(self._writer(fetched.segment.partition), fetched)
+            self._bring_eras()
+            progress()
+        self._bring_eras()
+
+    def measure(self) -> MirroredStream:
+        """Return what the store has, and what it lacks of what the heads name."""
+        stops = self.heads.stops
+        blocks = sum(max(0, stop - self._reached(number)) for number, stop in stops.items())
+        return MirroredStream(
+            stream=self._stream,
+            blocks=blocks,
+            bytes=blocks * self._local.block_bytes,
+            eras=max(0, len(self.heads.eras) - self._eras.next_number),
+            stored=sum(writer.next_block for writer in self._writers.values()),
+            trainable=self._eras.next_number,
+            stopped_by=(),
+        )
+
+    def _require_same(self) -> None:
+        last, known = self._eras.last, self.heads.eras
+        if last is not None and last.number < len(known) and last.hash != known[last.number].hash:
+            raise DifferenceError(
+                f"{self._store.path} and {self._bucket.address} have different eras of {self._stream} up to era "
+                f"{last.number}: mirror into a new store"
+            )
+
+    def _writer(self, partition: int) -> PartitionWriter:
+        if partition not in self._writers:
+            writer = PartitionWriter.open(self._store, self._stream, partition)
+            self._writers[partition] = self._open.enter_context(writer)
+        return self._writers[partition]
+
+    def _reached(self, partition: int) -> int:
+        writer = self._writers.get(partition)
+        return 0 if writer is None else writer.next_block
+
+    def _append(self, writer: PartitionWriter, fetched: Fetched) -> None:
+        """Append what the store lacks of a segment; in a store that begins, only from a border of its segments on."""
+        blocks = fetched.blocks()
+        before = writer.chain_before(blocks.first)
+        if before is None:  # the bucket's first segment of the partition is not at block 0
+            seal = fetched.files.get("json")
+            before = None if seal is None else bytes.fromhex(Manifest.decode(bytes(seal)).chain_before)
+        if before is None or roll(before, blocks.tokens, blocks.entries) != blocks.chains:
+            raise DifferenceError(
+                f"the segment {blocks.first} of partition {fetched.segment.partition} of {self._stream} in "
+                f"{self._bucket.address} does not continue the blocks in {self._store.path}, or its hashes are not "
+                "those of its blocks: mirror into a new store; if it is the same there, restore the bucket"
+            )
+        if writer.next_block < blocks.first:
+            start = -(-blocks.first // writer.segment_blocks) * writer.segment_blocks
+            if start > blocks.end:
+                return
+            at = start - blocks.first
+            writer.begin(Start(start, blocks.chains[at - 1] if at else before))
+        low = writer.next_block - blocks.first
+        rest = memoryview(blocks.tokens)[low * self._local.block_bytes :]
+        writer.append(Blocks(blocks.first + low, rest, blocks.entries[low:], blocks.chains[low:]), token_offset=UNKNOWN)
+        writer.commit()
+
+    def _bring_eras(self) -> None:
+        """Append the eras whose blocks are all there, and are those that they name."""
+        new = []
+        for era in self.heads.eras[self._eras.next_number :]:
+            if any(self._reached(number) < part.stop for number, part in enumerate(era.ranges)):
+                break
+            self._require_blocks(era)
+            new.append((era, era.number))
+        if new:
+            self._eras.append(new)
+
+    def _require_blocks(self, era: Era) -> None:
+        for number, part in enumerate(era.ranges):
+            reader = self._readers.get(number)
+            if reader is None:
+                reader = self._readers[number] = open_partition(self._store.path, self._stream, number)
+            if reader.blocks < part.stop:
+                reader.refresh()
+            if part.stop > reader.first_block and not reader.has_chain_before(part.stop, part.after):
+                raise DifferenceError(
+                    f"era {era.number} of {self._stream} names other blocks than {self._bucket.address} has in "
+                    f"partition {number} before block {part.stop}: restore the bucket, or mirror from another store"
+                )
+
+
+class BucketMirror:
+    """Fills a store from a bucket: `run` until it is cancelled, or until the store has all that there was."""
+
+    def __init__(
+        self,
+        store: Store,
+        bucket: Bucket,
+        names: Sequence[str] = (),
+        *,
+        once: bool = False,
+        keeper: CheckpointKeeper | None = None,
+        progress: Callable[[Sequence[MirroredStream]], None],
+    ) -> None:
+        """Mirror the streams ``names``, or all; the caller holds the store's lock.
+
+        ``progress`` is called with what each stream has and lacks, after each segment.
+        """
+        self.behind: list[MirroredStream] = []
+        """Each stream, as of the last segment."""
+        self.problems: list[Exception] = []
+        """None: what a person has to remedy ends `run`."""
+        self._store, self._bucket, self._names = store, bucket, names
+        self._once, self._keeper, self._progress = once, keeper, progress
+        self._copies: dict[str, StreamCopy] = {}
+
+    async def run(self) -> None:
+        """Mirror. With ``once``, raises what stops it; else what fails only now is tried again.
+
+        Raises:
+            BucketError: the bucket holds no such stream, or what it holds is not what was uploaded.
+            InputError: a state to keep from is none, or one of another stream or fingerprint.
+            TokenMillError: as `StreamCopy`.
+
+        """
+        try:
+            await self._look()
+            if self._once:
+                if self._keeper is not None:
+                    await in_thread(self._keeper.look)
+                return
+            async with beside(*([] if self._keeper is None else [self._keeper.run()])):
+                while True:
+                    await asyncio.sleep(LOOK_SECONDS)
+                    await self._look()
+        finally:
+            self._close()
+
+    async def _look(self) -> None:
+        pause = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        while True:
+            try:
+                return await in_thread(self._copy)
+            except (BucketError, DiskError) as error:
+                if self._once or (isinstance(error, BucketError) and not error.passing):
+                    raise
+                log.warning("the bucket is taken up again", reason=str(error))
+            self._close()
+            await asyncio.sleep(pause.next())
+
+    def _copy(self) -> None:
+        names = self._names or streams_of(self._bucket)
+        if not names and self._once:
+            raise BucketError(f"{self._bucket.address} holds no stream: check the address, or upload one")
+        for name in names:
+            if name not in self._copies:
+                self._copies[name] = StreamCopy(self._store, name, self._bucket)
+            self._copies[name].copy(self._report)
+        self._report()
+
+    def _report(self) -> None:
+        self.behind = [copy.measure() for copy in self._copies.values()]
+        self._progress(self.behind)
+
+    def _close(self) -> None:
+        for copy in self._copies.values():
+            copy.close()
+        self._copies.clear()

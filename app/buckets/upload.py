@@ -1,0 +1,244 @@
+"""Bringing a stream of a store into a bucket: data, seals, then a head that makes them count.
+
+A segment is uploaded once all its blocks belong to eras that are trainable in the store: an era's chain hashes pin
+them, so no store has others. Killed at any moment, the next upload goes on after the last head; what was put behind it
+is there already, and is compared. Any number of uploads may run at once, from any stores of the stream: a head's number
+is created by one of them, and the others go on from that head.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tokenmill.bucket.head_log import BucketSegment, HeadLog
+from tokenmill.bucket.objects import Bucket
+from tokenmill.eras import Era
+from tokenmill.errors import BucketError, DifferenceError
+from tokenmill.store import PartitionReader, open_eras, open_partition, read_stream, read_tokenizer
+from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, comparing
+
+from .stream import SegmentFiles, segment_files
+
+LANES: Final = 4
+"""Segments that are on their way at once; each holds its largest object in memory, 128 MiB at most."""
+HEAD_SEGMENTS: Final = 16
+"""Most segments of one head: what a kill in between makes the next upload compare."""
+_KEPT_ERAS: Final = 256
+"""Of those that were read: to find which era holds a block looks at the same ones for each partition."""
+HEAD_ERAS: Final = 1024
+HEAD_ERA_BYTES: Final = 1 << 20
+"""Most eras of one head, and bytes of their lines but for the last one's."""
+
+
+class Lacking(NamedTuple):
+    """What a store has of a stream and could upload, and the bucket lacks."""
+
+    segments: int
+    bytes: int
+    """Of their tokens."""
+    eras: int
+    """Those that become complete, and those that wait for their last segments to be full."""
+
+
+class Upload:
+    """Brings one stream of a store into a bucket, `step` by `step`."""
+
+    def __init__(self, store: Path, stream: str, bucket: Bucket, *, lanes: int = LANES) -> None:
+        """Open the stream; nothing is asked of the bucket yet."""
+        self.stream: Final = stream
+        local = read_stream(store, stream)
+        self.heads: Final = HeadLog(local.in_bucket())
+        self.segments = self.bytes = 0
+        """Uploaded by this object, or found to be there; of their tokens."""
+        self._store = store
+        self._bucket = bucket
+        self._lanes = lanes
+        self._tokenizer = read_tokenizer(store, local)
+        self._eras = open_eras(store, stream)
+        self._era = lru_cache(_KEPT_ERAS)(self._eras.era)
+        self._readers: dict[int, PartitionReader] = {}
+        self._done_with = -1
+        """How many eras were trainable when there was nothing more to upload."""
+
+    def begin(self) -> None:
+        """Let the bucket be probed, and hold the stream's description and tokenizer.
+
+        Raises:
+            BucketError: it cannot be used, or holds another stream of that name.
+
+        """
+        self._bucket.prepare()
+        if self._tokenizer is not None:
+            self._bucket.require(f"{self.stream}/{TOKENIZER_FILE}", self._tokenizer)
+        description = self.heads.info.encode()
+        self._require_stream(self._bucket.create(f"{self.stream}/{STREAM_FILE}", description))
+
+    def _require_stream(self, same: bool) -> None:  # noqa: FBT001 - an answer
+        if not same:
+            raise BucketError(
+                f"{self._bucket.address} holds another stream {self.stream}: it was made with other settings. Upload "
+                "to another prefix"
+            )
+
+    def look(self) -> Lacking:
+        """Take the bucket's heads, and return what `step` would upload now. Nothing is put.
+
+        Raises:
+            BucketError, DifferenceError, DamagedError: as `step`.
+
+        """
+        found = self._bucket.read(f"{self.stream}/{STREAM_FILE}")
+        self._require_stream(found is None or bytes(found) == self.heads.info.encode())
+        self.heads.look(self._bucket)
+        count = self._trainable()
+        size = self.heads.info.block_bytes
+        wanted = [(stop - first) * size for _, first, stop in self._wanted(count)]
+        return Lacking(len(wanted), sum(wanted), max(0, count - len(self.heads.eras)))
+
+    def step(self) -> bool:
+        """Upload the next segments and create a head that names them; return whether there was anything to do.
+
+        The bucket is asked for nothing where the store has nothing that the heads known so far lack.
+
+        Raises:
+            BucketError: the bucket refuses, does not answer, or has other objects; or the store does not hold the
+                blocks any more that the bucket needs next.
+            DifferenceError: store and bucket have different eras, or the store has other blocks than its eras name.
+            DamagedError: the store is damaged.
+
+        """
+        heads = self.heads
+        count = self._trainable()
+        if count == self._done_with:
+            return False
+        if next(self._wanted(count), None) is None and not self._complete(count, heads.stops):
+            self._done_with = count
+            return False
+        if heads.look(self._bucket):
+            return True  # another upload was here
+        segments = self._put_all(islice(self._wanted(count), HEAD_SEGMENTS))
+        eras = self._complete(count, heads.stops | {one.partition: one.stop for one in segments})
+        head = heads.following(segments, eras).encode()
+        if self._bucket.create(heads.path(heads.next_number), head):
+            heads.add(head)
+        return True  # else another upload was quicker: the next step takes its head
+
+    def _trainable(self) -> int:
+        """Return how many eras are trainable in the store: their blocks are there, and are those that they name."""
+        self._eras.refresh()
+        count = bisect_left(range(self._eras.eras), x=True, key=lambda number: self._lacks(self._era(number)))
+        common = min(count, len(self.heads.eras))
+        if common and self._eras.hash_of(common - 1) != self.heads.eras[common - 1].hash:
+            raise DifferenceError(
+                f"{self._store} and {self._bucket.address} have different eras of {self.stream} up to era "
+                f"{common - 1}: {comparing(self._store, self.stream)}; nothing more was uploaded"
+            )
+        for partition, part in enumerate(self._era(count - 1).ranges if count else ()):
+            reader = self._reader(partition)
+            if part.stop > reader.first_block and not reader.has_chain_before(part.stop, part.after):
+                raise DifferenceError(
+                    f"{self._store} has other blocks of {self.stream} than era {count - 1} names, in partition "
+                    f"{partition} before block {part.stop}: {comparing(self._store, self.stream)}"
+                )
+        return count
+
+    def _lacks(self, era: Era) -> bool:
+        """Whether blocks of an era are missing; then they are of all later ones."""
+        for partition, part in enumerate(era.ranges):
+            reader = self._reader(partition)
+            if reader.blocks < part.stop and reader.refresh() < part.stop:
+                return True
+        return False
+
+    def _reader(self, partition: int) -> PartitionReader:
+        if partition not in self._readers:
+            self._readers[partition] = open_partition(self._store, self.stream, partition)
+        return self._readers[partition]
+
+    def _wanted(self, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the segments that the bucket lacks of the first eras: partition, first block, block after the last.
+
+        In the order of the eras of their first blocks: so the eras become complete one after the other.
+        """
+        if not count:
+            return
+        last, size = self._era(count - 1), self.heads.info.segment_blocks
+        waiting = []
+        for partition in range(len(last.ranges)):
+            first = self._next_first(partition)
+            waiting.append((self._era_of(partition, first, count), partition, first))
+        heapify(waiting)
+        while waiting:
+            _, partition, first = heappop(waiting)
+            stop = min(first + size, last.ranges[partition].stop)
+            if first < stop and (stop == first + size or last.end):
+                yield partition, first, stop
+                heappush(waiting, (self._era_of(partition, stop, count), partition, stop))
+
+    def _next_first(self, partition: int) -> int:
+        held, size = self._reader(partition).first_block, self.heads.info.segment_blocks
+        first = self.heads.stops.get(partition, -(-held // size) * size)
+        if first < held:
+            raise BucketError(
+                f"{self._store} begins at block {held} of partition {partition} of {self.stream}, and the bucket needs "
+                f"block {first} next: upload from a store that still holds it, or to another prefix"
+            )
+        return first
+
+    def _era_of(self, partition: int, block: int, count: int) -> int:
+        """Return which of the first eras holds a block of a partition; ``count`` where it is behind them."""
+
+        def reached(number: int) -> int:
+            ranges = self._era(number).ranges
+            return ranges[partition].stop if partition < len(ranges) else 0
+
+        return bisect_right(range(count), block, key=reached)
+
+    def _complete(self, count: int, stops: dict[int, int]) -> Sequence[Era]:
+        """Return the eras after those of the last head that are complete with segments up to ``stops``."""
+        found: list[Era] = []
+        size = 0
+        for number in range(len(self.heads.eras), min(count, len(self.heads.eras) + HEAD_ERAS)):
+            era = self._era(number)
+            if size >= HEAD_ERA_BYTES or not self.heads.covers(era, stops):
+                break
+            found.append(era)
+            size += len(era.pack())
+        return found
+
+    def _put_all(self, wanted: Iterator[tuple[int, int, int]]) -> list[BucketSegment]:
+        """Upload segments, several at a time; return them in their order."""
+        done: list[BucketSegment] = []
+        flying: deque[Future[SegmentFiles]] = deque()
+
+        def land() -> None:
+            files = flying.popleft().result()
+            done.append(files.segment)
+            self.segments += 1
+            self.bytes += len(files.data["bin"])
+
+        with ThreadPoolExecutor(self._lanes, "upload") as pool:
+            for partition, first, stop in wanted:
+                if len(flying) == self._lanes:
+                    land()
+                files = segment_files(self._reader(partition), self.heads.info, first, stop)
+                flying.append(pool.submit(self._put, files))
+            while flying:
+                land()
+        return done
+
+    def _put(self, files: SegmentFiles) -> SegmentFiles:
+        """Upload a segment, the seal last; one whose seal is there is there."""
+        base = f"{self.stream}/{files.segment.partition}/{files.segment.first:012d}."
+        end, seal = files.seal
+        if self._bucket.read(base + end) is None:
+            for name, data in files.data.items():
+                self._bucket.require(base + name, data)
+        self._bucket.require(base + end, seal)
+        return files

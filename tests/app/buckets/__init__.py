@@ -1,0 +1,1 @@
+"""Uploading to buckets, and what reads them."""

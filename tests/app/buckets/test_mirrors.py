@@ -1,0 +1,213 @@
+"""``tokenmill mirror --from``: a store out of a bucket is the store that was uploaded, however it came about."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tests import forked
+from tests.app.buckets.scene import (
+    CHAINS,
+    ERAS,
+    INFO,
+    STOPS,
+    Memory,
+    bucket_of,
+    grow,
+    small_segments,
+    store_with,
+    uploaded,
+    whole_store,
+)
+from tests.store.chains import STREAM, SUFFIXES, fill, make_store
+from tests.store.eras import make_eras, write_eras
+from tokenmill.app.buckets.mirroring import StreamCopy
+from tokenmill.app.segments.retiring import retire
+from tokenmill.bucket.objects import Data
+from tokenmill.errors import BucketError, DifferenceError, TokenMillError
+from tokenmill.store import Store, open_eras, open_partition
+
+SECONDS = 60.0
+
+
+def files(store: Path) -> dict[str, bytes]:
+    """Return what must be equal in all stores of the stream."""
+    found = [*store.glob(f"{STREAM}/*.json*"), *store.glob(f"{STREAM}/[0-9]/*")]
+    return {str(one.relative_to(store)): one.read_bytes() for one in found if one.suffix[1:] in {*SUFFIXES, "jsonl"}}
+
+
+def copied(path: Path, memory: Memory) -> Path:
+    """Bring all that there is into a store."""
+    copy = StreamCopy(Store.open_or_create(path), STREAM, bucket_of(memory))
+    try:
+        copy.copy(lambda: None)
+    finally:
+        copy.close()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let segments in a bucket lie across the store's."""
+    small_segments(monkeypatch)
+
+
+def test_what_comes_back_is_what_was_uploaded(tmp_path: Path) -> None:
+    """Byte for byte, in steps as the stream grows, each time with a new process."""
+    memory, store = Memory(), make_store(tmp_path / "store", INFO)
+    for eras in range(1, len(ERAS) + 1):
+        grow(store, eras)
+        uploaded(store.path, memory)
+        copied(tmp_path / "copy", memory)
+        assert open_eras(tmp_path / "copy", STREAM).eras <= eras
+    assert files(tmp_path / "copy") == files(store.path)
+    assert open_eras(tmp_path / "copy", STREAM).ended
+
+
+def test_a_bucket_of_a_store_that_began_late(tmp_path: Path) -> None:
+    """The copy begins at the next border of its own segments, and has all eras."""
+    memory, store = Memory(), whole_store(tmp_path / "store")
+    retire(store, STREAM, 0, 16)
+    uploaded(store, memory)
+    copied(tmp_path / "copy", memory)
+    reader = open_partition(tmp_path / "copy", STREAM, 0)
+    assert (reader.first_block, reader.blocks) == (24, 25)  # the bucket's begin at 18, of three blocks each
+    assert reader.chain_before(24) == CHAINS[0].chains[23]
+    assert open_eras(tmp_path / "copy", STREAM).eras == len(ERAS)
+
+
+@pytest.mark.parametrize("end", ["bin", "docs", "index", "json", "commits"])
+@pytest.mark.parametrize("how", ["changed", "gone", "short"])
+def test_what_the_bucket_lost_or_changed_is_named(end: str, how: str, tmp_path: Path) -> None:
+    """No block of that segment counts, and no later one of its partition; once restored, the rest follows."""
+    memory, store = Memory(), whole_store(tmp_path / "store")
+    uploaded(store, memory)
+    name = f"{STREAM}/0/{24 if end == 'commits' else 6:012d}.{end}"
+    good = memory.objects[name]
+    memory.objects[name] = {"changed": bytes([good[0] ^ 1]) + good[1:], "gone": b"", "short": good[:-1]}[how]
+    if how == "gone":
+        del memory.objects[name]
+    with pytest.raises((BucketError, DifferenceError), match=name):
+        copied(tmp_path / "copy", memory)
+    assert open_partition(tmp_path / "copy", STREAM, 0).blocks <= (24 if end == "commits" else 6)
+    memory.objects[name] = good
+    copied(tmp_path / "copy", memory)
+    assert files(tmp_path / "copy") == files(store)
+
+
+def test_a_segment_with_good_checksums_and_other_text_is_refused(tmp_path: Path) -> None:
+    """Its chain does not continue the one before."""
+    memory, other = Memory(), Memory()
+    uploaded(whole_store(tmp_path / "store"), memory)
+    foreign = make_store(tmp_path / "foreign", INFO)
+    fill(foreign, INFO, CHAINS[1], [25], partition=1)
+    write_eras(foreign, make_eras(INFO, CHAINS, [{1: 25}]))
+    uploaded(foreign.path, other)
+    heads = memory.objects[f"{STREAM}/heads/00000000"]
+    for end in ("bin", "docs", "index", "idx", "json"):
+        of_1, of_0 = (f"{STREAM}/{partition}/000000000003.{end}" for partition in (1, 0))
+        memory.objects[of_0] = other.objects[of_1]
+    with pytest.raises(BucketError, match="its SHA-256 is not the one in the head"):
+        copied(tmp_path / "copy", memory)
+    digest = sha256(memory.objects[f"{STREAM}/1/000000000003.json"]).hexdigest().encode()
+    mine = heads[heads.index(b"[0,3,6,") + 8 :][:64]
+    memory.objects[f"{STREAM}/heads/00000000"] = heads.replace(mine, digest)
+    del memory.objects[f"{STREAM}/heads/00000001"]  # which would not continue that one
+    with pytest.raises(DifferenceError, match="does not continue"):
+        copied(tmp_path / "copy", memory)
+
+
+def test_another_history_is_refused(tmp_path: Path) -> None:
+    """A store that has other eras stays as it is."""
+    memory = Memory()
+    uploaded(whole_store(tmp_path / "store"), memory)
+    other = make_store(tmp_path / "other", INFO)
+    fill(other, INFO, CHAINS[0], [5])
+    write_eras(other, make_eras(INFO, CHAINS, [{0: 5}]))
+    before = files(other.path)
+    with pytest.raises(DifferenceError, match="have different eras"):
+        copied(other.path, memory)
+    assert files(other.path) == before
+
+
+def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
+    """What was committed stays, and the next start goes on."""
+    rng, fails = random.Random(3), 0.0
+
+    class Failing(Memory):
+        def read(self, path: str) -> Data:
+            if rng.random() < fails:
+                raise OSError("reset")
+            return super().read(path)
+
+    memory, store = Failing(), whole_store(tmp_path / "store")
+    uploaded(store, memory)
+    fails, errors = 0.05, list[TokenMillError]()
+    while True:
+        try:
+            copied(tmp_path / "copy", memory)
+            break
+        except TokenMillError as error:
+            errors.append(error)
+    assert len(errors) > 2
+    assert all(isinstance(error, BucketError) and error.passing for error in errors)
+    assert files(tmp_path / "copy") == files(store)
+
+
+def until(true: Callable[[], bool], process: forked.Forked) -> None:
+    """Wait."""
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert process.poll() is None, process.said
+        assert time.monotonic() < end, process.said
+        time.sleep(0.01)
+
+
+def test_the_command_once_and_killed(tmp_path: Path) -> None:
+    """It says what it has; killed while it copies, the same command goes on."""
+    share, copy, log, environment = tmp_path / "share", tmp_path / "copy", tmp_path / "log", dict(os.environ)
+    share.mkdir()
+    words = ["mirror", "--store", str(copy), "--from", share.as_uri()]
+    told = forked.run([*words, "--once"], log, environment)
+    assert (told.code, "holds no stream" in told.said) == (16, True), told.said
+    store = whole_store(tmp_path / "store")
+    assert forked.run(["upload", "--store", str(store), "--to", share.as_uri()], log, environment).code == 0
+    for blocks in (1, 9, 17):
+        process = forked.command(words, log, {})
+        try:
+            until(lambda blocks=blocks: _blocks(copy) >= blocks, process)  # type: ignore[misc]
+        finally:
+            process.kill()
+            assert process.wait(SECONDS) == -signal.SIGKILL
+    told = forked.run([*words, "--once"], log, environment)
+    assert told.code == 0, told.said
+    assert f"{STREAM}: 50 blocks, 7 eras; complete" in told.said
+    assert files(copy) == files(store)
+
+
+@pytest.mark.slow
+def test_the_command_follows(tmp_path: Path) -> None:
+    """From an empty bucket to the end of a stream; SIGTERM ends it in order."""
+    share, copy = tmp_path / "share", tmp_path / "copy"
+    share.mkdir()
+    process = forked.command(["mirror", "--store", str(copy), "--from", share.as_uri()], tmp_path / "log", {})
+    try:
+        for eras in (4, len(STOPS) + 1):
+            store = store_with(tmp_path / f"store{eras}", eras)
+            upload = ["upload", "--store", str(store), "--to", share.as_uri()]
+            assert forked.run(upload, tmp_path / "upload", dict(os.environ)).code == 0
+            until(lambda eras=eras: _blocks(copy) >= (16 if eras == 4 else 25), process)  # type: ignore[misc]
+        until(lambda: open_eras(copy, STREAM).ended, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+
+
+def _blocks(store: Path) -> int:
+    return open_partition(store, STREAM, 0).blocks if (store / STREAM / "stream.json").exists() else 0

@@ -1,0 +1,123 @@
+"""``tokenmill upload`` as a process, into a directory: once, again, killed, beside another one, while a store grows."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import forked
+from tests.app.buckets.scene import ERAS, INFO, STOPS, grow, store_with, whole_store
+from tests.store.chains import STREAM, make_store
+
+SECONDS = 60.0
+
+
+def words(store: Path, share: Path, *more: str) -> Sequence[str]:
+    """Return the command."""
+    return ["upload", "--store", str(store), "--to", share.as_uri(), *more]
+
+
+def objects(share: Path) -> dict[str, bytes]:
+    """Return what readers see of a bucket; what was being written has a # in its name."""
+    files = [path for path in share.rglob("*") if path.is_file() and "#" not in path.name]
+    return {str(path.relative_to(share)): path.read_bytes() for path in files}
+
+
+def without_heads(found: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the objects whose cut is free in no way."""
+    return {name: data for name, data in found.items() if "/heads/" not in name}
+
+
+def until(true: Callable[[], bool], process: forked.Forked) -> None:
+    """Wait."""
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert process.poll() is None, process.said
+        assert time.monotonic() < end, process.said
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def share(tmp_path: Path) -> Path:
+    """Return a directory that is a bucket."""
+    path = tmp_path / "share"
+    path.mkdir()
+    return path
+
+
+def test_once_and_again(share: Path, tmp_path: Path) -> None:
+    """What would be done is said, then done, then there; a stream that goes on has eras that wait."""
+    store, log, environment = store_with(tmp_path / "store", 5), tmp_path / "log", dict(os.environ)
+    told = forked.run(words(store, share, "--dry-run"), log, environment)
+    assert (told.code, objects(share)) == (0, {})
+    assert f"{STREAM}: would upload 4 segments (320 B of tokens); 5 eras not in the bucket" in told.said
+    told = forked.run(words(store, share), log, environment)
+    assert told.code == 0, told.said
+    assert "4 segments uploaded (320 B); the bucket has 32 blocks, 4 eras; 1 era wait" in told.said
+    before = objects(share)
+    assert f"{STREAM}/heads/00000000" in before
+    told = forked.run(words(store, share), log, environment)
+    assert "0 segments uploaded" in told.said
+    assert objects(share) == before
+
+
+def test_what_stops_it_says_what_to_do(share: Path, tmp_path: Path) -> None:
+    """With the code of errors of buckets, or of a store that is none."""
+    log, environment = tmp_path / "log", dict(os.environ)
+    store = store_with(tmp_path / "store", 5)
+    told = forked.run(words(store, tmp_path / "not mounted"), log, environment)
+    assert (told.code, "check the address" in told.said) == (16, True)
+    (share / STREAM).mkdir()
+    (share / STREAM / "stream.json").write_bytes(b"{}")
+    for more in ((), ("--dry-run",), ("--follow",)):
+        told = forked.run(words(store, share, *more), log, environment)
+        assert (told.code, "holds another stream" in told.said) == (16, True), told.said
+    assert forked.run(words(tmp_path / "empty", share), log, environment).code == 6
+
+
+def test_killed_at_any_moment_and_beside_another_one(share: Path, tmp_path: Path) -> None:
+    """The bucket is as if it had been one upload; what a head names is there at each kill."""
+    rng, store, whole = random.Random(5), whole_store(tmp_path / "store"), tmp_path / "whole"
+    whole.mkdir()
+    told = forked.run(words(store, whole), tmp_path / "log", dict(os.environ))
+    assert told.code == 0, told.said
+    wanted = objects(whole)
+    for kill in range(6):
+        running = [forked.command(words(store, share), tmp_path / f"log{kill}", {}) for _ in range(2)]
+        aim = rng.randint(1, len(wanted) - 1)
+        end = time.monotonic() + SECONDS
+        while len(objects(share)) < aim and any(process.poll() is None for process in running):
+            assert time.monotonic() < end
+        for process in running:
+            process.kill()
+            assert process.wait(SECONDS) in {0, -signal.SIGKILL}, process.said
+        there = objects(share)
+        assert without_heads(there).items() <= wanted.items()
+        if any("/heads/" in name for name in there):
+            assert without_heads(there) == without_heads(wanted)  # all is in one head
+    assert forked.run(words(store, share), tmp_path / "log", dict(os.environ)).code == 0
+    assert without_heads(objects(share)) == without_heads(wanted)
+
+
+@pytest.mark.slow
+def test_it_follows_a_store_that_grows(share: Path, tmp_path: Path) -> None:
+    """From before it holds a stream, to the end marker; SIGTERM ends it in order."""
+    path = tmp_path / "store"
+    process = forked.command(words(path, share, "--follow"), tmp_path / "log", {})
+    try:
+        store = make_store(path, INFO)
+        until(lambda: "bucket.json" in objects(share), process)
+        for eras in range(1, len(STOPS) + 2):
+            grow(store, eras)
+            full = eras == 4  # two segments of partition 0, one of partition 1
+            until(lambda full=full: not full or f"{STREAM}/heads/00000000" in objects(share), process)  # type: ignore[misc]
+        last = ERAS[-1].pack().decode().replace('"', '\\"').encode()
+        until(lambda: any(last in data for name, data in objects(share).items() if "/heads/" in name), process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()

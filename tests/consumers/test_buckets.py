@@ -1,0 +1,202 @@
+"""Training from a bucket: the sequence of a local store, each byte fetched once a pass and host, in a bounded cache."""
+
+import gc
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.app.buckets.scene import (
+    ERAS,
+    INFO,
+    SEGMENT_BLOCKS,
+    grow,
+    small_segments,
+    store_with,
+    uploaded_to,
+    whole_store,
+)
+from tests.store.chains import STREAM, make_store
+from tokenmill.bucket import cache as caching
+from tokenmill.bucket.objects import Data, StoredObjects
+from tokenmill.consumers import Batches, Mixture, StepDataset
+from tokenmill.errors import BucketError, InputError
+from tokenmill.store import store as description
+
+SEGMENT_BYTES = SEGMENT_BLOCKS * INFO.block_bytes
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let segments be small and looks frequent; no thread is left behind."""
+    small_segments(monkeypatch)
+    monkeypatch.setattr(caching, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(caching, "CLAIM_SECONDS", 0.005)
+    yield
+    settle()
+
+
+def settle() -> None:
+    """Wait until nobody fetches for readers that are gone."""
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "fetch":
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return how often each object was read."""
+    found: Counter[str] = Counter()
+    read = StoredObjects.read
+
+    def counting(self: StoredObjects, path: str) -> Data:
+        found[path] += 1
+        return read(self, path)
+
+    monkeypatch.setattr(StoredObjects, "read", counting)
+    return found
+
+
+def opened(store: Any, **options: Any) -> Batches:
+    """Open the stream."""
+    return Batches(store, STREAM, sequence_length=4, timeout=30, poll_seconds=0.002, **{"batch_size": 2, **options})
+
+
+def rows(batches: Any) -> list[list[list[int]]]:
+    """Return x of all batches."""
+    return [batch.x.tolist() for batch in batches]
+
+
+def cached(cache: Path) -> int:
+    """Return how many segments a cache has."""
+    return len(list(cache.glob(f"{STREAM}/[0-9]/*.bin")))
+
+
+def test_the_sequence_is_that_of_the_store(tmp_path: Path, reads: Counter[str]) -> None:
+    """In two passes, with documents; each segment is fetched once a pass, and the cache keeps within its bytes."""
+    store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"
+    address = uploaded_to(store, tmp_path / "share").as_uri()
+    reads.clear()
+    wanted = opened(store, passes=2, seed=5)
+    batches = opened(address, cache=cache, cache_bytes=12 * SEGMENT_BYTES, passes=2, seed=5)
+    for mine, theirs in zip(batches, wanted, strict=True):
+        assert torch.equal(mine.x, theirs.x)
+        assert torch.equal(mine.documents().document_ids, theirs.documents().document_ids)
+        assert cached(cache) <= 12
+    assert batches.state_dict() == wanted.state_dict()
+    data = [count for name, count in reads.items() if name.endswith(".bin")]
+    assert len(data) == 18
+    assert max(data) == 2
+
+
+def test_ranks_share_a_cache_and_any_world_size_goes_on(tmp_path: Path, reads: Counter[str]) -> None:
+    """Two ranks fetch each object once together; the one that does not fetch goes on when the other is gone."""
+    store = whole_store(tmp_path / "store")
+    address = uploaded_to(store, tmp_path / "share").as_uri()
+    reads.clear()
+    wanted = rows(opened(store, batch_size=4, drop_last=False))
+    options = {"cache": tmp_path / "cache", "world_size": 2, "eras": range(7)}
+    ranks = [opened(address, rank=rank, **{**options, "eras": None}) for rank in range(2)]
+    walks = [iter(rank) for rank in ranks]
+    found = [[walk_batch for walk in walks for walk_batch in next(walk).x.tolist()] for _ in range(5)]
+    assert found == wanted[:5]
+    state = json.loads(json.dumps(ranks[1].state_dict()))
+    del walks[0], ranks[0]
+    gc.collect()
+    assert next(walks[0]).x.tolist() == wanted[5][2:]
+    rest = list(walks[0])
+    assert len(rest) == len(wanted) - 6 - (len(wanted[-1]) < 4)
+    assert max(count for name, count in reads.items() if name.endswith(".bin")) == 1
+    alone = opened(address, cache=tmp_path / "another", batch_size=4, drop_last=False)
+    alone.load_state_dict(state)
+    assert rows(alone) == wanted[5:]
+
+
+def test_a_run_follows_a_bucket_that_grows(tmp_path: Path) -> None:
+    """What is not uploaded yet is waited for; the sequence is the one that a finished store gives."""
+    store = make_store(tmp_path / "store", INFO)
+    grow(store, 4)
+    address = uploaded_to(store.path, tmp_path / "share").as_uri()
+    batches = opened(address, cache=tmp_path / "cache")
+    walk = iter(batches)
+    found = [next(walk).x.tolist() for _ in range(8)]
+    grow(store, len(ERAS))
+    uploaded_to(store.path, tmp_path / "share")
+    found += rows(walk)
+    assert found == rows(opened(store.path))
+
+
+def test_mixtures_and_loaders_take_an_address(tmp_path: Path) -> None:
+    """As they take a store."""
+    store = whole_store(tmp_path / "store")
+    address = uploaded_to(store, tmp_path / "share").as_uri()
+    dataset = StepDataset(address, STREAM, cache=tmp_path / "cache", batch_size=2, sequence_length=4)
+    assert rows(dataset) == rows(opened(store))
+    mixed = [
+        Mixture.open({"a": {"stream": STREAM, **place}}, {"a": 1}, batch_size=2, sequence_length=4)
+        for place in ({"store": store}, {"store": address, "cache": tmp_path / "other"})
+    ]
+    here, there = (next(iter(one)).x.tolist() for one in mixed)
+    assert here == there
+
+
+def test_forked_workers_are_refused(tmp_path: Path) -> None:
+    """They would wait for ever: obstore's threads are in this process alone."""
+    address = uploaded_to(whole_store(tmp_path / "store"), tmp_path / "share").as_uri()
+    dataset = StepDataset(address, STREAM, cache=tmp_path / "cache", batch_size=2, sequence_length=4)
+    with pytest.raises(InputError, match="multiprocessing_context='forkserver'"):
+        next(iter(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")))
+
+
+@pytest.mark.slow
+def test_worker_processes_read_from_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with a cache that it shares with the others and with this process."""
+    monkeypatch.setattr(description, "MOST_BUCKET_BYTES", 1 << 20)  # as it is in them
+    store = whole_store(tmp_path / "store")
+    address = uploaded_to(store, tmp_path / "share").as_uri()
+    dataset = StepDataset(address, STREAM, cache=tmp_path / "cache", batch_size=2, sequence_length=4)
+    loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="forkserver")
+    assert rows(loader) == rows(opened(store))
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    """A bucket without a cache, a cache without a bucket or too small, another stream, an object that was changed."""
+    store, share = store_with(tmp_path / "store", 6), tmp_path / "share"
+    address = uploaded_to(store, share).as_uri()
+    with pytest.raises(InputError, match="a bucket, and cache is None: give cache"):
+        opened(address)
+    with pytest.raises(InputError, match="does nothing where store is no bucket"):
+        opened(store, cache=tmp_path / "cache")
+    with pytest.raises(BucketError, match="holds no stream 'other'"):
+        Batches(address, "other", cache=tmp_path / "cache", batch_size=1)
+    with pytest.raises(InputError, match=f"cache_bytes is {SEGMENT_BYTES}: give more"):
+        rows(opened(address, cache=tmp_path / "cache", cache_bytes=SEGMENT_BYTES))
+    file = share / STREAM / "0" / f"{SEGMENT_BLOCKS:012d}.bin"
+    data = file.read_bytes()
+    file.write_bytes(data[::-1])
+    with pytest.raises(BucketError, match=rf"{file.name} is not what was uploaded"):
+        rows(opened(address, cache=tmp_path / "cache"))
+    file.write_bytes(data)
+    assert len(rows(opened(address, cache=tmp_path / "cache", eras=range(4)))) == 13
+
+
+def test_a_cache_that_was_emptied_or_broken_is_filled_again(tmp_path: Path) -> None:
+    """Of a run that begins; and a folder that is the cache of another bucket is refused."""
+    store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"
+    address, wanted = uploaded_to(store, tmp_path / "share").as_uri(), rows(opened(store))
+    assert rows(opened(address, cache=cache)) == wanted
+    settle()
+    for file in cache.glob(f"{STREAM}/[0-9]/*"):
+        file.unlink()
+    assert rows(opened(address, cache=cache)) == wanted
+    other = uploaded_to(store_with(tmp_path / "shorter", 4), tmp_path / "other share").as_uri()
+    with pytest.raises(Exception, match="it is the cache of another bucket"):
+        rows(opened(other, cache=cache))

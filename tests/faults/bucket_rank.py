@@ -1,0 +1,31 @@
+"""A rank that trains from a bucket: writes each step down, with the state after it, and goes on where its file ends."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from tokenmill.bucket import cache
+from tokenmill.consumers import Batches
+
+STREAM = "raw-text.train"
+
+
+def main(address: str, folder: str, place: str, told: str) -> None:
+    """Read the stream to its end."""
+    cache.LOOK_SECONDS = 0.05  # type: ignore[misc]
+    file = Path(place)
+    whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+    batches = Batches(address, STREAM, cache=folder, **json.loads(told))
+    if whole:
+        batches.load_state_dict(json.loads(whole.splitlines()[-1])[1])
+        file.write_text(whole + "\n")  # without a line that a kill cut off
+    with file.open("a") as out:
+        for batch in batches:
+            out.write(json.dumps([batch.x.tolist(), batch.state]) + "\n")
+            out.flush()
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

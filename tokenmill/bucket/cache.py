@@ -1,0 +1,321 @@
+"""A stream of a bucket in a folder of this host: the segments of the eras that are read, and of the next ones.
+
+The folder is a store, whose eras are all those that the bucket has, and whose segments come and go. Eras say what comes
+next, so each byte is fetched once a pass and host. Of the processes of a host that read the stream, one fetches: the
+one that holds the lock on the stream's directory; when it ends, another one goes on. Each says in a file of its own,
+which it keeps locked, which eras it wants; what nobody wants is removed.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any, Final, TypeAlias
+from uuid import uuid4
+
+from tokenmill.bucket.fetching import Fetched, fetch_all, stream_of, tokenizer_of
+from tokenmill.bucket.head_log import BucketSegment, HeadLog
+from tokenmill.bucket.objects import Bucket
+from tokenmill.eras import Era
+from tokenmill.errors import BucketError, DifferenceError, DiskError, InputError, LockedError, TokenMillError
+from tokenmill.store import EraReader, EraWriter, Store, StreamInfo, partitions_in
+from tokenmill.store.layout import (
+    TEMPORARY,
+    SegmentPaths,
+    blaming,
+    partition_directory,
+    put_file,
+    segment_firsts,
+    store_directory,
+    take_lock,
+)
+
+LOOK_SECONDS: Final = 5.0
+"""How often the bucket is asked for new heads."""
+CLAIM_SECONDS: Final = 0.05
+"""How often it is looked which eras are wanted."""
+LONGEST_PAUSE: Final = 30.0
+"""Seconds until the next try while the bucket or the disk fails; the first come after one, two, four."""
+TOGETHER: Final = 8
+"""Segments that are fetched before it is looked again which eras are wanted."""
+CLAIMS: Final = "wanted"
+"""In the stream's directory: a file for each process that reads it."""
+_CLAIM_BYTES: Final = 4096
+
+log = logging.getLogger(__name__)
+
+
+Place: TypeAlias = tuple[int, int]
+"""Of a segment: its partition and its first block."""
+
+
+class CacheFolder:
+    """Which segments of a stream are in a folder."""
+
+    def __init__(self, path: Path, info: StreamInfo) -> None:
+        self.path = path
+        self.info = info
+        self.claims = path / info.name / CLAIMS
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Let nobody else on this host say what is wanted, or remove anything: what was there is not removed unseen."""
+        descriptor = os.open(self.claims, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            take_lock(descriptor, fcntl.LOCK_EX, self.claims)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def segments(self, eras: Iterable[Era]) -> list[Place]:
+        """Return the segments that hold blocks of eras, each once."""
+        size = self.info.segment_blocks
+        return list(
+            dict.fromkeys(
+                (partition, first)
+                for era in eras
+                for partition, part in enumerate(era.ranges)
+                for first in range(part.first - part.first % size, part.stop if part.blocks else 0, size)
+            )
+        )
+
+    def bytes(self, segments: int) -> int:
+        """Return the size of the tokens of so many segments."""
+        return segments * self.info.segment_blocks * self.info.block_bytes
+
+    def paths(self, partition: int, first: int) -> SegmentPaths:
+        """Return the files of a segment."""
+        return SegmentPaths(partition_directory(self.path, self.info.name, partition), first)
+
+    def has(self, place: Place) -> bool:
+        """Return whether a segment is here: its seal is written last."""
+        paths = self.paths(*place)
+        return paths.manifest.exists() or paths.commits.exists()
+
+    def put(self, fetched: Fetched) -> None:
+        """Write a segment."""
+        paths = self.paths(fetched.segment.partition, fetched.segment.first)
+        with blaming(paths.directory):
+            paths.directory.mkdir(exist_ok=True)
+            for end, data in fetched.files.items():
+                put_file(paths.directory / f"{paths.first:012d}.{end}", data)
+
+    def keep(self, kept: Collection[Place]) -> None:
+        """Remove all other segments; who has mapped one keeps it."""
+        for partition in partitions_in(self.path, self.info.name):
+            directory = partition_directory(self.path, self.info.name, partition)
+            names = os.listdir(directory)  # noqa: PTH208 - names alone
+            for name in names:
+                if name.endswith(TEMPORARY):  # of a process that was killed
+                    (directory / name).unlink(missing_ok=True)
+            for first in segment_firsts(names):
+                if (partition, first) not in kept:
+                    for path in reversed(self.paths(partition, first).all):  # the seal first
+                        path.unlink(missing_ok=True)
+
+
+class BucketCache:
+    """A stream of a bucket, cached for one reader, until that is gone (`end_with`)."""
+
+    def __init__(self, bucket: Bucket, stream: str, path: Path, most_bytes: int | None) -> None:
+        """Let the folder ``path`` be a store that has the stream, and begin to bring its eras.
+
+        Raises:
+            BucketError: the bucket holds no such stream, or does not answer.
+            FingerprintError, StoreError, DiskError: the folder holds another stream of that name, or cannot be used.
+
+        """
+        info = stream_of(bucket, stream)
+        store = Store.open_or_create(path)
+        store.add_stream(info, tokenizer_of(bucket, info))
+        self._folder = CacheFolder(store.path, info)
+        self._most_bytes = most_bytes
+        self._claimed: Any = None
+        with blaming(claims := self._folder.claims):
+            claims.mkdir(exist_ok=True)
+            file = claims / uuid4().hex
+            self._claim = os.open(new := file.with_suffix(TEMPORARY), os.O_RDWR | os.O_CREAT)
+            take_lock(self._claim, fcntl.LOCK_EX, new)
+            new.rename(file)  # who fetches takes one that is not locked for that of a process that is gone
+        self._work = FetchWork(bucket, store, self._folder, most_bytes)
+        weakref.finalize(self, os.close, self._claim).atexit = False  # who fetches removes a file that is not locked
+        Thread(target=self._work.run, name="fetch", daemon=True).start()
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder.path
+
+    def end_with(self, reader: object) -> None:
+        """Let another process fetch, and want nothing any more, when ``reader`` is gone."""
+        weakref.finalize(reader, self._work.ended.set).atexit = False
+
+    def has(self, eras: EraReader, now: Sequence[int], following: Sequence[int]) -> bool:
+        """Say which eras are read, and which will be next; return whether the blocks of the first one are all here.
+
+        Raises:
+            BucketError: what the bucket holds is not what was uploaded, or it refuses.
+            InputError: the era is larger than the cache may be.
+            TokenMillError: the folder cannot be used.
+
+        """
+        if self._work.error is not None:
+            raise self._work.error
+        if self._claimed != (claim := [[*now], [*following]]):
+            self._claimed = claim
+            with self._folder.turn():
+                os.pwrite(self._claim, json.dumps(claim).encode().ljust(_CLAIM_BYTES), 0)
+        segments = self._folder.segments([eras.era(now[0])])
+        size = self._folder.bytes(len(segments))
+        if self._most_bytes is not None and size > self._most_bytes:
+            raise InputError(
+                f"era {now[0]} of {self._folder.info.name} is in segments with {size} bytes of tokens, and cache_bytes "
+                f"is {self._most_bytes}: give more; twice as much has room for the next era"
+            )
+        return all(map(self._folder.has, segments))
+
+
+_WORKS: Final[weakref.WeakSet["FetchWork"]] = weakref.WeakSet()
+"""Those of this process."""
+
+
+def _leave_locks() -> None:
+    for work in list(_WORKS):
+        work.leave_lock()
+
+
+os.register_at_fork(
+    after_in_child=_leave_locks
+)  # a lock would be held until all processes that have it open have ended
+
+
+class FetchWork:
+    """The thread of a process that fetches what is wanted, while no other process does."""
+
+    def __init__(self, bucket: Bucket, store: Store, folder: CacheFolder, most_bytes: int | None) -> None:
+        self.ended = Event()
+        self.error: TokenMillError | None = None
+        """Why nothing more will come."""
+        self._eras: EraWriter | None = None
+        """While this process fetches; with the lock."""
+        self._bucket, self._store, self._folder, self._most_bytes = bucket, store, folder, most_bytes
+        _WORKS.add(self)
+
+    def leave_lock(self) -> None:
+        """In a process that was forked: leave the lock to the one that has the thread."""
+        if self._eras is not None:
+            self._eras.close()
+
+    def run(self) -> None:
+        """Work until it is ``ended``."""
+        pause = 1.0
+        while not self.ended.is_set() and self.error is None:
+            try:
+                with EraWriter.open(self._store, self._folder.info.name) as self._eras:
+                    self._fetch(self._eras)
+            except LockedError:  # another process does
+                self.ended.wait(CLAIM_SECONDS)
+            except TokenMillError as error:
+                if isinstance(error, DiskError) or (isinstance(error, BucketError) and error.passing):
+                    log.warning("%s is tried again in %.0f seconds: %s", self._bucket.address, pause, error)
+                    self.ended.wait(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                else:
+                    self.error = error
+
+    def _fetch(self, eras: EraWriter) -> None:
+        heads, looked = HeadLog(self._folder.info), float("-inf")
+        while not self.ended.is_set():
+            if monotonic() - looked >= LOOK_SECONDS:
+                heads.look(self._bucket)
+                self._bring(heads, eras)
+                looked = monotonic()
+            missing = self._missing(heads)
+            wanted = [self._named(heads, place) for place in islice(missing, TOGETHER)]
+            for fetched in fetch_all(self._bucket, self._folder.info, wanted):
+                self._folder.put(fetched)
+            if not wanted:
+                self.ended.wait(CLAIM_SECONDS)
+
+    def _bring(self, heads: HeadLog, eras: EraWriter) -> None:
+        last = eras.last
+        if last is not None and (last.number >= len(heads.eras) or heads.eras[last.number] != last):
+            raise DifferenceError(
+                f"{self._folder.path} has other eras of {self._folder.info.name} than {self._bucket.address}: it is "
+                "the cache of another bucket, or an older state of this one was restored; name another folder"
+            )
+        eras.append([(era, era.number) for era in heads.eras[eras.next_number :]])
+
+    def _named(self, heads: HeadLog, place: Place) -> BucketSegment:
+        if (found := heads.segments.get(place)) is None:
+            raise BucketError(
+                f"{self._bucket.address} begins at block {heads.begins.get(place[0])} of partition {place[0]} of "
+                f"{self._folder.info.name}, and block {place[1]} is wanted: ask for later eras"
+            )
+        return found
+
+    def _missing(self, heads: HeadLog) -> list[Place]:
+        """Remove what no process wants, and return what is to be fetched, the eras that are read now first."""
+        with self._folder.turn():
+            return self._sorted(heads, list(self._read_claims()))
+
+    def _sorted(self, heads: HeadLog, claims: Sequence[Any]) -> list[Place]:
+        now, later = (
+            self._folder.segments(heads.eras[number] for claim in claims for number in claim[kind]) for kind in (0, 1)
+        )
+        room = len(now) + len(later)
+        if self._most_bytes is not None:
+            room = max(len(now), self._most_bytes // self._folder.bytes(1))
+        kept = list(dict.fromkeys([*now, *later]))[:room]
+        if kept:  # else nobody has said anything yet
+            self._folder.keep(kept)
+        return [place for place in kept if not self._folder.has(place)]
+
+    def _read_claims(self) -> Iterator[Any]:
+        """Yield the claims of processes that live, and remove those of others."""
+        for file in self._folder.claims.iterdir():
+            if file.suffix == TEMPORARY:
+                continue
+            with suppress(FileNotFoundError), file.open("rb") as opened:
+                try:
+                    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if data := opened.read(_CLAIM_BYTES):
+                        yield json.loads(data)
+                else:
+                    file.unlink(missing_ok=True)
+
+
+def is_bucket(store: object) -> bool:
+    """Return whether what is given as a store is the address of a bucket."""
+    return isinstance(store, str) and "://" in store
+
+
+def open_cache(store: Any, stream: str, cache: Any, most_bytes: int | None) -> BucketCache | None:
+    """Return the cache of a stream where ``store`` is the address of a bucket, else None.
+
+    Raises:
+        InputError: a folder is given without a bucket, or a bucket without a folder.
+        BucketError, StoreError: as `BucketCache`.
+
+    """
+    if not is_bucket(store):
+        for name, value in (("cache", cache), ("cache_bytes", most_bytes)):
+            if value is not None:
+                raise InputError(f"{name} is {value!r:.200}, and does nothing where store is no bucket: give none")
+        return None
+    try:
+        folder = store_directory(cache)
+    except InputError as error:
+        raise InputError(
+            f"store is {store!r}, a bucket, and cache is {cache!r:.200}: give cache a folder on a disk of this host, "
+            "for the eras that are read"
+        ) from error
+    return BucketCache(Bucket.open(store), stream, folder, most_bytes)

@@ -1,0 +1,123 @@
+"""Segments out of a bucket: each byte is held against the seal, and the seal against the head that names it."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+from zlib_ng.zlib_ng import crc32
+
+from tokenmill.bucket.head_log import BucketSegment
+from tokenmill.bucket.objects import Bucket, Data
+from tokenmill.errors import BucketError, DamagedError, StoreError
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.recipe import RAW_BYTES_SHA256
+from tokenmill.store import StreamInfo
+from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE
+from tokenmill.store.sealing import BLOCK_ROW, Manifest, Rows, chain_after, scan
+
+LANES: Final = 4
+"""Segments that are fetched at once; each is in memory, 128 MiB of tokens at most."""
+
+
+class Fetched(NamedTuple):
+    """A segment as it came, whose bytes are those that its seal names."""
+
+    segment: BucketSegment
+    files: dict[str, Data]
+    """By the ends of their names; the seal is the last one."""
+    rows: Rows
+
+    def blocks(self) -> Blocks:
+        """Return its blocks."""
+        ends = [0, *self.rows["docs_end"].tolist()]
+        table = memoryview(self.files["docs"])
+        entries = [bytes(table[start:stop]) for start, stop in pairwise(ends)]
+        chains = [chain_after(self.rows, number) for number in range(len(self.rows))]
+        return Blocks(self.segment.first, memoryview(self.files["bin"]), entries, chains)
+
+
+def streams_of(bucket: Bucket) -> list[str]:
+    """Return the names of the streams in a bucket; raises BucketError where it does not answer."""
+    return [name for name in bucket.folders() if bucket.read(f"{name}/{STREAM_FILE}") is not None]
+
+
+def stream_of(bucket: Bucket, stream: str) -> StreamInfo:
+    """Return the description of a stream in a bucket. Raises BucketError where there is none, or it is none."""
+    data = bucket.read(f"{stream}/{STREAM_FILE}")
+    if data is None:
+        raise BucketError(f"{bucket.address} holds no stream {stream!r}: check both names, and whether it was uploaded")
+    try:
+        return StreamInfo.decode(bytes(data))
+    except (StoreError, DamagedError) as error:
+        raise BucketError(f"{bucket.address}/{stream}/{STREAM_FILE} is no description of a stream: {error}") from error
+
+
+def tokenizer_of(bucket: Bucket, info: StreamInfo) -> bytes | None:
+    """Return the tokenizer file of a stream in a bucket; None where there is none, as where tokens are raw bytes.
+
+    Raises BucketError where it is another one than the stream's recipe names, or cannot be read.
+    """
+    digest = info.values.get("genesis", {}).get("recipe", {}).get("tokenizer_sha256")
+    data = None if digest == RAW_BYTES_SHA256 else bucket.read(f"{info.name}/{TOKENIZER_FILE}")
+    if data is not None and digest and sha256(data).hexdigest() != digest:
+        raise BucketError(
+            f"{bucket.address}/{info.name}/{TOKENIZER_FILE} is not the stream's (SHA-256 {digest}): restore it"
+        )
+    return None if data is None else bytes(data)
+
+
+def fetch(bucket: Bucket, info: StreamInfo, segment: BucketSegment) -> Fetched:
+    """Fetch a segment that a head names.
+
+    Raises:
+        BucketError: an object is missing, is not what the head or the seal says, or cannot be read.
+
+    """
+    base = f"{info.name}/{segment.partition}/{segment.first:012d}."
+    whole = segment.stop - segment.first == info.segment_blocks
+
+    def read(end: str) -> Data:
+        data = bucket.read(base + end)
+        if data is None:
+            raise BucketError(f"{bucket.address}/{base}{end} is missing, and a head names it: restore it")
+        return data
+
+    def wrong(end: str, why: str) -> BucketError:
+        return BucketError(
+            f"{bucket.address}/{base}{end} is not what was uploaded ({why}): restore it, or read another store"
+        )
+
+    seal_end = "json" if whole else "commits"
+    seal = bytes(read(seal_end))
+    if sha256(seal).hexdigest() != segment.digest:
+        raise wrong(seal_end, "its SHA-256 is not the one in the head")
+    files: dict[str, Data] = {end: read(end) for end in (("bin", "docs", "index", "idx") if whole else ("bin", "docs"))}
+    if whole:
+        manifest = Manifest.decode(seal)
+        crcs = {"bin": manifest.bin_crc32, "docs": manifest.docs_crc32, "index": manifest.index_crc32}
+        for end, wanted in crcs.items():
+            if crc32(files[end]) != wanted:
+                raise wrong(end, "its CRC is not the one in the manifest")
+        rows: Rows = np.frombuffer(files["index"], BLOCK_ROW)
+    else:
+        rows = scan(seal, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).rows
+    if len(rows) != segment.stop - segment.first or len(files["bin"]) != len(rows) * info.block_bytes:
+        raise wrong("bin", "it has another length")
+    if len(files["docs"]) != rows["docs_end"][-1]:
+        raise wrong("docs", "it has another length")
+    return Fetched(segment, {**files, seal_end: seal}, rows)
+
+
+def fetch_all(bucket: Bucket, info: StreamInfo, segments: Iterable[BucketSegment]) -> Iterator[Fetched]:
+    """Fetch segments, `LANES` at once, and yield them in their order; raises as `fetch`."""
+    with ThreadPoolExecutor(LANES, "fetch") as pool:
+        flying = []
+        for segment in segments:
+            flying.append(pool.submit(fetch, bucket, info, segment))
+            if len(flying) == LANES:
+                yield flying.pop(0).result()
+        for future in flying:
+            yield future.result()

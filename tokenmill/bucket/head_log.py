@@ -1,0 +1,176 @@
+"""Numbered heads: what counts in a bucket, and in which order it came. Rules without any input or output.
+
+``<stream>/heads/<number, 8 digits>`` is canonical JSON and a newline, created once and never replaced::
+
+    {
+        "before": "<SHA-256 of the head before; of stream.json>",
+        "eras": ["{…}", …],
+        "format": 1,
+        "head": 17,
+        "segments": [[partition, first block, block after the last, "<SHA-256 of what seals it>"], …],
+    }
+
+A head names the segments that are there since the head before, and the lines of the eras (as in ``eras.jsonl``) all of
+whose blocks are there with it. Readers take heads from 0 on; the first number that is missing ends the list. A head
+adds, and takes nothing back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, Self
+
+from tokenmill.bucket.objects import Bucket
+from tokenmill.canonical import canonical_json
+from tokenmill.eras import Era, EraLog
+from tokenmill.errors import BucketError
+from tokenmill.store import StreamInfo
+from tokenmill.untrusted import parse_json
+
+FORMAT: Final = 1
+FOLDER: Final = "heads"
+
+
+class BucketSegment(NamedTuple):
+    """A segment in a bucket, the blocks ``[first, stop)`` of a partition."""
+
+    partition: int
+    first: int
+    """Number of its first block, a multiple of the bucket's ``segment_blocks``."""
+    stop: int
+    """Number after its last block: so many later, or fewer where the stream ended."""
+    digest: str
+    """SHA-256 of its manifest, or of its commit log where it is short; hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One head; its fields are those above."""
+
+    number: int
+    before: str
+    segments: tuple[BucketSegment, ...]
+    eras: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        """Return the head's bytes."""
+        values = {"format": FORMAT, "head": self.number, "before": self.before}
+        return canonical_json({**values, "segments": self.segments, "eras": self.eras}) + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the head that `encode` made these bytes of. Raises ValueError where they are none."""
+        try:
+            values: Any = parse_json(data)
+            segments = tuple(BucketSegment(*one) for one in values["segments"])
+            head = cls(values["head"], values["before"], segments, tuple(values["eras"]))
+            if head.encode() != data:
+                raise ValueError("it is not spelled as it was written")
+        except (TypeError, LookupError, AttributeError) as error:
+            raise ValueError(f"it is none ({error!r})") from error
+        return head
+
+
+@dataclass
+class HeadLog:
+    """The heads of a stream up to one, and what they say together; `add` and `look` take those that follow."""
+
+    info: StreamInfo
+    """The stream as it is in the bucket."""
+    next_number: int = 0
+    before: str = ""
+    """What the next head must name."""
+    segments: dict[tuple[int, int], BucketSegment] = field(default_factory=dict)
+    """By partition and first block."""
+    begins: dict[int, int] = field(default_factory=dict)
+    """The first block of each partition of which there is any."""
+    stops: dict[int, int] = field(default_factory=dict)
+    """The number after its last block."""
+    eras: list[Era] = field(default_factory=list)
+    """All eras from 0 on whose blocks are there."""
+
+    def __post_init__(self) -> None:
+        """Begin before head 0."""
+        self.before = self.before or sha256(self.info.encode()).hexdigest()
+        self._log = EraLog(self.info.fingerprint)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last era is the end marker."""
+        return self._log.ended
+
+    def following(self, segments: Sequence[BucketSegment], eras: Sequence[Era]) -> Head:
+        """Return the next head."""
+        return Head(self.next_number, self.before, tuple(segments), tuple(era.pack().decode() for era in eras))
+
+    def covers(self, era: Era, stops: dict[int, int] | None = None) -> bool:
+        """Return whether all blocks of an era are there, with the partitions reaching ``stops``, or as they do now."""
+        reached = self.stops if stops is None else stops
+        return all(part.stop <= reached.get(number, 0) for number, part in enumerate(era.ranges))
+
+    def add(self, data: bytes) -> Head:
+        """Take the next head.
+
+        Raises ValueError where it is none, or does not continue the ones before; then nothing is taken.
+        """
+        head = Head.decode(data)
+        if (head.number, head.before) != (self.next_number, self.before):
+            raise ValueError(f"it does not continue head {self.next_number - 1}")
+        stops, begins = dict(self.stops), dict(self.begins)
+        for segment in head.segments:
+            self._require_next(segment, stops)
+            begins.setdefault(segment.partition, segment.first)
+            stops[segment.partition] = segment.stop
+        log = EraLog(self._log.fingerprint, self._log.last)
+        eras = [log.add(line.encode()) for line in head.eras]
+        if not all(era is not None and self.covers(era, stops) for era in eras):
+            raise ValueError("it names an era that does not follow, or whose blocks are not there")
+        self.next_number, self.before, self._log = head.number + 1, sha256(data).hexdigest(), log
+        self.stops, self.begins = stops, begins
+        self.segments |= {(one.partition, one.first): one for one in head.segments}
+        self.eras += [era for era in eras if era is not None]
+        return head
+
+    def _require_next(self, segment: BucketSegment, stops: dict[int, int]) -> None:
+        partition, first, stop, _ = segment
+        size = self.info.segment_blocks
+        if not 0 < stop - first <= size or first % size or first < 0 or first != stops.get(partition, first):
+            raise ValueError(f"its segment {first} of partition {partition} does not follow those before")
+
+    def look(self, bucket: Bucket) -> int:
+        """Take all heads that the bucket has since; return how many these are.
+
+        Raises:
+            BucketError: a head that was there is not any more, one does not continue those before, or it cannot be
+                read.
+
+        """
+        known = self.next_number
+        after = self.path(known - 2) if known > 1 else None
+        names = bucket.names(f"{self.info.name}/{FOLDER}", after)
+        if known and self.path(known - 1) not in names:
+            raise BucketError(
+                f"{bucket.address}/{self.path(known - 1)} was there, and is not any more: an older state of the bucket "
+                "was restored, or heads were deleted. Restore them, or begin with another prefix"
+            )
+        for name in names[1:] if known else names:
+            if name != self.path(self.next_number):
+                break
+            self._take(bucket, name)
+        return self.next_number - known
+
+    def _take(self, bucket: Bucket, name: str) -> None:
+        data = bucket.read(name)
+        if data is None:
+            raise BucketError(f"{bucket.address}/{name} was listed, and is not there: look again", passing=True)
+        try:
+            self.add(bytes(data))
+        except ValueError as error:
+            raise BucketError(
+                f"{bucket.address}/{name} is no head of this stream: {error}. It was changed, or an older state of the "
+                "bucket was restored: restore it as it was"
+            ) from error
+
+    def path(self, number: int) -> str:
+        """Return the name of a head."""
+        return f"{self.info.name}/{FOLDER}/{number:08d}"

@@ -1,0 +1,239 @@
+"""Objects in a bucket: created once, read and listed, never replaced.
+
+A put that fails may have created its object all the same, and so may one that is refused because the name is taken: an
+answer was lost, and the client asked again. So after any failure the object is read back: what is there decides.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import BucketError, InputError
+from tokenmill.extras import how_to_install
+
+Data: TypeAlias = bytes | memoryview
+"""The bytes of an object; of a view, items of one byte."""
+SCHEMES: Final = ("s3", "gs", "az", "file")
+BUCKET_FILE: Final = "bucket.json"
+"""Says that there is a bucket of this format; with it a bucket is probed."""
+FORMAT: Final = 1
+TRIES: Final = 6
+"""How often an object is put that is not there after a failure."""
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 5.0
+"""Seconds between two tries, doubled each time."""
+
+
+_FINAL: Final = (PermissionError, FileNotFoundError)
+"""What asking again does not change: the login lacks a right, or there is no such bucket."""
+
+
+class Objects(Protocol):
+    """What holds objects. Every failure is an OSError."""
+
+    def create(self, path: str, data: Data) -> None:
+        """Create an object whole. Raises FileExistsError where the name is taken."""
+
+    def read(self, path: str) -> Data:
+        """Return an object. Raises FileNotFoundError where there is none."""
+
+    def names(self, folder: str, after: str | None) -> list[str]:
+        """Return the paths of all objects below a folder, those up to ``after`` left out, in order."""
+
+    def folders(self) -> list[str]:
+        """Return the folders at the top, in order."""
+
+
+class StoredObjects:
+    """Objects behind an address of `obstore`; logins are in the environment, by the names that its own tools use."""
+
+    def __init__(self, address: str) -> None:
+        """Open it; nothing is asked for yet. Raises OSError or ValueError where the address cannot be one."""
+        _require_own_threads()
+        self._library, stores = _library("obstore"), _library("obstore.store")
+        parts = urlsplit(address)
+        with self._errors():
+            if parts.scheme == "file":  # made by nobody: in place of a share that is not mounted would be another one
+                self._store = stores.LocalStore(Path(unquote(parts.path)).resolve(strict=True))
+            else:
+                self._store = stores.from_url(address)
+
+    def create(self, path: str, data: Data) -> None:
+        """Create an object, by one request."""
+        with self._errors():
+            self._library.put(self._store, path, data, mode="create", use_multipart=False)
+
+    def read(self, path: str) -> Data:
+        """Return an object."""
+        with self._errors():
+            return memoryview(self._library.get(self._store, path).bytes())
+
+    def names(self, folder: str, after: str | None) -> list[str]:
+        """Return the paths below a folder."""
+        with self._errors():
+            pages = list(self._library.list(self._store, folder, offset=after))
+        return sorted(str(meta["path"]) for page in pages for meta in page)
+
+    def folders(self) -> list[str]:
+        """Return the folders at the top."""
+        with self._errors():
+            return sorted(map(str, self._library.list_with_delimiter(self._store)["common_prefixes"]))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        errors = self._library.exceptions
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise FileNotFoundError(_first_line(error)) from error
+        except errors.AlreadyExistsError as error:
+            raise FileExistsError(_first_line(error)) from error
+        except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
+            raise PermissionError(_first_line(error)) from error
+        except errors.BaseError as error:
+            raise OSError(_first_line(error)) from error
+
+
+_used_by: set[int] = set()
+"""The process that has used obstore, and those that it was forked from which have."""
+
+
+def _require_own_threads() -> None:
+    """Refuse a forked process, in which obstore would wait for ever for threads that only its parent has."""
+    if _used_by - {os.getpid()}:
+        raise InputError(
+            "this process was forked from one that has used a bucket, whose threads are not here: start it in another "
+            "way, as with DataLoader(…, multiprocessing_context='forkserver')"
+        )
+    _used_by.add(os.getpid())
+
+
+def _library(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(f"a bucket needs obstore, of the extra 'remote': {how_to_install('remote')}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+class Bucket:
+    """The objects below an address; for any number of threads."""
+
+    def __init__(self, address: str, objects: Objects, pause: Callable[[float], object] = time.sleep) -> None:
+        self.address = address
+        self._objects = objects
+        self._pause = pause
+
+    @classmethod
+    def open(cls, address: str) -> "Bucket":
+        """Open the bucket at an address; nothing is asked for yet.
+
+        Raises:
+            BucketError: it is no address of a bucket, or no such directory.
+
+        """
+        address = address.rstrip("/")
+        try:
+            parts = urlsplit(address)
+            if parts.scheme in SCHEMES and (parts.path if parts.scheme == "file" else parts.hostname):
+                return cls(address, StoredObjects(address))
+        except (OSError, ValueError) as error:
+            raise BucketError(f"{address} cannot be opened ({_first_line(error)}): check the address") from error
+        raise BucketError(
+            f"{address} is no bucket: write it as s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, or "
+            "file:///directory of a mounted share"
+        )
+
+    def create(self, path: str, data: Data) -> bool:
+        """Create an object, unless it is there; return whether it now has these bytes, or has others.
+
+        Raises:
+            BucketError: the bucket does not take it, or does not answer.
+
+        """
+        for tries in range(TRIES):
+            try:
+                self._objects.create(path, data)
+            except OSError as error:
+                failure = error
+            else:
+                return True
+            found = self.read(path)
+            if found is not None:
+                return np.array_equal(np.frombuffer(found, np.uint8), np.frombuffer(data, np.uint8))
+            if isinstance(failure, _FINAL):
+                break
+            self._pause(min(FIRST_PAUSE * 2**tries, LONGEST_PAUSE))
+        raise self._failed(f"does not take {path}", failure) from failure
+
+    def require(self, path: str, data: Data) -> None:
+        """Let an object be there with these bytes. Raises BucketError where it has others, or as `create`."""
+        if not self.create(path, data):
+            raise BucketError(
+                f"{self.address}/{path} is another object than the one of this store. Nothing was replaced. If the "
+                "bucket is of another service, or was changed by hand, upload to another prefix"
+            )
+
+    def read(self, path: str) -> Data | None:
+        """Return the bytes of an object, in a buffer; None where there is none. Raises BucketError where it fails."""
+        try:
+            return self._objects.read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._failed(f"does not give {path}", error) from error
+
+    def names(self, folder: str, after: str | None) -> list[str]:
+        """Return the paths of all objects below a folder that are behind ``after``, in order; raises as `read`."""
+        try:
+            return self._objects.names(folder, after)
+        except OSError as error:
+            raise self._failed(f"does not list {folder}", error) from error
+
+    def folders(self) -> list[str]:
+        """Return the folders at the top of the bucket, in order; raises as `read`."""
+        try:
+            return self._objects.folders()
+        except OSError as error:
+            raise self._failed("does not list its folders", error) from error
+
+    def _failed(self, what: str, error: OSError) -> BucketError:
+        return BucketError(
+            f"{self.address} {what} ({error}): check the address, and that this login may list, read and create "
+            "objects there",
+            passing=not isinstance(error, _FINAL),
+        )
+
+    def prepare(self) -> None:
+        """Let the bucket be one, and see once that it creates a name only once.
+
+        Several servers ignore the condition and answer "created" to both of two creations of one name; two uploaders
+        could then replace what each other wrote.
+
+        Raises:
+            BucketError: it is such a server, or a bucket of another format, or as `create`.
+
+        """
+        mine = canonical_json({"format": FORMAT}) + b"\n"
+        self.require(BUCKET_FILE, mine)
+        try:
+            self._objects.create(BUCKET_FILE, mine)
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise self._failed("cannot be probed", error) from error
+        raise BucketError(
+            f"{self.address} creates one name twice: it ignores If-None-Match, so two uploaders could overwrite each "
+            "other. Nothing was uploaded: use a server that knows conditional writes"
+        )
