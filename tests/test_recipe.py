@@ -17,6 +17,7 @@ from tokenmill.recipe import FINGERPRINT_BYTES, FORMAT, LATER, Recipe
 OTHERS: dict[str, list[Any]] = {
     "allow_flush": [False],
     "begin_of_document": [(0,), (0, 1), (1, 0)],
+    "dedup": [{"name": "near", "version": 1}, {"name": "near", "version": 1, "rows": 9}],
     "end_of_document": [1, (), (0, 0), (0, 1)],
     "packing_parameters": [{"long": "drop"}, {"long": "split"}, {"long": "drop", "short": "drop"}],
     "padding": [0, 1],

@@ -53,6 +53,7 @@ OTHER_TOKENIZER: dict[str, Any] = {
             {"probe": "1" * 64},
             "tokenizer: the same file, to which the libraries that are installed here give other ids",
         ),
+        ({"dedup": {"name": "near", "rows": 9}}, "dedup: the stream has nothing, here near(rows = 9)"),
         ({"pipeline": ()}, "steps: the stream has sample(rate = 0.1), here nothing"),
         (
             {"pipeline": ({"name": "words", "words": ["a"]}, {"name": "c4_quality"})},
@@ -87,7 +88,7 @@ def test_no_difference_is_passed_over(name: str, more: int) -> None:
     }
     changes["allow_flush"] = False
     changes |= {"begin_of_document": (7,), "padding": 7, "pipeline": ({"name": "sample", "rate": 0.1},)}
-    changes |= {"packing_parameters": {"long": "drop"}, "segment_tokens": 7}
+    changes |= {"packing_parameters": {"long": "drop"}, "segment_tokens": 7, "dedup": {"name": "near", "version": 1}}
     plain_name = {"block_tokens": "sequence_length", "segment_tokens": "sequence_length"}.get(name, name)
     plain_name = "packing" if name == "packing_parameters" else plain_name
     changed = replace(RECIPE, **{name: changes.get(name, value + more if isinstance(value, int) else f"{value}x")})

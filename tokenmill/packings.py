@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tokenmill.errors import SettingsError
-from tokenmill.parameters import checked_values, parameters_of, plain
-from tokenmill.spelling import nearest
+from tokenmill.parameters import canonical_choice, checked_values, parameters_of
 
 if TYPE_CHECKING:
     from tokenmill.recipe import Recipe
@@ -127,22 +126,7 @@ def canonical_packing(value: Any) -> dict[str, Any]:
 
     Raises SettingsError for an unknown packing or parameter, or a value that cannot be used.
     """
-    table = {"name": value} if isinstance(value, str) else value
-    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
-        raise SettingsError(
-            'it must be a name, as "concat", or a table with a name and parameters, as {name = "rows", long = "drop"}'
-        )
-    name = table["name"]
-    if name not in PACKINGS:
-        raise SettingsError(f"{name!r} is unknown{nearest(name, PACKINGS)}; there are {', '.join(PACKINGS)}")
-    given = {key: one for key, one in table.items() if key != "name"}
-    values = checked_values(PACKINGS[name], given, name)
-    try:
-        PACKINGS[name](**values)
-    except ValueError as error:
-        raise SettingsError(f"{name}: {error}") from error
-    defaults = {parameter.name: parameter.default for parameter in parameters_of(PACKINGS[name])}
-    return {"name": name, **{key: plain(one) for key, one in sorted(values.items()) if one != defaults[key]}}
+    return canonical_choice(value, PACKINGS, 'as "concat"', 'as {name = "rows", long = "drop"}')
 
 
 def packing_parameters(name: str, parameters: Mapping[str, Any]) -> PackingParameters:

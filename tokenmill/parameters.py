@@ -120,6 +120,27 @@ def checked_values(step: type, values: Mapping[str, Any], where: str) -> dict[st
     return found
 
 
+def canonical_choice(value: Any, kinds: Mapping[str, type[Any]], name: str, table: str) -> dict[str, Any]:
+    """Return one of several ``kinds`` as a table of its ``name`` and the parameters that have not their default.
+
+    ``value`` is a name, or such a table; ``name`` and ``table`` are examples of both, for people. Raises SettingsError
+    for an unknown kind or parameter, or a value that cannot be used.
+    """
+    given = {"name": value} if isinstance(value, str) else value
+    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+        raise SettingsError(f"it must be a name, {name}, or a table with a name and parameters, {table}")
+    chosen = given["name"]
+    if chosen not in kinds:
+        raise SettingsError(f"{chosen!r} is unknown{nearest(chosen, kinds)}; there are {', '.join(kinds)}")
+    values = checked_values(kinds[chosen], {key: one for key, one in given.items() if key != "name"}, chosen)
+    try:
+        kinds[chosen](**values)
+    except ValueError as error:
+        raise SettingsError(f"{chosen}: {error}") from error
+    defaults = {parameter.name: parameter.default for parameter in parameters_of(kinds[chosen])}
+    return {"name": chosen, **{key: plain(one) for key, one in sorted(values.items()) if one != defaults[key]}}
+
+
 def kind_in_words(kind: Any) -> str:
     """Return what a value of this type is called in messages and on the page about steps."""
     if get_origin(kind) is Literal:

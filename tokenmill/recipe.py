@@ -18,6 +18,7 @@ RAW_BYTES_SHA256: Final = sha256(b"bytes").hexdigest()
 LATER: Final[Mapping[str, Any]] = {
     "allow_flush": True,
     "begin_of_document": (),
+    "dedup": {},
     "packing_parameters": {},
     "padding": None,
     "pipeline": (),
@@ -79,6 +80,9 @@ class Recipe:
     padding: int | None = None
     """The id that padding is made of, where it is not the last one of a document (`Recipe.padding_id`)."""
     special_tokens_in_text: str = "text"
+    dedup: Mapping[str, Any] = field(default_factory=dict)
+    """What the setting asks for: ``name``, the ``version`` of its rules, and the parameters that have not their
+    default; empty where duplicates are kept."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as JSON types, with the format's version.

@@ -28,6 +28,7 @@ PLAIN: Final = (
     "sequence_length",
     "allow_flush",
     "pipeline",
+    "dedup",
     "special_tokens_in_text",
 )
 """What a recipe has from the settings alone, without loading a tokenizer or a function."""
@@ -131,6 +132,7 @@ SETTINGS: Final = {"split": "splits", "raw_topic": "raw_topics", "pipeline": "st
 """Settings that have another name than the field of a recipe that they decide."""
 _SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
     "allow_flush": lambda value: str(value).lower(),
+    "dedup": lambda value: step_in_words(value) if value else "",
     "metadata_fields": ",".join,
     "pipeline": lambda value: ", ".join(map(step_in_words, value)),
     "function": lambda value: value or "",

@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Annotated, Final
 
 from ..funnel.retention import length_bars, terminal_bars
@@ -71,9 +72,10 @@ def try_command(
         plan, trial = plan_trial(settings, (EXAMPLES if everything or as_json else 1) if shown is None else shown)
         _say_choices(plan, report)
         run = TrialRun(trial, sources, report, choice.plan.limit)
-        _, interrupted = until_interrupted(run.run())
-        if interrupted is not None:
-            run.rest()
+        with closing(trial):
+            _, interrupted = until_interrupted(run.run())
+            if interrupted is not None:
+                run.rest()
     _finish(paths, run.progress, trial.result(), interrupted, everything=everything, as_json=as_json)
 
 

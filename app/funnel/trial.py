@@ -6,6 +6,8 @@ The figures are counted by the code that counts a chain's (`ChainOutcomes.count`
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +22,9 @@ from tokenmill.wire.totals import Totals
 from ..milling.chain_mill import open_packing
 from ..milling.columns import ChainOutcomes, KeptDocuments, OutcomeColumns, RecordColumns
 from ..milling.document_columns import DocumentColumns, divide
+from ..milling.duplicates.parameters import deduplication_of
+from ..milling.duplicates.signatures import sign
+from ..milling.duplicates.window import Window, rejections
 from ..milling.native_calls import NativeCode
 from ..milling.outcomes import Kind, Outcome, Stages
 from ..milling.packing.document_shapes import DETAILS, document_shape, filtered_out
@@ -123,6 +128,9 @@ class Trial:
         self._steps = [_WatchedStep(step, label) for step, label in zip(stages.steps, stages.labels, strict=True)]
         self._stages = replace(stages, steps=self._steps, every_step_counts=True)
         self._recipes = tuple(recipes)
+        deduplication = deduplication_of(self._recipes[0].dedup)
+        self._folder = TemporaryDirectory(prefix="tokenmill-try-") if deduplication is not None else None
+        self._window = Window(deduplication, Path(self._folder.name)) if deduplication and self._folder else None
         self._totals = {recipe.split: Totals() for recipe in self._recipes}
         self._packings = {recipe.split: open_packing(recipe) for recipe in self._recipes if recipe.packing != CONCAT}
         self._records = self._value_bytes = 0
@@ -154,6 +162,11 @@ class Trial:
         for low, high in fetch.parts():
             with _TRYING:
                 self._try_part(fetch.part(low, high), places[low:high])
+
+    def close(self) -> None:
+        """Remove the files that it has."""
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def result(self) -> TrialResult:
         """Return what became of all values so far; more may follow."""
@@ -190,6 +203,7 @@ class Trial:
         columns = OutcomeColumns.sort(self._stages, part)
         stepped = sum(step.seconds for step in self._steps) - before
         self._decoding += perf_counter() - began - stepped
+        self._judge(columns)
         left_out = [outcome for _, outcome in columns.others]
         for step in self._steps:
             self._count_dropped(*step.taken_dropped())
@@ -210,6 +224,21 @@ class Trial:
                 self._show_left_out(outcome, places[outcome.record.offset - int(part.offsets[0])])
         self._records += len(part.records)
         self._value_bytes += int(part.sizes.sum())
+
+    def _judge(self, columns: OutcomeColumns) -> None:
+        """Filter out the documents that were seen before."""
+        if self._window is None:
+            return
+        documents = columns.kept_texts()
+        offsets, texts = [offset for offset, _ in documents], [text for _, text in documents]
+        places = np.array([(0, offset) for offset in offsets], np.uint64).reshape(-1, 2)
+        found = self._window.judge(sign(self._window.deduplication, texts), places)
+        told = rejections(found, lambda _, number: f"document {number + 1:,} of those that were tried")
+        self._stages.seen.clear()
+        self._stages.seen.update((offset, one) for offset, one in zip(offsets, told, strict=True) if one is not None)
+        columns.filter_seen(self._stages)
+        dropped = [(one.reason, text) for one, text in zip(told, texts, strict=True) if one is not None]
+        self._count_dropped([reason for reason, _ in dropped], [text for _, text in dropped])
 
     def _count_dropped(self, reasons: Sequence[str], texts: Sequence[str]) -> None:
         around = len(self._recipes[0].begin_of_document) + len(self._recipes[0].after)

@@ -280,6 +280,28 @@ class OutcomeColumns:
         """The documents that steps filtered out."""
         return [outcome for _, outcome in self.others if outcome.kind is Kind.FILTERED]
 
+    def kept_texts(self) -> list[tuple[int, str]]:
+        """Return the offset and the text of each kept document, of all splits, in the order of their offsets."""
+        return sorted(
+            (self.records[index].offset, text)
+            for kept in self.kept.values()
+            for index, text in zip(kept.indices.tolist(), kept.documents.texts, strict=True)
+        )
+
+    def filter_seen(self, stages: Stages) -> None:
+        """Filter out what was seen before, as ``stages.seen`` says it of these records."""
+        if not stages.seen:
+            return
+        for split, (indices, documents) in self.kept.items():
+            offsets = [self.records[index].offset for index in indices.tolist()]
+            stays = np.array([offset not in stages.seen for offset in offsets], np.bool_)
+            self.kept[split] = KeptDocuments(indices[stays], documents.chosen(stays))
+            self.others.extend(
+                (index, stages.duplicate(self.records[index], split, stages.seen[self.records[index].offset]))
+                for index in indices[~stays].tolist()
+            )
+        self.others.sort(key=itemgetter(0))
+
     def _decode(
         self,
         stages: Stages,

@@ -73,6 +73,8 @@ class Stages:
     """Whether records may fill open blocks; where not, those that ask for it are tombstones."""
     every_step_counts: bool = False
     """Whether the totals have figures of each step even where there are the short forms alone."""
+    seen: dict[int, Rejected] = field(default_factory=dict)
+    """The verdicts on duplicates, by offset: asked of documents that all steps keep, and filled before these come."""
     labels: tuple[str, ...] = field(init=False)
     """Each step's name; the second and later ones of a name are numbered (`step_labels`)."""
     counted_labels: tuple[str, ...] = field(init=False)
@@ -121,7 +123,14 @@ class Stages:
                 return self.dropped(record, split, label, answer)
             document = answer
             passed.append(document)
+        if (verdict := self.seen.get(record.offset)) is not None:
+            return self.duplicate(record, split, verdict)
         return Outcome(record, Kind.KEPT, split, document=document)
+
+    @staticmethod
+    def duplicate(record: SourceRecord, split: str, verdict: Rejected) -> Outcome:
+        """Return the outcome of a document that was seen before; of no step, its reason stands alone."""
+        return Outcome(record, Kind.FILTERED, split, verdict.reason, verdict.detail)
 
     @classmethod
     def dropped(cls, record: SourceRecord, split: str, label: str, answer: Rejected | RecordError) -> Outcome:

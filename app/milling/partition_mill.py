@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from operator import attrgetter
 from time import perf_counter
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,14 @@ class Milled:
     """Where the time went, by stage: ``decode``, ``tokenize``, ``pack``; the blocks do not depend on it."""
 
 
+class Looked(NamedTuple):
+    """Records behind all steps."""
+
+    fetch: RecordColumns
+    columns: Sequence[OutcomeColumns]
+    """Of each of the fetch's parts."""
+
+
 class PartitionMill:
     """The chains of one raw partition, milled together: each record is decoded and tokenized once."""
 
@@ -72,8 +80,20 @@ class PartitionMill:
         """The lowest offset that a chain still wants; feed from here."""
         return min(chain.next_offset for chain in self.chains.values())
 
-    def feed(self, records: Sequence[SourceRecord]) -> Milled:
+    def look(self, records: Sequence[SourceRecord]) -> "Looked":
+        """Take consecutive records through the steps, so that what they are can be asked for before they are milled.
+
+        Raises as `feed`.
+        """
+        fetch = RecordColumns.of(records)
+        with _MILLING:
+            parts = [fetch.part(low, high) for low, high in fetch.parts()]
+            return Looked(fetch, [OutcomeColumns.sort(self._stages, part, self._skips, self._note) for part in parts])
+
+    def feed(self, records: Sequence[SourceRecord], looked: "Looked | None" = None) -> Milled:
         """Mill consecutive records of the partition, in the order of their offsets.
+
+        ``looked`` is what `look` returned for them, if it was asked and the partition wants all of them.
 
         Raises:
             EngineError: the engines differ on one of the documents.
@@ -83,14 +103,15 @@ class PartitionMill:
         """
         clock = _Clock()
         first = bisect_left(records, self.next_offset, key=attrgetter("offset"))
-        fetch = RecordColumns.of(records[first:] if first else records)
+        fetch = looked.fetch if looked is not None else RecordColumns.of(records[first:] if first else records)
+        known = iter(looked.columns if looked is not None else ())
         parts: dict[str, list[ChainOutcomes]] = {split: [] for split in self.chains}
         dead_letters: list[Outcome] = []
         rejected: list[Outcome] = []
         for low, high in fetch.parts():
             try:
                 with _MILLING:
-                    refused, filtered, found = self._mill_part(fetch, low, high, clock)
+                    refused, filtered, found = self._mill_part(fetch, low, high, clock, next(known, None))
             except PanicError as error:
                 raise self._narrowed(error, fetch, low, high) from error
             dead_letters += refused
@@ -106,9 +127,9 @@ class PartitionMill:
         return Milled(dead_letters, rejected, messages, int(fetch.sizes.sum()), clock.seconds)
 
     def _mill_part(
-        self, fetch: RecordColumns, low: int, high: int, clock: "_Clock"
+        self, fetch: RecordColumns, low: int, high: int, clock: "_Clock", columns: OutcomeColumns | None = None
     ) -> tuple[list[Outcome], list[Outcome], Mapping[str, ChainOutcomes]]:
-        """Decode and tokenize records ``[low, high)`` of a fetch.
+        """Decode and tokenize records ``[low, high)`` of a fetch; ``columns`` are their outcomes, if they are known.
 
         Returns their dead letters, those that are filtered out (where these are listed), and what each split packs.
 
@@ -116,7 +137,9 @@ class PartitionMill:
         """
         part = fetch.part(low, high)
         self._tell(part.records)
-        columns = OutcomeColumns.sort(self._stages, part, self._skips, self._note)
+        if columns is None:
+            columns = OutcomeColumns.sort(self._stages, part, self._skips, self._note)
+        columns.filter_seen(self._stages)
         wanted = {
             split: columns.kept[split].since(part.index(chain.next_offset)) for split, chain in self.chains.items()
         }

@@ -9,6 +9,7 @@ from typing import Final
 from tests.faults.trial import CLASSES
 from tests.simulation.test_eras import ERA_RULES
 from tests.simulation.test_rules import RULES
+from tests.simulation.test_verdicts import NEEDED
 
 NOT_APPLICABLE: Final[dict[str, str]] = {}
 """Class and reason, as docs/reliability.md has it."""
@@ -30,12 +31,13 @@ def test_page_tells_of_every_class() -> None:
 
 
 def test_page_tells_of_every_rule() -> None:
-    """Of chains and of eras, with the violations that its absence was seen to make."""
+    """Of chains, of eras and of verdicts, with the violations that its absence was seen to make."""
     page = (ROOT / "docs" / "reliability.md").read_text()
     told = re.findall(
         r"^\| ([a-z].+) \| [\d,]+ \|$", page.partition("## Simulation")[2].partition("\n## ")[0], re.MULTILINE
     )
-    assert sorted(told) == sorted(rule.name for rule in (*RULES, *ERA_RULES))
+    verdicts = [f"{rule} (*losses*)" if losses else rule for rule, losses, _ in NEEDED]
+    assert sorted(told) == sorted([*(rule.name for rule in (*RULES, *ERA_RULES)), *verdicts])
 
 
 def test_page_names_tests_that_exist() -> None:

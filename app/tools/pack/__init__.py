@@ -2,6 +2,7 @@
 
 - `packing_run` is a run: it reads, numbers and deals out documents, commits, and closes eras.
 - `mill_processes` are the processes that mill, each with some of the partitions.
+- `judging` leaves out what was seen before.
 - `partition_packer` is what they write, and eras.
 - `parted_sources` divides large files, so that the processes read them side by side.
 - `pack_state` is what a killed run leaves, and the next one goes on from.

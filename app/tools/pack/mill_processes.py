@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,6 +26,8 @@ from tokenmill.errors import TokenMillError
 from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.wire.genesis import Genesis
 
+from ...milling.duplicates.parameters import deduplication_of
+from ...milling.duplicates.window import Verdicts
 from ...milling.outcomes import Stages
 from ...milling.recipe_stages import reopen_stages
 from ...milling.tokenizers import EngineName, TokenizerFile
@@ -33,6 +35,7 @@ from ...processes import allow_more_files, collect_seldom, end_with_parent, keep
 from ...sources.file_sources import Reading
 from ...sources.items import FileSlice, Item, with_end
 from ..verify.reference_sample import ReferenceSample
+from .judging import Integers, Signed, Signer
 from .pack_state import PackFiles
 from .parted_sources import Part, ScannedPart, read_slices, scan
 from .partition_packer import ChainEnd
@@ -145,8 +148,16 @@ def records_of(batch: DocumentBatch) -> list[Record]:
 class _Miller:
     def __init__(self, task: MillTask, partitions: Sequence[int]) -> None:
         self._reading = task.reading
-        stages = reopen_stages(task.geneses[0].recipe, task.tokenizer, task.engine, None, task.lists)
-        self.packers = {number: task.open_partition(task, stages, number) for number in partitions}
+        recipe = task.geneses[0].recipe
+        stages = reopen_stages(recipe, task.tokenizer, task.engine, None, task.lists)
+        each = {number: replace(stages, seen={}) for number in partitions}
+        self.packers = {number: task.open_partition(task, own, number) for number, own in each.items()}
+        deduplication = deduplication_of(recipe.dedup)
+        if deduplication is not None:
+            self._signers = {
+                number: Signer(packer.mill, deduplication, each[number], recipe.raw_topic)
+                for number, packer in self.packers.items()
+            }
         keep_loaded()
 
     def scan(self, part: Part) -> ScannedPart:
@@ -154,6 +165,14 @@ class _Miller:
 
     def mill(self, batch: DocumentBatch) -> None:
         self.packers[batch.partition].take(records_of(batch))
+
+    def sign(self, batch: DocumentBatch) -> Signed:
+        return self._signers[batch.partition].sign(records_of(batch))
+
+    def judged(self, partition: int, offsets: Integers, verdicts: Verdicts) -> None:
+        records, looked = self._signers[partition].judged(offsets, verdicts)
+        if records:
+            self.packers[partition].take(records, looked)
 
     def flush(self, partition: int, offset: int) -> None:
         self.packers[partition].take([Record(offset, NO_TIME, None, None, (FLUSH_HEADER,))])
@@ -308,12 +327,23 @@ class Millers:
 
         Raises TokenMillError: what the process met.
         """
-        one = self._of(batch.partition)
+        await self._give(batch.partition, size, "mill", batch)
+
+    def sign(self, batch: DocumentBatch) -> "Future[Signed]":
+        """Have a partition's next documents signed; they are not milled before `judged`."""
+        return self._of(batch.partition).ask("sign", batch)
+
+    async def judged(self, partition: int, offsets: Integers, verdicts: Verdicts, size: int) -> None:
+        """Have the documents milled that were signed first of those that wait, of ``size`` bytes. Waits as `mill`."""
+        await self._give(partition, size, "judged", partition, offsets, verdicts)
+
+    async def _give(self, partition: int, size: int, name: str, *arguments: Any) -> None:
+        one = self._of(partition)
         while one.waiting_bytes and one.waiting_bytes + size > WAITING_BYTES:
             await self._milled(one)
         while one.batches and one.batches[0][0].done():
             await self._milled(one)
-        one.batches.append((one.ask("mill", batch), size))
+        one.batches.append((one.ask(name, *arguments), size))
         one.waiting_bytes += size
 
     async def _milled(self, one: _Process) -> None:

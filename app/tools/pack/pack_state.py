@@ -80,6 +80,8 @@ class PackPosition:
     """Bytes of the file of the sources' dead letters."""
     flushed: bool = False
     """Whether the open blocks were filled after the last document."""
+    kept: int = 0
+    """How many documents before the place are no duplicates, where these are looked for."""
 
     @classmethod
     def start(cls, sources: int, run: PackRun) -> Self:

@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokenmill.eras import EraLog
@@ -16,8 +19,9 @@ from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
 from ...milling.chain_mill import ChainMill
+from ...milling.duplicates.parameters import deduplication_of
 from ...milling.outcomes import Stages
-from ...milling.partition_mill import PartitionMill
+from ...milling.partition_mill import Looked, PartitionMill
 from ...milling.tokenizers import TokenizerFile, reference_of
 from ...settings import Settings
 from ...sources.file_sources import Reading
@@ -29,6 +33,7 @@ from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
 from ..verify.two_sides import StoreSide
 from ..verify.verify_marks import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import ChainResult, VerifyDifference
+from .judging import Judging
 from .mill_processes import Millers, MillTask, joined
 from .pack_state import PackFiles, PackPosition, pack_directory
 from .packing_run import Dealer, PackPlan, geneses_of, mill_task, plan_pack, require_unchanged
@@ -114,8 +119,12 @@ async def verify_pack(
     task = mill_task(settings, topic_plan, geneses, reading, files)
     task = replace(task, open_partition=PartitionVerifier, sample=sample, rejects=False)
     beginning, position = PackPosition.start(len(sources), run), files.read_position()
-    with Millers(task, plan.partitions, plan.processes) as millers:
+    with ExitStack() as stack, Millers(task, plan.partitions, plan.processes) as millers:
         dealer = Dealer(millers, found, plan, beginning, await millers.opened())
+        deduplication = deduplication_of(geneses[0].recipe.dedup)
+        if deduplication is not None:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="tokenmill-verify-")))
+            dealer.judging = Judging(millers, deduplication, folder)
         async with reporting(found, progress):
             await dealer.read(sources, beginning.state)
             await dealer.deal_open()
@@ -228,7 +237,7 @@ class PartitionVerifier:
         place = f"{task.geneses[0].recipe.raw_topic}/{partition}"
         self._sampler = Sampler(task.sample or ReferenceSample(0), place)
 
-    def take(self, records: Sequence[SourceRecord]) -> None:
+    def take(self, records: Sequence[SourceRecord], _: Looked | None = None) -> None:
         """Mill and compare consecutive records."""
         size = sum([len(record.value or b"") for record in records])
         for part, sampled in self._sampler.parts(records, size):

@@ -28,6 +28,7 @@ from tokenmill.wire.totals import Totals
 
 from ...kafka.control_topic import library_versions
 from ...mill.recipes import RawTopicPlan, plan_topic
+from ...milling.duplicates.parameters import deduplication_of
 from ...settings import Settings
 from ...sources.file_sources import FileSource, Reading
 from ...sources.items import DocumentSource, Item, Refused
@@ -36,7 +37,8 @@ from ...sources.source_changes import KnownSource, changes_line, compare_sources
 from ..produce.producing import partition_of
 from ..produce.sender import Acknowledged
 from ..produce.summary import COUNTED, Progress, ReadingPlan, Summary, reporting
-from .mill_processes import Ends, Millers, MillTask, batch_of, joined
+from .judging import Judging
+from .mill_processes import DocumentBatch, Ends, Millers, MillTask, batch_of, joined
 from .pack_state import DEAD, SOURCE_LETTERS, PackFiles, PackPosition, PackRun, pack_directory
 from .parted_sources import parted
 from .partition_packer import LetterFile, PackedEras, PartitionPacker, behind_end, source_letter
@@ -193,6 +195,11 @@ class _Call:
             setattr(summary, name, getattr(position, name))
         summary.broken_before, summary.before = position.broken, position.number
         self._dealer = Dealer(self._millers, summary, self._plan, position, await self._millers.opened())
+        deduplication = deduplication_of(next(iter(self._eras.values())).genesis.recipe.dedup)
+        if deduplication is not None:
+            directory = self._files.directory
+            judging = Judging(self._millers, deduplication, directory, position.number, position.kept)
+            self._dealer.judging = judging
         self._dealer.refuse, self._dealer.may_add = self._refuse, self._require_open
         async with reporting(summary, progress):
             self._committed = time.monotonic()
@@ -215,6 +222,8 @@ class _Call:
                 letters=self._letters.size,
                 **{name: getattr(summary, name) for name in COUNTED},
             )
+            if dealer.judging is not None:
+                dealer.judging.mark(dealer.number)
         if time.monotonic() - self._committed >= COMMIT_SECONDS:
             await self._begin_commit()
 
@@ -247,6 +256,8 @@ class _Call:
         With the ``last`` commit the eras are closed, unless the mill has dead letters and none are allowed.
         """
         await self._dealer.deal_open()
+        if self._dealer.judging is not None:
+            self._position = replace(self._position, kept=self._dealer.judging.kept)
         if self._committing is not None:
             await self._committing
         self._committing = asyncio.create_task(self._settle(self._millers.commit(), self._position, last=last))
@@ -269,7 +280,12 @@ class _Call:
 
     def _note(self, position: PackPosition) -> None:
         self._letters.sync()
+        judging = self._dealer.judging
+        if judging is not None:
+            judging.window.sync()
         self._files.write_position(position)
+        if judging is not None:
+            judging.window.forget(position.kept)
 
     def _close_eras(self, split: str, ends: Ends) -> None:
         blocks = {number: chains[split].blocks for number, chains in ends.items()}
@@ -324,6 +340,8 @@ AHEAD: Final = 2
 class Dealer:
     """Reads sources and gives their documents to the processes that mill; counts both in a summary."""
 
+    judging: Judging | None = None
+    """Where duplicates are looked for."""
     may_add: Callable[[], None] | None = None
     """Called before documents are dealt out; may raise."""
 
@@ -340,6 +358,7 @@ class Dealer:
         self.refuse: Callable[[Refused], None] = summary.refuse
         """Called with what is no document; may raise."""
         self._open: dict[int, list[Item]] = {}
+        self._open_numbers: dict[int, list[int]] = {}
         self._open_bytes: dict[int, int] = {}
 
     async def read(
@@ -386,28 +405,41 @@ class Dealer:
             self.number += 1
             offset = offsets[partition]
             offsets[partition] = offset + 1
-            if offset < wanted[partition]:
-                self.summary.before += 1
+            is_new = offset >= wanted[partition]
+            self.summary.before += not is_new
+            if self.judging is not None:
+                self._open_numbers.setdefault(partition, []).append(self.number - 1)
+            elif not is_new:
                 continue
             open_.setdefault(partition, []).append(item)
             size = len(item.value)
             waiting = open_bytes[partition] = open_bytes.get(partition, 0) + size + ITEM_BYTES
-            dealt[partition].documents += 1
-            dealt[partition].bytes += size
+            if is_new:
+                dealt[partition].documents += 1
+                dealt[partition].bytes += size
             if waiting >= room:
-                await self._deal(partition)
+                await (self._deal(partition) if self.judging is None else self._deal_round(self.judging))
 
     async def _deal(self, partition: int) -> None:
-        items = self._open.pop(partition, [])
-        size = self._open_bytes.pop(partition, 0)
-        if not items:
-            return
-        if self.may_add is not None:
+        await self.millers.mill(*self._taken(partition))
+
+    def _taken(self, partition: int) -> tuple[DocumentBatch, int]:
+        """Return the documents of a partition that wait for more, and their bytes."""
+        items, size = self._open.pop(partition), self._open_bytes.pop(partition)
+        if self.may_add is not None and self.offsets[partition] > self.wanted[partition]:
             self.may_add()
-        await self.millers.mill(batch_of(partition, self.offsets[partition] - len(items), items), size)
+        return batch_of(partition, self.offsets[partition] - len(items), items), size
+
+    async def _deal_round(self, judging: Judging) -> None:
+        numbers, self._open_numbers = self._open_numbers, {}
+        taken = [(self._taken(partition), numbers[partition]) for partition in list(self._open)]
+        await judging.deal([(batch, own, size) for (batch, size), own in taken])
 
     async def deal_open(self) -> None:
         """Deal out all that waits for more."""
+        if self.judging is not None:
+            await self._deal_round(self.judging)
+            await self.judging.settle()
         for partition in list(self._open):
             await self._deal(partition)
 

@@ -32,7 +32,7 @@ from tokenmill.wire.totals import Totals
 from ...kafka.dead_letters import DeadLetter, RecordPlace, SourcePlace
 from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Outcome, Stages
-from ...milling.partition_mill import PartitionMill
+from ...milling.partition_mill import Looked, PartitionMill
 from ..produce.run_notes import utf8
 from ..verify.verify_result import ChainResult
 from .pack_state import DEAD, REJECTED, PartitionState
@@ -157,13 +157,13 @@ class PartitionPacker:
         }
         self.mill = PartitionMill(stages, chains, list_rejected=task.rejects)
 
-    def take(self, records: Sequence[SourceRecord]) -> None:
-        """Mill consecutive records; those that all chains have passed are left out.
+    def take(self, records: Sequence[SourceRecord], looked: Looked | None = None) -> None:
+        """Mill consecutive records; those that all chains have passed are left out. ``looked`` is for the mill.
 
         Raises EngineError, PanicError or SourceError as `PartitionMill.feed`; and DifferenceError or DiskError as
         `append_new`.
         """
-        milled = self.mill.feed(records)
+        milled = self.mill.feed(records, looked)
         for name, outcomes in ((DEAD, milled.dead_letters), (REJECTED, milled.rejected)):
             if outcomes and name in self._letters:
                 self._letters[name].add(letter_of(outcome, self._topic, self._partition) for outcome in outcomes)

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -212,3 +213,24 @@ def test_each_stage_has_a_speed() -> None:
     }  # fmt: skip
     assert StageSpeed(0, 1.0).megabytes_per_second is None
     assert tried(source, []).totals.figures.entered == Amount()
+
+
+def test_duplicates_are_counted_and_shown_with_the_document_that_they_resemble() -> None:
+    """By their numbers in the order of reading; a part that comes later knows those before."""
+    words = [f"word{number}" for number in range(60)]
+    whole, more = " ".join(words), " ".join([*words, "more"])
+    texts = [whole, "short one", more, "short one", whole, "another text here"]
+    source = make_source(replace(RECIPE, dedup={"name": "near", "version": 1}))
+    with closing(Trial(source.stages, source.recipes, 5)) as trial:
+        for low in (0, 2, 4):
+            trial.feed([text.encode() for text in texts[low : low + 2]], [f"f:{low + at + 1}" for at in range(2)])
+        found = trial.result()
+
+    assert found.totals.filtered == {"duplicate_exact": 2, "duplicate_near": 1}
+    assert found.totals.balanced
+    assert [(one.place, one.detail) for one in found.rejected["duplicate_near"]] == [
+        ("f:3", "resembles document 1 of those that were tried")
+    ]
+    exact = [one.detail for one in found.rejected["duplicate_exact"]]
+    assert exact == [f"the text of document {number} of those that were tried" for number in (2, 1)]
+    assert found.dropped_tokens["duplicate_near"] == len(texts[2]) + 1

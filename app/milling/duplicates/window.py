@@ -1,0 +1,138 @@
+"""The window: the newest kept documents, among which duplicates are looked for.
+
+It is counted in kept documents, in slices. The open slice and the `SLICES` - 1 before it are looked at; what a document
+is depends on those before it alone. Signatures and places are in a file for each slice, of which a table in memory has
+so much that one read finds a hash.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.errors import DamagedError
+from tokenmill.store.layout import blaming
+
+from ..steps.protocol import Rejected
+from .parameters import PLACE, SLICES, Deduplication, Near
+from .signatures import Hashes, kernel
+
+SLOTS_PER_ENTRY: Final = 1.5
+"""Of a full table, two thirds of the slots are taken."""
+
+
+REASONS: Final = ("", "duplicate_exact", "duplicate_near")
+SAID: Final = ("", "the text of", "resembles")
+"""By kind."""
+
+
+class Verdicts(NamedTuple):
+    """What consecutive documents are."""
+
+    kinds: npt.NDArray[np.uint8]
+    """`KEPT`, `EXACT` or `NEAR`; shape ``[documents]``."""
+    places: Hashes
+    """Source and offset of the kept document that a duplicate resembles, of a kept one its own; ``[documents, 2]``."""
+
+
+def rejections(verdicts: Verdicts, name: Callable[[int, int], str]) -> list[Rejected | None]:
+    """Return how each duplicate is filtered out, with the ``name`` of the place that it resembles; None of others."""
+    return [
+        Rejected(REASONS[kind], f"{SAID[kind]} {name(source, offset)}") if kind else None
+        for kind, (source, offset) in zip(verdicts.kinds.tolist(), verdicts.places.tolist(), strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class _Slice:
+    number: int
+    path: Path
+    rows: "np.memmap[tuple[int, int, int], np.dtype[np.uint64]]"
+    tags: npt.NDArray[np.uint16]
+    blocks: npt.NDArray[np.uint8 | np.uint16]
+    count: int
+    allocated: int = 0
+
+
+class Window:
+    """The newest kept documents, in files of one folder; memory has `Deduplication.table_bytes` for each."""
+
+    def __init__(self, deduplication: Deduplication, directory: Path, kept: int = 0) -> None:
+        """Go on after ``kept`` documents, of which the folder has those that count.
+
+        What the folder has of later documents is forgotten. Raises DamagedError where it lacks some, DiskError where it
+        cannot be written to, and SettingsError where numba is not installed.
+        """
+        self.deduplication = deduplication
+        self._directory = directory
+        self._kernel = kernel("window_kernel")
+        self._slice_size = deduplication.window // SLICES
+        blocks = 1 << (8 if isinstance(deduplication, Near) else 16)
+        self._block_size = -(-self._slice_size // blocks)
+        self._block_type: type[np.uint8 | np.uint16] = np.uint8 if isinstance(deduplication, Near) else np.uint16
+        self.kept = kept
+        """Documents that were kept, from the first one on."""
+        newest = kept // self._slice_size
+        self._slices = [self._open(number) for number in range(max(0, newest - SLICES + 1), newest + 1)]
+
+    def judge(self, hashes: Hashes, places: Hashes) -> Verdicts:
+        """Say what the next documents are, one after the other: of their signatures, and places ``[documents, 2]``."""
+        kinds, places = np.zeros(len(hashes), np.uint8), places.copy()
+        low = 0
+        while low < len(hashes):
+            newest = self._slices[-1]
+            if newest.count == self._slice_size:
+                self._slices = [*self._slices[1 - SLICES :], self._open(newest.number + 1)]
+                continue
+            # no more can be kept before the next slice begins
+            high = min(len(hashes), low + self._slice_size - newest.count)
+            part = hashes[low:high], kinds[low:high], places[low:high]
+            self._make_room(newest, high - low)
+            for one in self._slices:
+                call = self._kernel.take if one is newest else self._kernel.look_up
+                arguments = one.tags, one.blocks, one.rows, one.count, self.deduplication.entries
+                count = call(part[0], *arguments, *part[1:])
+            self.kept += count - newest.count
+            newest.count = count
+            low = high
+        return Verdicts(kinds, places)
+
+    def sync(self) -> None:
+        """Make durable what was kept; another thread may go on to judge meanwhile."""
+        for one in list(self._slices):
+            one.rows.flush()
+
+    def forget(self, kept: int) -> None:
+        """Remove the files that nobody needs who goes on after ``kept`` documents."""
+        oldest = kept // self._slice_size - SLICES + 1
+        for path in self._directory.glob("seen-*.bin"):
+            if int(path.stem.removeprefix("seen-")) < oldest:
+                path.unlink(missing_ok=True)
+
+    def _open(self, number: int) -> _Slice:
+        path = self._directory / f"seen-{number:012d}.bin"
+        size, block = self._slice_size, self._block_size
+        shape = (-(-size // block), self.deduplication.width + PLACE, block)
+        count = min(size, self.kept - number * size)
+        total = int(np.prod(shape)) * 8
+        if count and (not path.exists() or path.stat().st_size != total):
+            raise DamagedError(f"{path} is missing, or not as long as it was: it has what was seen before")
+        with blaming(self._directory), path.open("r+b" if count else "w+b") as file:
+            file.truncate(total)
+        rows = np.memmap(path, "<u8", "r+", shape=shape)
+        slots = int(size * self.deduplication.entries * SLOTS_PER_ENTRY) + 1
+        one = _Slice(number, path, rows, np.zeros(slots, np.uint16), np.zeros(slots, self._block_type), count)
+        self._kernel.enter_rows(one.tags, one.blocks, rows, count, self.deduplication.entries)
+        return one
+
+    def _make_room(self, one: _Slice, documents: int) -> None:
+        """Have the disk hold so many more rows: memory that is mapped to a full disk would end the process."""
+        wanted = -(-(one.count + documents) // self._block_size) * one.rows[0].nbytes
+        if wanted > one.allocated:
+            with blaming(self._directory), one.path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), one.allocated, wanted - one.allocated)
+            one.allocated = wanted
