@@ -20,10 +20,13 @@ import numpy as np
 import promql_parser
 import promql_parser as parser
 import pytest
+import typer.main
 import yaml
 
 from docs.generators.metrics_page import described
-from tests.test_deploy import expressions
+from tests.test_deploy import by_sample_name, expressions
+from tokenmill.app.cli import create_cli
+from tokenmill.app.settings import Settings
 
 STEP_SECONDS: Final = 15
 """Between two samples of a series."""
@@ -109,8 +112,10 @@ class Samples:
         assert isinstance(found, dict)
         return found
 
-    def _call(self, node: parser.Call, at: float) -> Vector:
+    def _call(self, node: parser.Call, at: float) -> Vector | float:
         name, arguments = node.func.name, node.args
+        if name == "time":
+            return at
         if name == "absent":
             return {} if self._vector(arguments[0], at) else {frozenset(): 1.0}
         if name == "histogram_quantile":
@@ -183,6 +188,7 @@ COMPUTED: Final[Mapping[str, Callable[[float, float], float]]] = {
     "*": lambda a, b: a * b,
     "/": lambda a, b: a / b if b else math.nan,
     "-": lambda a, b: a - b,
+    "+": lambda a, b: a + b,
 }
 
 
@@ -194,7 +200,12 @@ def _binary(node: parser.BinaryExpr, left: Vector | float, right: Vector | float
         assert isinstance(right, dict)
         return {labels: COMPUTED[op](left, value) for labels, value in right.items()}
     if isinstance(right, float):
-        return {labels: value for labels, value in left.items() if COMPARED[op](value, right)}
+        compute = COMPUTED.get(op)
+        return {
+            labels: compute(value, right) if compute else value
+            for labels, value in left.items()
+            if compute or COMPARED[op](value, right)
+        }
     matching = node.modifier.matching if node.modifier is not None else None
 
     def key(labels: Labels) -> Labels:
@@ -231,6 +242,7 @@ def _quantiles(share: float, vector: Vector) -> Vector:
 
 
 RULES: Final = Path(__file__).parents[1] / "deploy" / "alerts.yml"
+RUNBOOK: Final = Path(__file__).parents[1] / "docs" / "runbook.md"
 LENGTH: Final = 120
 """Samples of each series: half an hour."""
 PROMTOOL: Final = shutil.which("promtool")
@@ -240,6 +252,10 @@ STORE: Final = f'{PLACE},worker="segment"'
 RAW: Final = f'{MILL},topic="raw-text",partition="0"'
 TOKENS: Final = f'{STORE},topic="tokens.raw-text.train",partition="0"'
 STEP: Final = f'tokenmill_step_documents_total{{{MILL},topic="raw-text",split="train",step="gopher_quality"'
+KEPT: Final = f'{MILL},topic="raw-text",split="train"'
+MIRROR: Final = 'instance="b",worker="mirror",stream="raw-text.train"'
+TRAINER: Final = 'instance="c",stream="raw-text.train",rank="0"'
+CERTIFICATE: Final = f'{MILL},setting="ssl_certfile"'
 COMMITS: Final = f"tokenmill_commit_duration_seconds_bucket{{{STORE},le="
 
 GOOD: Final[Mapping[str, str]] = {
@@ -265,6 +281,14 @@ GOOD: Final[Mapping[str, str]] = {
     f'{COMMITS}"+Inf"}}': "0+10x120",
     f'tokenmill_disk_free_bytes{{{STORE},sink="segment"}}': "500000000000x120",
     f"process_start_time_seconds{{{MILL}}}": "1000x120",
+    f"tokenmill_end_offset{{{RAW}}}": "0+100x120",
+    f"tokenmill_end_offset{{{TOKENS}}}": "0+1x120",
+    f"tokenmill_documents_total{{{KEPT}}}": "0+90x120",
+    f"tokenmill_tokens_produced_total{{{KEPT}}}": "0+45000x120",
+    f"tokenmill_mirror_eras_behind{{{MIRROR}}}": "1x120",
+    f"tokenmill_mirror_blocks_behind{{{MIRROR}}}": "5x120",
+    f"tokenmill_trainer_wait_seconds_total{{{TRAINER}}}": "0+1x120",
+    f"tokenmill_trainer_work_seconds_total{{{TRAINER}}}": "0+14x120",
 }
 """A service that works: text comes, and all of it becomes eras."""
 
@@ -289,6 +313,8 @@ FAULTS: Final = {
             f"tokenmill_durable_lag_seconds{{{RAW}}}": "60x8 _x112",
             f"tokenmill_consumer_lag_records{{{RAW}}}": "3x8 _x112",
             f"tokenmill_consumer_lag_seconds{{{RAW}}}": "1x8 _x112",
+            f"tokenmill_end_offset{{{RAW}}}": "0+100x8 _x112",
+            f"tokenmill_end_offset{{{TOKENS}}}": "0+1x8 _x112",
             f'tokenmill_blocks_total{{{STORE},stream="raw-text.train",sink="segment"}}': "0+5x8 40x111",
             f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "0+1x8 8x111",
         },
@@ -329,7 +355,45 @@ FAULTS: Final = {
     ),
     "a filter drops much more": Fault(
         "TokenMillFilterChanged",
-        {f'{STEP},result="passed"}}': "0+90x60 5400+10x59", f'{STEP},result="filtered"}}': "0+10x60 600+90x59"},
+        {f'{STEP},result="passed"}}': "0+90x40 3600+10x79", f'{STEP},result="filtered"}}': "0+10x40 400+90x79"},
+    ),
+    "documents become longer": Fault(
+        "TokenMillLengthsChanged",
+        {f"tokenmill_tokens_produced_total{{{KEPT}}}": "0+45000x56 2520000+450000x63"},
+    ),
+    "documents become shorter": Fault(
+        "TokenMillLengthsChanged",
+        {f"tokenmill_tokens_produced_total{{{KEPT}}}": "0+45000x44 1980000+4500x75"},
+    ),
+    "a source falls silent": Fault(
+        "TokenMillSourceSilent",
+        {
+            f"tokenmill_end_offset{{{RAW}}}": "0+100x16 1600x103",
+            f'tokenmill_records_consumed_total{{{MILL},topic="raw-text"}}': "0+100x16 1600x103",
+            f"tokenmill_documents_total{{{KEPT}}}": "0+90x16 1440x103",
+            f"tokenmill_tokens_produced_total{{{KEPT}}}": "0+45000x16 720000x103",
+            f'{STEP},result="passed"}}': "0+90x16 1440x103",
+            f'{STEP},result="filtered"}}': "0+10x16 160x103",
+            f'tokenmill_blocks_total{{{STORE},stream="raw-text.train",sink="segment"}}': "0+5x16 80x103",
+            f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "0+1x16 16x103",
+        },
+    ),
+    "a mirror does not keep up": Fault(
+        "TokenMillMirrorBehind",
+        {
+            f"tokenmill_mirror_eras_behind{{{MIRROR}}}": "0+1x120",
+            f"tokenmill_mirror_blocks_behind{{{MIRROR}}}": "0+5x120",
+        },
+    ),
+    "a trainer waits": Fault(
+        "TokenMillTrainerWaits",
+        {
+            f"tokenmill_trainer_wait_seconds_total{{{TRAINER}}}": "0+12x120",
+            f"tokenmill_trainer_work_seconds_total{{{TRAINER}}}": "0+3x120",
+        },
+    ),
+    "a certificate ends in ten days": Fault(
+        "TokenMillCertificateEnds", {f"tokenmill_certificate_end_timestamp_seconds{{{CERTIFICATE}}}": "864000x120"}
     ),
     "commits take long": Fault("TokenMillSlowDisk", {f'{COMMITS}"0.064"}}': "0x120"}),
     "the disk is full": Fault(
@@ -344,7 +408,11 @@ FAULTS: Final = {
 }
 QUIET: Final[Mapping[str, Mapping[str, str]]] = {
     "good": {},
-    "a source that fell silent": {
+    "a source that fell silent long ago": {
+        f"tokenmill_end_offset{{{RAW}}}": "100x120",
+        f"tokenmill_end_offset{{{TOKENS}}}": "7x120",
+        f"tokenmill_documents_total{{{KEPT}}}": "100x120",
+        f"tokenmill_tokens_produced_total{{{KEPT}}}": "50000x120",
         f'tokenmill_records_consumed_total{{{MILL},topic="raw-text"}}': "100x120",
         f'tokenmill_blocks_total{{{STORE},stream="raw-text.train",sink="segment"}}': "100x120",
         f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "7x120",
@@ -353,6 +421,27 @@ QUIET: Final[Mapping[str, Mapping[str, str]]] = {
         f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': " ".join(f"{n}x19" for n in range(6)),
     },
     "a broker that was away for twenty seconds": {f"tokenmill_broker_up{{{MILL}}}": "1x40 0 1x78"},
+    "a source that comes every five minutes": {
+        f"tokenmill_end_offset{{{RAW}}}": " ".join(f"{n}00x19" for n in range(6)),
+    },
+    "documents that become a little longer": {
+        f"tokenmill_tokens_produced_total{{{KEPT}}}": "0+45000x56 2520000+58000x63",
+    },
+    "a few long documents": {
+        f"tokenmill_documents_total{{{KEPT}}}": "0+1x120",
+        f"tokenmill_tokens_produced_total{{{KEPT}}}": "0+500x56 28000+5000x63",
+    },
+    "a mirror that catches up": {
+        f"tokenmill_mirror_eras_behind{{{MIRROR}}}": "500-2x120",
+        f"tokenmill_mirror_blocks_behind{{{MIRROR}}}": "100000-500x120",
+    },
+    "a trainer that waits for a third of its time": {
+        f"tokenmill_trainer_wait_seconds_total{{{TRAINER}}}": "0+5x120",
+        f"tokenmill_trainer_work_seconds_total{{{TRAINER}}}": "0+10x120",
+    },
+    "a certificate that ends in three weeks": {
+        f"tokenmill_certificate_end_timestamp_seconds{{{CERTIFICATE}}}": "1814400x120"
+    },
     "a backlog that shrinks": {
         f"tokenmill_consumer_lag_records{{{RAW}}}": "100000-500x120",
         f"tokenmill_consumer_lag_seconds{{{RAW}}}": "500x120",
@@ -427,9 +516,40 @@ def test_each_alert_has_a_fault_and_says_what_to_look_at() -> None:
     assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in rules())
 
 
+def test_each_alert_has_a_section_of_the_runbook_and_names_it() -> None:
+    """Each section says what it means, what to look at and what to do; none is of an alert that is gone."""
+    alerts = [rule["alert"] for rule in rules()]
+    _, *sections = re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)
+    assert [section.splitlines()[0] for section in sections] == alerts
+    for section in sections:
+        assert re.findall(r"^\*\*(.+?):\*\*", section, re.MULTILINE) == ["Means", "Look at", "Do"], section
+    for rule in rules():
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
+
+
+def test_the_runbook_names_commands_options_and_settings_that_there_are() -> None:
+    """Who reads it at night pastes them."""
+    page = RUNBOOK.read_text()
+    written = [line.split()[1:] for line in re.findall(r"`(tokenmill [^`]+)`", page)]
+    assert len(written) > len(rules())
+    for words in written:
+        command: Any = typer.main.get_command(create_cli())
+        for word in words:
+            if not hasattr(command, "commands"):
+                break
+            assert word in command.commands, words
+            command = command.commands[word]
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        assert {word for word in words if word.startswith("--")} <= known, words
+    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", page))
+    assert {name for name in named if not name.startswith("tokenmill_")} <= Settings.model_fields.keys()
+    exported = by_sample_name().keys() | {metric.name for metric in described()}
+    assert {name for name in named if name.startswith("tokenmill_")} <= exported
+
+
 def test_the_samples_have_names_and_labels_that_there_are() -> None:
     """A scenario of metrics that nobody exports would prove nothing."""
-    known = {name: metric for metric in described() for name in metric.sample_names}
+    known = by_sample_name()
     written = {**GOOD, **{k: v for fault in FAULTS.values() for k, v in fault.samples.items()}}
     for series in written:
         name, labels = series.split("{")[0], set(re.findall(r"(\w+)=", series)) - {"instance", "le"}

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
@@ -39,8 +40,16 @@ LOG_SECONDS: Final = 60.0
 """Time between two log lines about one kind of error."""
 TEXT: Final = "text/plain; charset=utf-8"
 METHODS: Final = ("GET", "HEAD")
-HEADERS: Final = {"Server": "TokenMill", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Headers of every answer. Without the first, aiohttp would send its version and Python's."""
+HEADERS: Final = {
+    "Server": "TokenMill",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+}
+"""Headers of every answer. Without the first, aiohttp would send its version and Python's. Browsers are told to load
+nothing from elsewhere, and to give nothing of an answer to the pages of another server."""
 
 log = logging.getLogger(__name__)
 OPTIONS: Final[Mapping[str, Any]] = {"access_log": None, "logger": log, "lingering_time": LINGER_SECONDS}
@@ -53,6 +62,8 @@ class Page(NamedTuple):
     body: bytes
     status: int = HTTPStatus.OK
     content_type: str = TEXT
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Besides `HEADERS`, or in place of one of them."""
 
 
 Pages = Mapping[str, Callable[[web.BaseRequest], Page]]
@@ -148,7 +159,7 @@ class PageServer:
         response = _response(page)
         if page.status == HTTPStatus.METHOD_NOT_ALLOWED:
             response.headers["Allow"] = ", ".join(METHODS)
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
+        if page.body and "gzip" in request.headers.get("Accept-Encoding", ""):
             response.enable_compression(web.ContentCoding.gzip)
         return response
 
@@ -164,6 +175,7 @@ def _response(page: Page) -> web.Response:
     # Compressed at once, in this thread: a page is small, and a pool of threads would outlive the server.
     response = web.Response(body=page.body, status=page.status, headers=HEADERS, zlib_executor_size=len(page.body) + 1)
     response.headers["Content-Type"] = page.content_type
+    response.headers.update(page.headers)
     response.force_close()
     return response
 

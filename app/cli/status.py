@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import SecretStr
 
 from tokenmill.errors import BrokerError, DamagedError, InputError
 
@@ -23,10 +25,12 @@ from ..tools.inspect.packed import ledger_of
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger
 from .figures import show_figures
 from .options import SomeStreams, command, option
-from .output import All, AsJson, count, say, show, show_json, show_table
+from .output import All, AsJson, EscapingConsole, count, say, show, show_json, show_table
 
 SECONDS: Final = 10.0
 """For the answer, which a service makes from what it knows."""
+WATCH_SECONDS: Final = 2.0
+"""Between two looks."""
 MOST_BYTES: Final = 16 << 20
 """Of the answer; a partition takes about 200."""
 HERE: Final = "-"
@@ -40,23 +44,38 @@ Url = Annotated[
     str | None, option("The service's address; default: http:// with metrics_host and metrics_port.", "URL", "--url")
 ]
 
+Watch = Annotated[bool, option("Show it again every two seconds.", None, "--watch")]
+
 
 @command(
     "status",
     "tokenmill status",
+    "tokenmill status --watch",
     "tokenmill status --json",
     "tokenmill status --url http://mill-3:9464",
     shown=("metrics_host", "metrics_port"),
 )
-def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> None:
+def status(settings: Settings, *, url: Url = None, watch: Watch = False, as_json: AsJson = False) -> None:
     """Show the state of a running service: broker, workers, partitions, lag, and what is halted until a person acts.
 
-    Asks `tokenmill serve` or `up`, or a mill, segment worker or mirror that runs alone, at its /status. Exit code 0:
-    all is ready, and nothing is halted or waits; 1: something is not, or does; 3: no answer.
+    Asks `tokenmill serve` or `up`, or a mill, segment worker or mirror that runs alone, at its /api/status. Exit code
+    0: all is ready, and nothing is halted or waits; 1: something is not, or does; 3: no answer. With --watch, again
+    and again until Ctrl-C, or until nothing answers.
     """
-    document = ask(url or own_url(settings))
+    while watch:
+        tell(settings, url, as_json=as_json, over=not as_json)
+        time.sleep(WATCH_SECONDS)
+    if not tell(settings, url, as_json=as_json):
+        raise typer.Exit(TROUBLED)
+
+
+def tell(settings: Settings, url: str | None, *, as_json: bool, over: bool = False) -> bool:
+    """Show the present state, ``over`` the last one on a terminal; return whether all is in order."""
+    document = ask(url or own_url(settings), settings.http_token)
     if url is None:
         require_own(settings, document)
+    if over:
+        EscapingConsole().clear()
     if as_json:
         show_json(document)
     else:
@@ -68,16 +87,14 @@ def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> N
         say(f"{stopped}; the log, and the live view of `tokenmill up`, say what to do")
     if document["not_ready"] is not None:
         say(f"not ready: {document['not_ready']}")
-    if stopped is not None or document["not_ready"] is not None:
-        raise typer.Exit(TROUBLED)
+    return stopped is None and document["not_ready"] is None
 
 
 def own_url(settings: Settings) -> str:
     """Return where a service with these settings serves. Raises InputError where it serves nothing."""
-    if not settings.metrics_port:
+    if settings.page_url is None:
         raise InputError("metrics_port is 0, so the service answers nothing: name another one's address with --url")
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.metrics_host, settings.metrics_host)  # noqa: S104 - compared
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.metrics_port}"
+    return settings.page_url
 
 
 def require_own(settings: Settings, document: Mapping[str, Any]) -> None:
@@ -100,21 +117,26 @@ def _plain(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def ask(url: str) -> dict[str, Any]:
-    """Return what the service at an address says of itself; no proxy is used.
+def ask(url: str, token: SecretStr | None = None) -> dict[str, Any]:
+    """Return what the service at an address says of itself to who has the token; no proxy is used.
 
     Raises BrokerError where nothing answers (exit code 3), and InputError: what answers is no service of this version.
     """
-    where = f"{url.rstrip('/')}/status"
+    where = f"{url.rstrip('/')}/api/status"
     if not where.startswith(("http://", "https://")) or "@" in where:
         raise InputError(f"{url} is no address of a service: it begins with http:// or https://, and has no login")
     try:
+        headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+        request = urllib.request.Request(where, headers=headers)  # noqa: S310 - as checked above
         with urllib.request.build_opener(urllib.request.ProxyHandler({}), SameHost).open(
-            where, timeout=SECONDS
+            request, timeout=SECONDS
         ) as answer:
             document = json.loads(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
         error.close()
+        if error.code == http.HTTPStatus.UNAUTHORIZED:
+            advice = "set http_token (TOKENMILL_HTTP_TOKEN) as the service has it"
+            raise InputError(f"{where} wants a token, or another one: {advice}") from error
         raise InputError(f"{where} answers {error.code}: another program, or another version of TokenMill") from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
@@ -19,11 +19,12 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ..broker_contact import CONTACT, OutageLog, no_answer
+from ..kafka.certificates import certificate_ends
 from ..kafka.retry import FAILING
 from ..settings import Settings
 from .server import Probes, serving
 from .status_document import StatusSnapshot
-from .worker_metrics import BROKER, PROCESS, WORKER
+from .worker_metrics import BROKER, CERTIFICATE_END, PROCESS, WORKER
 
 Sample = tuple[str, Mapping[str, str], float]
 """Name, labels, value."""
@@ -60,6 +61,16 @@ COUNTED: Final[Mapping[str, str]] = {
     "tokenmill_commits_total": "commits",
 }
 """What people are shown in addition to metrics: work done, so what a crash made necessary again counts again."""
+
+
+SHOWN: Final = frozenset({
+    *COUNTED,
+    "tokenmill_consumer_lag_seconds",
+    "tokenmill_documents_filtered_total",
+    "tokenmill_records_without_document_total",
+    "tokenmill_step_documents_total",
+})  # fmt: skip
+"""Samples that ``/api/status`` has as sums over all workers, for the page's rates and its funnel."""
 
 
 def counted(samples: Iterable[tuple[str, float]]) -> Counter[str]:
@@ -108,7 +119,19 @@ class Fleet(Collector):
         with self._lock:
             living = [values for name, (_, values) in self._living.items() if worker in {None, name}]
             values = living if worker is not None else [*self._ended.values(), *living]
-            return counted((key[0], value) for one in values for key, value in one.items())
+            return dict(counted((key[0], value) for one in values for key, value in one.items()))
+
+    def sums(self, names: Container[str]) -> dict[str, list[tuple[Mapping[str, str], float]]]:
+        """Return the samples of these names, each summed up over all workers, as labels and value; in their order."""
+        found: Counter[_Key] = Counter()
+        for values in self._sums().values():
+            for key, value in values.items():
+                if key[0] in names:
+                    found[key] += value  # type: ignore[assignment]  # as above
+        told: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+        for (name, labels), value in found.items():
+            told.setdefault(name, []).append((dict(labels), value))
+        return told
 
     def _bury(self, worker: str) -> None:
         _, values = self._living.pop(worker, (0, {}))
@@ -211,6 +234,8 @@ class WorkerReporter:
         """Report from now on; under a supervisor, which serves the numbers of all its workers, nothing is served."""
         if self._task is None:
             self._look = self._looked({})
+            for setting, end in certificate_ends(self._settings).items():
+                CERTIFICATE_END.labels(setting).set(end)
             if not self._supervised:
                 self._open.enter_context(serving(self._settings, [self._fleet], self._probes, self._document))
             self._task = asyncio.get_running_loop().create_task(self._run(), name="report")
@@ -251,7 +276,7 @@ class WorkerReporter:
         self._unsent = _write(self._unsent or _line(status))
 
     def _document(self) -> Mapping[str, Any]:
-        return self._look.document()
+        return self._look.document() | {"counted": self._fleet.sums(SHOWN)}
 
     def _looked(self, status: Mapping[str, Any]) -> StatusSnapshot:
         said: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
@@ -265,6 +290,7 @@ class WorkerReporter:
             "restarts": 0,
             "restart_in": None,
             "partitions": sorted(said),
+            "counters": self._fleet.counts(self._role),
         }
         return StatusSnapshot(
             role=self._role,

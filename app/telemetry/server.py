@@ -1,11 +1,11 @@
-"""Serves ``/metrics``, ``/healthz``, ``/readyz`` and ``/status`` in a thread, for the event loop may hang."""
+"""Serves the page for people, what it asks, ``/metrics`` and the probes in a thread, for the event loop may hang."""
 
-import json
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -16,6 +16,7 @@ import tokenmill
 from tokenmill.page_server import Page, Pages, PageServer, metrics_of
 
 from ..settings import Settings
+from .people_page import Asked, in_force, people_page, told
 
 STALLED_SECONDS: Final = 20.0
 """An event loop that has not turned for as long is stuck: the supervisor gives a worker the same time."""
@@ -49,7 +50,6 @@ class Probes:
         return self.unhealthy() or self._not_ready or (self._stopped if strict else None)
 
 
-JSON: Final = "application/json"
 BUILD: Final = "tokenmill_build_info"
 BUILD_HELP: Final = "1 for the version of TokenMill and of the Python under it."
 
@@ -58,9 +58,15 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def serving(
-    settings: Settings, collectors: Iterable[Collector], probes: Probes, status: Callable[[], Mapping[str, Any]]
+    settings: Settings,
+    collectors: Iterable[Collector],
+    probes: Probes,
+    status: Callable[[], Mapping[str, Any]],
+    origins: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str | None]:
     """Serve while the block runs, where the settings want it; ``status`` is called in the server's thread.
+
+    ``origins`` says where settings came from, in words.
 
     An address that cannot be had is told in the log and nothing is served: work is never stopped over its numbers.
     Then the block gets that in words.
@@ -69,7 +75,8 @@ def serving(
         yield None
         return
     try:
-        server = PageServer(settings.metrics_host, settings.metrics_port, pages(collectors, probes, status))
+        made = pages(settings, collectors, probes, status, origins)
+        server = PageServer(settings.metrics_host, settings.metrics_port, made)
         server.start()
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (")[0]  # behind it the address stands once more
@@ -82,31 +89,36 @@ def serving(
             f"be used ({why}): give it another --metrics-port (TOKENMILL_METRICS_PORT)"
         )
         return
-    log.info("metrics are served", url=f"http://{settings.metrics_host}:{settings.metrics_port}/metrics")
+    log.info("metrics are served", url=f"{settings.page_url}metrics")
     try:
         yield None
     finally:
         server.stop()
 
 
-def pages(collectors: Iterable[Collector], probes: Probes, status: Callable[[], Mapping[str, Any]]) -> Pages:
-    """Return the four pages; what a probe finds wrong is told with 503."""
+def pages(
+    settings: Settings,
+    collectors: Iterable[Collector],
+    probes: Probes,
+    status: Callable[[], Mapping[str, Any]],
+    origins: Mapping[str, str],
+) -> Pages:
+    """Return all pages; what a probe finds wrong is told with 503."""
     registry = CollectorRegistry()
     build = Gauge(BUILD, BUILD_HELP, ["version", "python"], registry=registry)
     build.labels(tokenmill.__version__, platform.python_version()).set(1)
     for collector in collectors:
         registry.register(collector)
+    asked = Asked(settings.http_token)
     return {
-        "/metrics": metrics_of(registry),
+        "/": people_page(),
+        "/api/status": asked.only(told(status)),
+        "/api/settings": asked.only(told(lambda: in_force(settings, origins))),
+        "/metrics": asked.only(metrics_of(registry)),
         "/healthz": lambda _: _probed(probes.unhealthy()),
         "/readyz": lambda request: _probed(probes.not_ready(strict="strict" in request.query)),
-        "/status": lambda _: _told(status()),
     }
 
 
 def _probed(wrong: str | None) -> Page:
     return Page(f"{wrong or 'ok'}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK)
-
-
-def _told(status: Mapping[str, Any]) -> Page:
-    return Page(json.dumps(status).encode() + b"\n", content_type=JSON)

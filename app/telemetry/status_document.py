@@ -1,4 +1,4 @@
-"""What ``/status`` answers, as one JSON object: of a supervisor with all its workers, or of a worker that runs alone.
+"""What ``/api/status`` answers, one JSON object: of a supervisor with its workers, or of a worker that runs alone.
 
 Reasons are those of a closed set (`TokenMillError.brief`): nothing that a record says is shown here. The log, and
 the live view of `tokenmill up`, say the rest.
@@ -127,6 +127,9 @@ class StatusSnapshot:
             "halted": halted_by,
             "why": halted_by or waits_for,
             "position": position,
+            "block": said.get("block"),
+            "chains": said.get("chains", {}),
+            "dead_letter": said.get("dead_letter"),
             "end": end,
             "lag": max(0, end - position) if end is not None and position is not None else None,
         }

@@ -195,6 +195,12 @@ OPEN_TOKENS: Final = _gauge(
 )
 DISK_FREE_BYTES: Final = _gauge("tokenmill_disk_free_bytes", "Bytes that are free on the store's disk.", "sink")
 QUEUED_BYTES: Final = _gauge("tokenmill_queue_bytes", "Bytes of tokens that wait to be acknowledged by Kafka.")
+CERTIFICATE_END: Final = _gauge(
+    "tokenmill_certificate_end_timestamp_seconds",
+    "When (Unix) the certificates end that a setting names, as the worker found them at its start: the first of a "
+    "chain of our own, the last of authorities.",
+    "setting",
+)
 ENGINE: Final = _gauge("tokenmill_engine_info", "1 for the engine that makes the ids of a raw topic.", "topic engine")
 
 

@@ -19,8 +19,9 @@ HEAD: Final = """\
 <!-- Made by `make docs` from the code; a test compares. -->
 
 `tokenmill serve` and `tokenmill up` serve the numbers of all their workers at `http://127.0.0.1:9464/metrics`
-(`metrics_host`, `metrics_port`; port 0 serves nothing). A `tokenmill mill` or `tokenmill segment` that runs alone, as
-in a container, serves its own. An address that is taken is told in the log, and the work goes on without.
+(`metrics_host`, `metrics_port`; port 0 serves nothing), and at `http://127.0.0.1:9464/` a [page](#the-page) for people.
+A `tokenmill mill` or `tokenmill segment` that runs alone, as in a container, serves its own. An address that is taken
+is told in the log, and the work goes on without.
 
 `deploy/` has configurations of Prometheus, for `serve` on a host (`prometheus-serve.yml`) and for the compose stack,
 alerts, and a dashboard for Grafana. A training process has numbers of its own:
@@ -46,22 +47,39 @@ end again and again | not yet, or not now: the answer's text says why, and since
 reason, or eras of a stream are not closed or stored: the text names it, with a reason of a few words |
 
 A partition that makes no progress makes nothing unready by `/readyz`: the others go on, and a restart does not help.
-`/readyz?strict`, `/status` and the exit code of `tokenmill status` name it, and the log and the live view say what to
-do. It is *halted* where a person has to act. It *waits* for a schema, a disk, a lock, a block, a token partition, or
+`/readyz?strict`, `/api/status` and the exit code of `tokenmill status` name it, and the log and the live view say what
+to do. It is *halted* where a person has to act. It *waits* for a schema, a disk, a lock, a block, a token partition, or
 the end of a transaction that has been open for 5 s (what is behind its first record is lag); it waits as well where no
 worker has had it for 10 s, and where it has had work for 30 s and got nowhere, with the stage that it is in.
 
-`/status` is one JSON object (`version` 2): `role`, `service` (the settings by which the services of one host are told
-apart: brokers, store, group, topics), `ready` and `not_ready` (why), `away_since` (when a broker last
-answered, where none does), `halted` and `waiting` (partition or stream, and why in short), `workers`, `partitions` with
-`state` (`running`, `resuming`, `waiting`, `halted`, `unowned`), `why`, `position`, `end` and `lag`, and `eras` in the
-store by stream. `tokenmill status` prints it as tables; its exit code is 0 if all is ready and nothing is halted or
-waits, 1 if not, and 3 if nobody answers. Where another service answers than the one that its settings name, it says so
-and ends with 12; a service that cannot have its address says so when it starts.
+## The page
 
-All four are read with GET or HEAD. A connection carries one request and ends after ten seconds at the latest; there are
-64 at a time, or a quarter of the files that the process may have open, and one more ends the oldest that has not sent
-its request. No page shows anything that a record says.
+`/` is a page for people without Grafana: the flow from raw topics to eras with its rates, lines of tokens and lag with
+the time to catch up, what makes no progress with the command that helps, workers, partitions, what is kept by step and
+what is left out by reason, the newest dead letters, eras, and the settings in force with where each came from. It is
+one file that loads nothing from elsewhere, and asks `/api/status` every two seconds while it is looked at. Its lines
+begin when it is opened: for the past, and for more than one service, there are Prometheus and Grafana.
+
+With the setting `http_token`, `/metrics`, `/api/status` and `/api/settings` are for who sends
+`Authorization: Bearer TOKEN`. The page asks for it; `tokenmill status` sends that of its settings; Prometheus has
+`authorization: {credentials_file: ...}`. `/healthz` and `/readyz` answer all, and so does `/`, which holds no data.
+There is no TLS: put a proxy in front before anything of it may be reached from other machines.
+
+`/api/settings` is one JSON object: `settings` (each `value` and `from`; secrets are asterisks) and `versions`.
+`/api/status` is one JSON object (`version` 2): `role`, `service` (the settings by which the services of one host are
+told apart: brokers, store, group, topics), `ready` and `not_ready` (why), `away_since` (when a broker last answered,
+where none does), `halted` and `waiting` (partition or stream, and why in short), `workers`, `partitions` with
+`state` (`running`, `resuming`, `waiting`, `halted`, `unowned`), `why`, `position`, `end`, `lag`, `chains` (of a raw
+topic, by split), `block` (of a token topic) and the newest `dead_letter`, `eras` in the store by stream, and `counted`
+(sums of metrics over all workers). It has an `ETag`: who sends it back as `If-None-Match` gets 304, in 370 bytes, while
+nothing changed. `tokenmill status` prints it as tables, with `--watch` again and again; its exit code is 0 if all is
+ready and nothing is halted or waits, 1 if not, and 3 if nobody answers. Where another service answers than the one that
+its settings name, it says so and ends with 12; a service that cannot have its address says so when it starts.
+
+All of them are read with GET or HEAD; but for the probes and the page, 50 requests a second are answered. A connection
+carries one request and ends after ten seconds at the latest; there are 64 at a time, or a quarter of the files that the
+process may have open, and one more ends the oldest that has not sent its request. No page shows anything that a record
+says.
 """
 LAG: Final = """\
 ## Lag

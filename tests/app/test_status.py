@@ -9,7 +9,9 @@ import pytest
 
 from tests.scraping import free_port
 from tokenmill.app.cli import main
+from tokenmill.app.cli import status as status_module
 from tokenmill.app.settings import Settings
+from tokenmill.app.telemetry.server import Probes, serving
 from tokenmill.app.telemetry.status_document import StatusSnapshot
 from tokenmill.errors import BrokerError, InputError, RegistryError
 from tokenmill.page_server import Page, PageServer
@@ -50,7 +52,7 @@ def look(**other: Any) -> StatusSnapshot:
 @contextmanager
 def served(body: bytes, status: int = 200) -> Iterator[str]:
     """Serve a status while the block runs; yield the address."""
-    server = PageServer("127.0.0.1", 0, {"/status": lambda _: Page(body, status)})
+    server = PageServer("127.0.0.1", 0, {"/api/status": lambda _: Page(body, status)})
     server.start()
     yield f"http://127.0.0.1:{server.port}"
     server.stop()
@@ -149,7 +151,7 @@ def test_nobody_there_ends_it_with_3(told: Told) -> None:
     port = str(free_port())
     code, out, err = told("--metrics-port", port)
     assert (code, out) == (BrokerError.exit_code, "") == (3, "")
-    assert f"http://127.0.0.1:{port}/status (Connection refused)" in err
+    assert f"http://127.0.0.1:{port}/api/status (Connection refused)" in err
 
 
 @pytest.mark.parametrize(
@@ -193,6 +195,30 @@ def test_another_service_of_this_host_is_not_taken_for_ones_own(
     else:
         assert (code, out) == (InputError.exit_code, "")
         assert why in " ".join(err.split())
+
+
+def test_watching_goes_on_until_nothing_answers(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is one line as JSON; what is out of order does not end it."""
+    monkeypatch.setattr(status_module, "WATCH_SECONDS", 0.0)
+    answers = iter([document(look()), document(look(not_ready="not ready: mill-1")), b"[]"])
+    server = PageServer("127.0.0.1", 0, {"/api/status": lambda _: Page(next(answers))})
+    server.start()
+    code, out, _ = told("--url", f"http://127.0.0.1:{server.port}", "--watch", "--json")
+    server.stop()
+    assert code == InputError.exit_code
+    assert [json.loads(line)["ready"] for line in out.splitlines()] == [True, False]
+
+
+def test_the_token_of_the_settings_is_sent(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has none, or another one, is told which setting it is."""
+    settings = Settings(**OURS, metrics_port=free_port(), http_token="t0ken")  # type: ignore[arg-type]  # noqa: S106
+    url = settings.page_url
+    assert url is not None
+    with serving(settings, [], Probes(), look().document):
+        for token, expected in (("", InputError.exit_code), ("other", InputError.exit_code), ("t0ken", 0)):
+            monkeypatch.setenv("TOKENMILL_HTTP_TOKEN", token)
+            code, _, err = told("--url", url)
+            assert (code, "http_token" in err) == (expected, bool(expected))
 
 
 def test_what_serves_nothing_cannot_be_asked(told: Told) -> None:
