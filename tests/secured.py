@@ -1,14 +1,20 @@
 """A real broker that wants logins and certificates, and everything that its clients need.
 
 It listens with all four of Kafka's security protocols. SASL_PLAINTEXT and SASL_SSL let `USER` in by PLAIN,
-SCRAM-SHA-256 and SCRAM-SHA-512; SSL wants a certificate of the client's that the authority vouches for.
+SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER; SSL wants a certificate of the client's that the authority vouches for.
 """
 
+import json
+import time
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from threading import Thread
+from typing import Any, Final, Self
 
 import trustme
 from confluent_kafka.admin import AdminClient
@@ -39,7 +45,13 @@ NEEDLE: Final = "gr1st"
 """The part of it to look for where no password belongs: spelt the same however the rest is quoted."""
 KEY_PASSWORD: Final = "bran-and-germ"  # noqa: S105
 LISTENERS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+MODULES: Final = {
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
+}
+"""What lets people in by each mechanism (JAAS); that of PLAIN says who."""
 SCRAM: Final = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 ITERATIONS: Final = 4096
 
@@ -127,11 +139,10 @@ def _properties(authority: trustme.CA) -> dict[str, str]:
         "listener.name.ssl.ssl.principal.mapping.rules": f"RULE:^.*$/{USER}/",
     }
     plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{quoted}";'
-    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     for listener in ("sasl_plaintext", "sasl_ssl"):
         for mechanism in MECHANISMS:
             name = f"listener.name.{listener}.{mechanism.lower()}.sasl.jaas.config"
-            properties[name] = plain if mechanism == "PLAIN" else scram
+            properties[name] = MODULES.get(mechanism, plain)
     return properties
 
 
@@ -157,3 +168,63 @@ def _alter(broker: Broker, change: UserScramCredentialUpsertion | UserScramCrede
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for done in admin.alter_user_scram_credentials([change]).values():
         done.result()
+
+
+class TokenEndpoint:
+    """A token endpoint for client credentials (RFC 6749): unsigned JWS for `USER`, from `PASSWORD`.
+
+    Brokers believe these where nobody sets another validator, for tests alone.
+    """
+
+    def __init__(self, *, seconds: float = 3600.0) -> None:
+        """Give tokens that hold for so long, from the entry of the block on."""
+        self.seconds = seconds
+        self.status = 200
+        """What every request is answered with."""
+        self.asked: list[str] = []
+        """The forms of all requests."""
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                status, answer = endpoint._answer(form, self.headers.get("Authorization", ""))
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(json.dumps(answer).encode())
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = Thread(target=self._server.serve_forever)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings of a client that gets its tokens here."""
+        url = f"http://127.0.0.1:{self._server.server_port}/token"
+        return {"sasl_mechanism": "OAUTHBEARER", "oauth_token_url": url, "oauth_scope": "mill"}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _answer(self, form: str, login: str) -> tuple[int, dict[str, Any]]:
+        self.asked.append(form)
+        if self.status != HTTPStatus.OK:
+            return self.status, {"error": "temporarily_unavailable"}
+        if login != f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}":
+            return 401, {"error": "invalid_client"}
+        return 200, {"access_token": unsigned_token(USER, self.seconds), "expires_in": self.seconds}
+
+
+def unsigned_token(user: str, seconds: float) -> str:
+    """Return a JWS without a signature (RFC 7515, appendix A.5) that holds for so long."""
+    now = time.time()
+    parts = ({"alg": "none"}, {"sub": user, "iat": now, "exp": now + seconds})
+    return ".".join([*(urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts), ""])

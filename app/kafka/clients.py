@@ -225,9 +225,12 @@ async def _running(
 ) -> AsyncIterator[None]:
     """Start, and stop in the end, whatever happened in between, without waiting for ever for a broker that is gone.
 
-    aiokafka logs why it cannot connect and raises only that it cannot; so the brokers are asked once more.
+    aiokafka logs why it cannot connect and raises only that it cannot; so the brokers are asked once more. That a token
+    is refused it does not even notice; so they are asked before.
     """
     try:
+        if settings.sasl_mechanism == "OAUTHBEARER" and (reason := await why_not(settings)):
+            raise reason
         try:
             async with asyncio.timeout(DELIVERY_MS / 1000):  # an idempotent producer would try for ever
                 await start()

@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from tokenmill.errors import BrokerError, ClockError, SettingsError, TokenMillError
 
 from ..settings import ConnectionSettings, RegistrySettings
+from .oauth import TokenError, TokenSource, token_source
 
 
 def client_security(settings: ConnectionSettings) -> dict[str, Any]:
@@ -32,9 +33,17 @@ def client_security(settings: ConnectionSettings) -> dict[str, Any]:
         options["ssl_context"] = ssl_context(settings)
     if settings.logs_in:
         options["sasl_mechanism"] = settings.sasl_mechanism
-        options["sasl_plain_username"] = settings.sasl_username
-        options["sasl_plain_password"] = password(settings, "sasl")
+        if settings.sasl_mechanism == "OAUTHBEARER":
+            options["sasl_oauth_token_provider"] = login_tokens(settings)
+        else:
+            options["sasl_plain_username"] = settings.sasl_username
+            options["sasl_plain_password"] = password(settings, "sasl")
     return options
+
+
+def login_tokens(settings: ConnectionSettings) -> TokenSource:
+    """Return where tokens for OAUTHBEARER come from. Raises SettingsError as `token_source` and `password` do."""
+    return token_source(settings, None if settings.sasl_username is None else password(settings, "sasl"))
 
 
 def password(settings: ConnectionSettings | RegistrySettings, prefix: str) -> str:
@@ -152,7 +161,10 @@ async def _ask(settings: ConnectionSettings, host: str, port: int) -> None:
     connection = AIOKafkaConnection(host, port, **client_security(settings))
     try:
         await connection.connect()
-        await connection.send(MetadataRequest([]))
+        answer = await connection.send(MetadataRequest([]))
+        if settings.sasl_mechanism == "OAUTHBEARER" and not answer.brokers:
+            # aiokafka takes a broker's refusal of a token (RFC 7628, section 3.2.3) for the end of the login
+            raise SaslAuthenticationFailed("it names no brokers to us")
     finally:
         connection.close()
 
@@ -160,6 +172,8 @@ async def _ask(settings: ConnectionSettings, host: str, port: int) -> None:
 def explain_refusal(error: BaseException, settings: ConnectionSettings, address: str) -> TokenMillError | None:
     """Return what an attempt to connect to a broker that ended with ``error`` means; None: no broker is there."""
     for cause in _causes(error):
+        if isinstance(cause, TokenError):
+            return SettingsError(cause.words) if cause.definite else BrokerError(cause.words)
         if words := _about(cause, settings, address):
             return SettingsError(words)
     connected = isinstance(error, ConnectionError | ssl.SSLError) or not isinstance(error, OSError)
@@ -227,6 +241,11 @@ def _about_our_certificate(error: ssl.SSLError, settings: ConnectionSettings, ad
 
 
 def _about_the_login(error: SaslAuthenticationFailed, settings: ConnectionSettings, address: str) -> str:
+    if settings.sasl_mechanism == "OAUTHBEARER":
+        return (
+            f"the broker at {address} refuses our token ({error.args[0]}); correct who may log in there, its clock, or "
+            f"{'oauth_function' if settings.oauth_function else 'oauth_token_url and oauth_scope'}"
+        )
     where = (
         "sasl_password" if settings.sasl_password is not None else f"sasl_password_file {settings.sasl_password_file}"
     )

@@ -72,7 +72,8 @@ class RegistrySettings(BaseModel):
 
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-OptionalMechanism = Annotated[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None, BeforeValidator(empty_is_none)]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+OptionalMechanism = Annotated[Mechanism | None, BeforeValidator(empty_is_none)]
 
 
 def _without_scheme(given: object) -> object:
@@ -99,12 +100,23 @@ class ConnectionSettings(BaseModel):
         description="How brokers are spoken to: SSL encrypts, SASL logs in; SASL_PLAINTEXT logs in unencrypted.",
     )
     sasl_mechanism: OptionalMechanism = Field(
-        default=None, description="How to log in with a SASL protocol: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."
+        default=None, description="How to log in with a SASL protocol: one of " + ", ".join(get_args(Mechanism)) + "."
     )
-    sasl_username: OptionalText = Field(default=None, description="Who logs in.")
+    sasl_username: OptionalText = Field(default=None, description="Who logs in; with oauth_token_url, the client's id.")
     sasl_password: OptionalSecret = Field(default=None, description="Password of sasl_username; never a flag.")
     sasl_password_file: OptionalPath = Field(
         default=None, description="File that holds the password instead, as containers mount secrets."
+    )
+    oauth_token_url: OptionalAddress = Field(
+        default=None,
+        description="Token endpoint for OAUTHBEARER by client credentials: sasl_username is the client, the password "
+        "its secret.",
+    )
+    oauth_scope: OptionalText = Field(default=None, description="Scope that is asked for at oauth_token_url.")
+    oauth_function: OptionalText = Field(
+        default=None,
+        description="module:function that returns a token for OAUTHBEARER and the seconds for which it holds; for AWS "
+        "MSK tokenmill.app.kafka.oauth:aws_msk_iam.",
     )
     ssl_cafile: OptionalPath = Field(
         default=None, description="PEM file of the authorities that vouch for brokers; not set: the system's."
@@ -137,7 +149,7 @@ class ConnectionSettings(BaseModel):
         here = f"security_protocol is {self.security_protocol}"
         if self.logs_in:
             self._check_login(here)
-        elif useless := self._said("sasl_"):
+        elif useless := self._said("sasl_") or self._said("oauth_"):
             raise ValueError(f"{useless} is set and {here}, which has no login: set SASL_SSL, or remove {useless}")
         if not self.encrypts and (useless := self._said("ssl_")):
             wanted = "SASL_SSL" if self.logs_in else "SSL"
@@ -147,9 +159,21 @@ class ConnectionSettings(BaseModel):
         return self
 
     def _check_login(self, here: str) -> None:
-        for name in ("sasl_mechanism", "sasl_username"):
-            if getattr(self, name) is None:
-                raise ValueError(f"{here}, and {name} is not set: the login needs it")
+        if self.sasl_mechanism is None:
+            raise ValueError(f"{here}, and sasl_mechanism is not set: the login needs it")
+        if self.sasl_mechanism == "OAUTHBEARER":
+            if (self.oauth_token_url is None) == (self.oauth_function is None):
+                raise ValueError("sasl_mechanism is OAUTHBEARER: set either oauth_token_url or oauth_function")
+            if self.oauth_function is not None:
+                if useless := self._said("sasl_user") or self._said("sasl_pass") or self._said("oauth_scope"):
+                    raise ValueError(f"{useless} is set, and oauth_function says who logs in: remove one")
+                return
+        elif useless := self._said("oauth_"):
+            raise ValueError(
+                f"{useless} is set and sasl_mechanism is {self.sasl_mechanism}: set OAUTHBEARER, or remove it"
+            )
+        if self.sasl_username is None:
+            raise ValueError(f"{here}, and sasl_username is not set: the login needs it")
         passwords = [name for name in ("sasl_password", "sasl_password_file") if getattr(self, name) is not None]
         if not passwords:
             raise ValueError(f"{here}, and no password is set: set sasl_password_file, or sasl_password")
@@ -169,5 +193,5 @@ def _secret(groups: Iterable[type[BaseModel]]) -> frozenset[str]:
     return frozenset(name for name, field in fields.items() if SecretStr in get_args(field.annotation))
 
 
-SECRETS: Final = _secret((ConnectionSettings, RegistrySettings))
+SECRETS: Final = _secret((ConnectionSettings, RegistrySettings)) | {"http_token"}
 """Settings whose values are never shown, and are no flags: everyone on a machine can read its command lines."""

@@ -11,15 +11,18 @@ from tokenmill.packings import CONCAT, PackingParameters, packing_parameters
 from tokenmill.spelling import nearest
 
 from ..milling.document_frame import TemplateName
+from ..milling.duplicates.parameters import canonical_dedup, recipe_dedup
 from ..milling.splits import SplitRule, division
 from ..milling.tokenizers import EngineName, SpecialTokens, text_limit_of
 from .connections import SECRETS, ConnectionSettings, RegistrySettings
 from .explain import explain
 from .values import (
     Decode,
+    Dedup,
     HomePath,
     Names,
     OptionalNumber,
+    OptionalSecret,
     OptionalSize,
     OptionalText,
     Packing,
@@ -140,6 +143,12 @@ class TopicSettings(BaseModel):
         description="Filters and changes of documents, in order, after function: tables [[steps]], or names of "
         "profiles and steps, as fineweb-2024 (`tokenmill steps list`).",
     )
+    dedup: Dedup = Field(
+        default="none",
+        description="Filters out documents that were seen before, of all partitions and splits: exact (the same text), "
+        "near (most of the same runs of words too), or a table with a name and parameters, as "
+        '{name = "near", window = 1000000}; pack and try alone (`tokenmill dedup explain`).',
+    )
     shards: OptionalNumber = Field(
         default=None,
         ge=1,
@@ -217,6 +226,11 @@ class TopicSettings(BaseModel):
         return packing_parameters(self.packing_name, self.packing_parameters)
 
     @property
+    def dedup_table(self) -> dict[str, Any]:
+        """What a recipe has of ``dedup``; empty where duplicates are kept."""
+        return recipe_dedup(canonical_dedup(self.dedup))
+
+    @property
     def limits(self) -> Limits:
         """How long parts of a document may be, as the recipe of the topic's streams will say it."""
         return Limits(self.max_text_bytes or text_limit_of(self.tokenizer), self.max_id_bytes, self.max_fields_bytes)
@@ -251,7 +265,11 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
         ge=1,
         description="Largest raw record: limit of raw topics when created, and of what produce sends.",
     )
-    message_bytes: Size = Field(default=MIB, ge=1, description="Size at which a message of blocks is sent.")
+    message_bytes: Size = Field(
+        default=MIB,
+        ge=1,
+        description="Size at which a message of blocks is sent; more at once where brokers take long to acknowledge.",
+    )
     workers: int = Field(default=2, ge=1, description="Mill workers that `serve` and `up` start.")
     carry_bytes: Size = Field(
         default=64 * MIB, ge=1, description="Source read without a finished block before a carry."
@@ -283,13 +301,19 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
         default=-1, ge=-1, description="Copies that Kafka keeps of a topic that is created; -1: the broker's default."
     )
     metrics_host: str = Field(
-        default="127.0.0.1", min_length=1, description="Address that serves /metrics, /healthz, /readyz and /status."
+        default="127.0.0.1",
+        min_length=1,
+        description="Address that serves the page for people (/), /api/status, /metrics, /healthz and /readyz.",
     )
     metrics_port: int = Field(
         default=9464,
         ge=0,
         le=65535,
         description="Its port; 0 serves nothing. Of a supervisor and its workers, the supervisor alone serves.",
+    )
+    http_token: OptionalSecret = Field(
+        default=None,
+        description="Who asks there must send it (Authorization: Bearer), but for the probes; never a flag.",
     )
     log_format: Literal["auto", "json", "console"] = Field(
         default="auto", description="How log lines look; auto: for people on a terminal, else JSON."
@@ -346,6 +370,12 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
             for own in (self.for_topic(raw_topic),)
             for split in own.split_rule().splits
         ]
+
+    @property
+    def page_url(self) -> str | None:
+        """Where a service with these settings answers people of this machine; None where it serves nothing."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.metrics_host, self.metrics_host)  # noqa: S104 - compared
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.metrics_port}/" if self.metrics_port else None
 
     def at(self, bootstrap_servers: str) -> Self:
         """Return the settings for brokers at another address, which are spoken to in plain text."""

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,6 +15,7 @@ from tokenmill.errors import SettingsError
 from tokenmill.packings import canonical_packing
 
 from ..milling.decoding import MODES
+from ..milling.duplicates.parameters import canonical_dedup
 from ..milling.steps.pipeline import canonical_entries
 from ..milling.steps.registry import spelled_out
 
@@ -107,10 +108,19 @@ def parse_packing(value: object) -> object:
 
     Raises ValueError: an unknown packing, or one that cannot be used as it is.
     """
+    return _name_or_table(value, canonical_packing)
+
+
+def parse_dedup(value: object) -> object:
+    """Return a name, or a table of a name and the parameters that have not their default, as `parse_packing` does."""
+    return _name_or_table(value, canonical_dedup)
+
+
+def _name_or_table(value: object, canonical: Callable[[object], dict[str, Any]]) -> object:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = json.loads(value)
     try:
-        table = canonical_packing(value)
+        table = canonical(value)
     except SettingsError as error:
         raise ValueError(str(error)) from error
     return table if len(table) > 1 else table["name"]
@@ -245,6 +255,7 @@ Splits = Annotated[dict[str, int], BeforeValidator(parse_splits), Field(min_leng
 Decode = Annotated[str, BeforeValidator(parse_decode)]
 Steps = Annotated[tuple[dict[str, Any], ...], BeforeValidator(parse_steps)]
 Packing = Annotated[str | dict[str, Any], BeforeValidator(parse_packing)]
+Dedup = Annotated[str | dict[str, Any], BeforeValidator(parse_dedup)]
 Start = Annotated[str, BeforeValidator(parse_start)]
 Token = Annotated[int | str | None, BeforeValidator(parse_token)]
 OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]

@@ -8,11 +8,13 @@ from pydantic import BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 
 from tokenmill.app.milling.decoding import MODES
+from tokenmill.app.milling.duplicates.parameters import KINDS
 from tokenmill.app.settings.connections import SECRETS, ConnectionSettings, RegistrySettings
 from tokenmill.app.settings.model import ENVIRONMENT_PREFIX, Settings, TopicSettings
 from tokenmill.app.settings.values import (
     as_variable,
     parse_decode,
+    parse_dedup,
     parse_names,
     parse_optional_size,
     parse_packing,
@@ -35,6 +37,7 @@ SPELLED: Final[Mapping[Callable[..., Any], str]] = {
     parse_splits: "table: `train=980,validation=20`",
     parse_start: "`earliest` or a time",
     parse_packing: "name, or a table (JSON)",
+    parse_dedup: "name, or a table (JSON)",
     parse_table: "tables",
     parse_token: "token or its id",
 }
@@ -84,6 +87,25 @@ With `security_protocol = "SSL"` brokers know their clients by certificate: set 
 Passwords ({secrets}) are no flags, because everyone on a machine can read its command lines; variables can be read by
 the same user only, and a file is best. Files are read when a process starts. A login or a certificate that is refused
 ends a command, and the whole service, with exit code 2 and the setting to look at.
+
+Managed clusters give tokens (`OAUTHBEARER`). With an identity provider, by client credentials; its certificate must be
+believed by the system, or by the file that the variable `SSL_CERT_FILE` names; it needs the extra `registry`, which the
+image has:
+
+```toml
+security_protocol = "SASL_SSL"
+sasl_mechanism = "OAUTHBEARER"
+oauth_token_url = "https://login.example/oauth2/token"
+oauth_scope = "kafka"
+sasl_username = "the client's id"
+sasl_password_file = "/run/secrets/client-secret"
+```
+
+Where tokens come in another way (AWS MSK with IAM, Google, Entra), `oauth_function` names a function that returns a
+token and the seconds for which it holds. The one for MSK is here, `tokenmill.app.kafka.oauth:aws_msk_iam`. It needs the
+extra `msk` (in no image: add it to yours), the variable `AWS_REGION`, and credentials as AWS's own tools find them. A
+token is shared by a process's clients and asked for again when most of its time is over. Brokers end a connection when
+its token ends; what was under way is sent again, and the log has a line at most. Kerberos (GSSAPI) is not offered.
 
 {brokers}
 
@@ -161,6 +183,29 @@ and `max_length` = `sequence_length`; set `template = "tokenizer"` for `[CLS]` a
 own, unless `padding` is set. A chunk of `chunks` has `sequence_length` times a whole number of tokens, and one more,
 the last one's label. [format.md](format.md#packings) says what a reader sees.
 
+### Duplicates
+
+`dedup = "near"` leaves out documents that were seen before, in any partition and split: the first one is kept, and each
+later one is filtered, as `duplicate_exact` or `duplicate_near`, with the place of the one that it resembles. With
+parameters it is a table, as `packing` is:
+
+```toml
+dedup = {{name = "near", window = 1000000, fold = true}}
+```
+
+{duplicates}
+
+`tokenmill dedup explain` says how likely a document is found at each similarity, and what a window takes of memory and
+disk. **What is promised:** a document whose text (behind the steps) is that of one among the newest three quarters of
+`window` kept documents is always left out; one that resembles such a document, with the chance that `explain` shows. A
+copy of an older document is kept, and counts as new from then on. The less two texts share, the rarer one is taken for
+the other: of pairs with a similarity of 0.5 one in twenty, of 0.3 one in a thousand. The window counts kept documents,
+never time. [format.md](format.md#duplicates) has the arithmetic.
+
+`tokenmill pack` and `tokenmill try` do this; a service (`serve`, `up`, `mill`) refuses the setting. It needs the extra
+`curation`. `pack` judges documents in the order in which they are read, so equal files give equal streams, with any
+number of processes and over kills ([pack.md](pack.md#duplicates)).
+
 ### Splits
 
 The sizes of `splits` are shares: `train=98,validation=2` are per cent, `train=980,validation=20` the same in steps of
@@ -183,7 +228,8 @@ def page() -> str:
         brokers=_table(_BROKERS),
         registry=_table(_REGISTRY),
         tokens=_table(_TOPIC, fingerprint=True),
-        packings=_packings(),
+        packings=_kinds("packing", PACKINGS),
+        duplicates=_kinds("dedup", KINDS),
         service=_table(service),
     )
 
@@ -193,10 +239,10 @@ _BROKERS: Final = ConnectionSettings.model_fields.keys()
 _REGISTRY: Final = RegistrySettings.model_fields.keys()
 
 
-def _packings() -> str:
-    """Return a table of all packings and their parameters."""
-    rows = ["| packing | parameter | default | what it does |", "|---|---|---|---|"]
-    for name, packing in PACKINGS.items():
+def _kinds(setting: str, kinds: Mapping[str, type[Any]]) -> str:
+    """Return a table of all kinds that a setting may name, and their parameters."""
+    rows = [f"| {setting} | parameter | default | what it does |", "|---|---|---|---|"]
+    for name, packing in kinds.items():
         rows.append(f"| `{name}` | | | {' '.join(str(packing.__doc__).split())} |")
         rows += [
             f"| | `{one.name}`: {one.kind_in_words} | `{one.default}` | {one.description} |"

@@ -40,8 +40,8 @@ def refusal(**flags: object) -> str:
 
 def test_passwords_are_the_secrets() -> None:
     """Found by their type, so that the next one is not forgotten."""
-    assert {"sasl_password", "ssl_keyfile_password", "schema_registry_password"} == SECRETS
-    assert {name for name in Settings.model_fields if re.search("password$", name)} == SECRETS
+    assert {"sasl_password", "ssl_keyfile_password", "schema_registry_password", "http_token"} == SECRETS
+    assert {name for name in Settings.model_fields if re.search("(password|_token)$", name)} == SECRETS
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_passwords_are_the_secrets() -> None:
         ({"ssl_keyfile_password": "x"}, "ssl_keyfile_password is set without the certificate"),
         ({"security_protocol": "sasl-ssl"}, "(did you mean SASL_SSL?)"),
         ({"sasl_mechanism": "SCRAM_SHA_256"}, "(did you mean SCRAM-SHA-256?)"),
-        ({"sasl_mechanism": "GSSAPI"}, "Input should be 'PLAIN', 'SCRAM-SHA-256' or 'SCRAM-SHA-512'"),
+        ({"sasl_mechanism": "GSSAPI"}, "Input should be 'PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512' or 'OAUTHBEARER'"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused(changes: dict[str, object], words: str) -> None:

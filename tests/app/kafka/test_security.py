@@ -16,7 +16,7 @@ from tests.conftest import topics_on
 from tests.forked import run
 from tests.marked import MARK, marked, until
 from tests.rights import grant, roles
-from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured
+from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured, TokenEndpoint
 from tests.service import reference_blocks, service_settings, stored_blocks
 from tokenmill.app.broker_contact import CONTACT
 from tokenmill.app.kafka.clients import admin, consumer, offsets, producer, read_range
@@ -30,8 +30,11 @@ SECONDS = 90.0
 """How long a wait for the service may take: far longer than it should."""
 WAYS: list[tuple[str, dict[str, Any]]] = [
     ("SSL", {}),
-    *(("SASL_PLAINTEXT", {"sasl_mechanism": mechanism}) for mechanism in MECHANISMS),
-    *(("SASL_SSL", {"sasl_mechanism": mechanism}) for mechanism in MECHANISMS),
+    *(
+        (protocol, {"sasl_mechanism": mechanism})
+        for protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+        for mechanism in MECHANISMS
+    ),
 ]
 
 
@@ -39,9 +42,16 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("protocol", "others"), WAYS)
 async def test_every_client_gets_in(secured: Secured, protocol: str, others: dict[str, Any]) -> None:
     """Records go there and come back, a large one, too; the topic is seen; and it is known that a broker answered."""
-    topic = topics_on(secured.broker, "gets-in")()
-    settings = secured.settings(protocol, **others)
+    with TokenEndpoint() as endpoint:
+        await get_in(
+            secured,
+            secured.settings(protocol, **others | (endpoint.values if "OAUTHBEARER" in others.values() else {})),
+        )
 
+
+async def get_in(secured: Secured, settings: Settings) -> None:
+    """Send and read records, and look at the topic."""
+    topic = topics_on(secured.broker, "gets-in")()
     CONTACT._last = (0.0, 0.0)
     sent, partition = [b"grain", b"flour" * LARGE_BYTES], TopicPartition(topic, 0)
     async with producer(settings) as sender:

@@ -1,0 +1,164 @@
+"""Logins by OAUTHBEARER: tokens from an endpoint and from a function, kept, asked for again, and refused."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.secured import USER, Secured, TokenEndpoint, unsigned_token
+from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.oauth import KEPT_SHARE, Token, TokenError, TokenSource
+from tokenmill.app.kafka.security import client_security, why_not
+from tokenmill.app.settings import Settings, load_settings
+from tokenmill.errors import BrokerError, SettingsError
+
+WRONG = "ch4ff-not-grain"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[TokenEndpoint]:
+    """Run a token endpoint."""
+    with TokenEndpoint() as running:
+        yield running
+
+
+def by_function(secured: Secured, path: str) -> Settings:
+    """Return settings whose tokens come from a function."""
+    nobody = {"sasl_username": None, "sasl_password": None}
+    return secured.settings("SASL_SSL", **nobody, sasl_mechanism="OAUTHBEARER", oauth_function=path)
+
+
+async def brokers_of(settings: Settings) -> int:
+    """Return how many brokers a client finds that logs in."""
+    async with admin(settings) as client:
+        return len((await client.describe_cluster())["brokers"])
+
+
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+async def test_a_client_logs_in_with_a_token_of_the_endpoint(
+    secured: Secured, endpoint: TokenEndpoint, protocol: str
+) -> None:
+    """By client credentials, for the scope that is set; all clients of a process share the token."""
+    settings = secured.settings(protocol, **endpoint.values)
+
+    assert [await brokers_of(settings), await brokers_of(settings)] == [1, 1]
+    assert endpoint.asked == ["grant_type=client_credentials&scope=mill"]
+
+
+async def test_a_client_logs_in_with_a_token_of_a_function(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a module in the working directory."""
+    (tmp_path / "own_login.py").write_text(f"def token():\n    return {unsigned_token(USER, 3600)!r}, 3600\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert await brokers_of(by_function(secured, "own_login:token")) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"sasl_password": WRONG}, 200, "gives miller no token .status 401, invalid_client.: correct oauth_token_url"),
+        ({}, 503, "gives miller no token .status 503, temporarily_unavailable."),
+        ({"oauth_token_url": "http://127.0.0.1:1/token"}, 200, "http://127.0.0.1:1/token does not answer .*look after"),
+    ],
+)
+async def test_an_endpoint_that_gives_no_token_is_named(
+    secured: Secured, endpoint: TokenEndpoint, changes: dict[str, Any], status: int, words: str
+) -> None:
+    """A person must mend what was refused; an endpoint that is away may come back; no secret is shown."""
+    endpoint.status = status
+    reason = await why_not(secured.settings("SASL_PLAINTEXT", **endpoint.values | changes))
+
+    assert reason is not None
+    assert isinstance(reason, SettingsError if status == 200 and "sasl_password" in changes else BrokerError)
+    assert re.search(words, str(reason))
+    assert WRONG not in str(reason)
+
+
+async def test_a_token_that_the_broker_refuses_is_a_settings_error(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose time is over."""
+    (tmp_path / "late_login.py").write_text(f"def token():\n    return {unsigned_token(USER, -600)!r}, 3600\n")
+    monkeypatch.chdir(tmp_path)
+
+    settings = by_function(secured, "late_login:token").model_copy(update={"wait_seconds": 5.0})
+    with pytest.raises(SettingsError, match=r"refuses our token .*; correct who may log in there, .*oauth_function"):
+        await brokers_of(settings)
+
+
+async def test_a_function_that_fails_is_named_and_asked_again(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a service of somebody else that is away."""
+    (tmp_path / "no_login.py").write_text("def token():\n    raise OSError('vault is sealed')\n")
+    monkeypatch.chdir(tmp_path)
+
+    reason = await why_not(by_function(secured, "no_login:token"))
+
+    assert isinstance(reason, BrokerError)
+    assert "no_login:token gave no token (OSError: vault is sealed)" in str(reason)
+    with pytest.raises(SettingsError, match="oauth_function nowhere:token cannot be imported"):
+        client_security(by_function(secured, "nowhere:token"))
+
+
+def test_a_token_is_kept_for_most_of_its_time() -> None:
+    """Threads and event loops share it; of a short one, each connection gets another."""
+    asked: list[int] = []
+
+    def ask() -> Token:
+        asked.append(threading.get_ident())
+        return Token(str(len(asked)), 3600.0 if len(asked) == 1 else 0.0)
+
+    source = TokenSource(ask)
+    assert [asyncio.run(source.token()) for _ in range(3)] == ["1", "1", "1"]
+    source._until -= KEPT_SHARE * 3600.0
+
+    assert [asyncio.run(source.token()) for _ in range(3)] == ["2", "3", "4"]
+
+
+def test_an_error_is_not_kept() -> None:
+    """The next connection asks again."""
+    answers: list[Token | TokenError] = [TokenError("away", definite=False), Token("back", 60.0)]
+
+    def ask() -> Token:
+        answer = answers.pop(0)
+        if isinstance(answer, TokenError):
+            raise answer
+        return answer
+
+    source = TokenSource(ask)
+    with pytest.raises(TokenError):
+        asyncio.run(source.token())
+    assert asyncio.run(source.token()) == "back"
+
+
+BASE: dict[str, object] = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+URL = "https://login.example/token"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({}, "set either oauth_token_url or oauth_function"),
+        ({"oauth_token_url": URL, "oauth_function": "a:b"}, "set either oauth_token_url or oauth_function"),
+        ({"oauth_token_url": URL}, "sasl_username is not set: the login needs it"),
+        ({"oauth_token_url": URL, "sasl_username": "me"}, "no password is set"),
+        ({"oauth_function": "a:b", "sasl_username": "me"}, "sasl_username is set, and oauth_function says who logs in"),
+        ({"oauth_function": "a:b", "oauth_scope": "x"}, "oauth_scope is set, and oauth_function says who logs in"),
+        ({"sasl_mechanism": "PLAIN", "oauth_token_url": URL}, "oauth_token_url is set and sasl_mechanism is PLAIN"),
+        ({"security_protocol": "PLAINTEXT", "sasl_mechanism": None, "oauth_scope": "x"}, "oauth_scope is set and"),
+    ],
+)
+def test_combinations_that_cannot_work_are_refused(
+    flags: dict[str, object], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the names of the settings, with what to do."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=words):
+        load_settings(BASE | flags)
