@@ -43,6 +43,8 @@ CONTROL_MESSAGE_BYTES: Final = 1 << 20
 """A genesis holds the settings in full; its other records are small."""
 PRODUCED_MESSAGE_BYTES: Final = 1 << 20
 """A part of what a run knows of its sources is smaller."""
+JOINED_BYTES: Final = 8 << 20
+"""Most bytes of messages that a mill sends as one, where brokers take long to acknowledge."""
 PRODUCED_SEGMENT_BYTES: Final = 16 << 20
 """Kafka compacts no log's newest segment, and every call of produce reads all of it."""
 UNLIMITED: Final = "-1"
@@ -69,7 +71,8 @@ class NeededTopic(NamedTuple):
         Times of raw records are their producers', and `start` is looked up by them; those of ours are the brokers', who
         would refuse a worker's whose clock is wrong.
         """
-        configs = {"cleanup.policy": "delete", "max.message.bytes": str(self.max_message_bytes)}
+        largest = max(self.max_message_bytes, JOINED_BYTES if self.kind == "tokens" else 0)
+        configs = {"cleanup.policy": "delete", "max.message.bytes": str(largest)}
         if self.kind == "produced":
             configs |= {"cleanup.policy": "compact", "segment.bytes": str(PRODUCED_SEGMENT_BYTES)}
         if self.kind != "raw":

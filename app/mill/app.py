@@ -90,7 +90,7 @@ class Mill(StreamWorker[RawPartition]):
             stages=plan.stages,
             streams=streams,
             skip_list=SkipList(self._settings, streams),
-            retention={name: topics[name].retention_seconds for name in tokens},
+            token_topics={name: topics[name] for name in tokens},
             letter_bytes={
                 name: letter_bytes(self._settings, topics[name])
                 for name in (dead_letter_topic(plan.raw_topic), rejected_topic(plan.raw_topic))

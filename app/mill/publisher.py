@@ -7,7 +7,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -27,14 +28,16 @@ from ..kafka.dead_letters import (
     encode_dead_letter,
     letter_partition,
 )
-from ..kafka.topics import HEADERS_BYTES
+from ..kafka.topics import HEADERS_BYTES, JOINED_BYTES
 from ..milling.chain_mill import ChainMill
 from ..milling.outcomes import Outcome
 from ..telemetry import worker_metrics as metrics
 from ..worker.ending import end_process
 
-PENDING_BYTES: Final = 8 * 1024 * 1024
-"""Tokens that may wait for one token partition: 8 messages of the usual size, so that the wire never waits."""
+PENDING_BYTES: Final = 2 * JOINED_BYTES
+"""Tokens that may wait for one token partition, the message in flight included: the next one gathers meanwhile."""
+FAR_SECONDS: Final = 0.05
+"""How long an acknowledgement may take before messages are joined; brokers that are near take a fifth of it."""
 LETTERS_AT_ONCE: Final = 500
 """Letters that are sent together. All that wait for room in aiokafka's batch are woken by each batch that goes: of the
 20,000 that a kilobyte of records can make, most would wait longer than a record may."""
@@ -193,7 +196,8 @@ class Publisher:
     """The writer of one token partition, as long as this worker owns it.
 
     A broker without state for a producer id accepts any first sequence number, so idempotence alone does not prevent a
-    hole: the next message is sent when the last is acknowledged. Messages are large, so this costs nothing.
+    hole: the next message is sent when the last is acknowledged. Messages are large, so this costs nothing; where
+    brokers take long to acknowledge (over object stores, 400 ms), those that wait are joined to larger ones.
     """
 
     send: Send
@@ -214,11 +218,15 @@ class Publisher:
     """When the chain needs a carry, as far as time and `put` decide it."""
     value_carries: ValueCarries
     """When a carry holds open blocks by value."""
+    most_bytes: int
+    """Of messages that are sent as one; one that is larger by itself is sent as it is."""
     messages: int = field(default=0, init=False)
     """Messages acknowledged."""
     pending_bytes: int = field(default=0, init=False)
     """Bytes of tokens that wait to be acknowledged."""
     _pending: deque[Message] = field(default_factory=deque, init=False)
+    _at_once: int = field(default=1, init=False)
+    """Messages that may be sent as one, by how long the last acknowledgement took."""
     _stopped: bool = field(default=False, init=False)
     _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _work: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -274,12 +282,26 @@ class Publisher:
             while not self._pending:
                 self._work.clear()
                 await self._work.wait()
-            message = self._pending[0]
-            if not await self._publish(message):
+            together = self._next()
+            if not await self._publish(joined(together)):
                 return
-            self._pending.popleft()
-            self.pending_bytes -= _size(message)
+            for message in together:
+                self._pending.popleft()
+                self.pending_bytes -= _size(message)
             self._room.set()
+
+    def _next(self) -> list[Message]:
+        """Return the messages that are sent next as one: more of them, the longer brokers take to acknowledge."""
+        first, *others = islice(self._pending, self._at_once)
+        if not others or first.is_carry:
+            return [first]
+        room, found = self.most_bytes - HEADERS_BYTES - len(first.tokens) - len(encode_header(first)), [first]
+        for message in others:
+            room -= len(message.tokens) + sum(map(len, message.entries))
+            if room < 0 or message.is_carry:
+                break
+            found.append(message)
+        return found
 
     async def _publish(self, message: Message) -> bool:
         """Take step 4: send one message; the process ends when it is not certain that it is in the log, at its end.
@@ -303,7 +325,9 @@ class Publisher:
             end_process(f"{where} {lost}: it lost its tail")
         self.durable = max(self.durable, message.cursor, key=attrgetter("place"))
         self.messages += 1
-        metrics.PUBLISH_SECONDS.labels(self.topic).observe(time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._at_once = 1 + int(seconds / FAR_SECONDS)
+        metrics.PUBLISH_SECONDS.labels(self.topic).observe(seconds)
         metrics.MESSAGE_BYTES.labels(self.topic).observe(len(message.tokens))
         self.on_durable(message)
         return True
@@ -311,6 +335,21 @@ class Publisher:
 
 def _size(message: Message) -> int:
     return len(message.tokens) + len(message.open_tokens) + len(message.references)
+
+
+def joined(messages: Sequence[Message]) -> Message:
+    """Return consecutive messages of a chain as one: where messages are cut changes nothing for their readers."""
+    if len(messages) == 1:
+        return messages[0]
+    first, last = messages[0], messages[-1]
+    return replace(
+        last,
+        first=first.first,
+        before=first.before,
+        tokens=b"".join(message.tokens for message in messages),
+        entries=[entry for message in messages for entry in message.entries],
+        chains=[chain for message in messages for chain in message.chains],
+    )
 
 
 async def send_letters(send: Send, topic: str, letters: Sequence[tuple[int, WrittenLetter]]) -> None:

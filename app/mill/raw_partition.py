@@ -21,7 +21,7 @@ from ..kafka.clients import REFUSALS, consumer
 from ..kafka.dead_letters import LetterTopic
 from ..kafka.fetched_batches import FetchedBatch
 from ..kafka.token_topic import messages_between, read_tail
-from ..kafka.topics import described, letter_bytes, worst_message_bytes
+from ..kafka.topics import JOINED_BYTES, described, letter_bytes, worst_message_bytes
 from ..milling.chain_mill import ChainMill
 from ..milling.decoding import FramedDecoder
 from ..milling.outcomes import Outcome
@@ -131,6 +131,7 @@ class RawPartition:
         async with consumer(context.settings) as client:
             for settled in context.streams:
                 tokens = TopicPartition(settled.stream.tokens_topic, self.tp.partition)
+                topic = context.token_topics[tokens.topic]
                 leader = partial(context.leader, TP(tokens.topic, tokens.partition))
                 before = leader()
                 tail = await read_tail(client, settled, tokens, raw)
@@ -146,11 +147,10 @@ class RawPartition:
                     on_stray=self._halt_over_stray,
                     on_durable=partial(self._on_durable, settled.stream.name),
                     carry_time=CarryTime(
-                        context.settings.carry_seconds,
-                        context.settings.carry_bytes,
-                        context.retention.get(tokens.topic),
+                        context.settings.carry_seconds, context.settings.carry_bytes, topic.retention_seconds
                     ),
                     value_carries=ValueCarries(most_bytes),
+                    most_bytes=min(JOINED_BYTES, topic.max_message_bytes),
                 )
             self._skips = await context.skip_list.settle(client, self.tp.partition, self._durable_cursors())
             chains = []

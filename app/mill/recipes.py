@@ -20,6 +20,7 @@ from ..backoff import Backoff
 from ..kafka.control_topic import Settled
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
 from ..kafka.settled_streams import draft_recipe
+from ..kafka.topics import Existing
 from ..milling.decoding import FramedDecoder
 from ..milling.decoding.framed_values import schema_number
 from ..milling.document_frame import NONE
@@ -112,8 +113,8 @@ class MillContext:
     stages: Stages
     streams: Sequence[Settled]
     skip_list: "SkipList"
-    retention: Mapping[str, float | None]
-    """How long each token topic keeps its messages, in seconds; None: for ever."""
+    token_topics: Mapping[str, Existing]
+    """The token topics as the brokers describe them."""
     letter_bytes: dict[str, int]
     """The largest letter of each topic for dead letters, or for what is filtered out, as last looked up."""
     require_partition: Callable[[int], Awaitable[None]]

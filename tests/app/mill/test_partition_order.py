@@ -67,7 +67,8 @@ class World:
     """What brokers answer for records of a topic."""
     asked: list[int] = field(default_factory=list)
     offsets: dict[str, int] = field(default_factory=dict)
-    retention: dict[str, float | None] = field(default_factory=dict)
+    configs: dict[str, str] = field(default_factory=lambda: {"max.message.bytes": "1048576"})
+    """Of the token topics."""
     board: Board = field(default_factory=Board)
     deaths: Deaths = field(default_factory=Deaths.inherited)
     streams: list[Settled] = field(default_factory=list)
@@ -86,7 +87,7 @@ class World:
                 stages=self.plan.stages,
                 streams=self.streams,
                 skip_list=self,  # type: ignore[arg-type]
-                retention=self.retention,
+                token_topics=defaultdict(lambda: Existing(1, self.configs)),
                 letter_bytes=defaultdict(lambda: 1 << 20),
                 require_partition=self.require,
                 partitions=self.partitions_of,
@@ -488,7 +489,7 @@ async def carries(world: World, partition: RawPartition) -> int:
 
 async def test_a_carry_comes_at_half_the_retention(world: World) -> None:
     """At its whole, the last one would be gone, and with it the cursor; so it is repeated though nothing is new."""
-    world.retention["tokens.raw.train"] = 100.0
+    world.configs["retention.ms"] = "100000"
     async with resumed(world) as partition:
         await fed(partition, batch(b"short"))
         for round_ in range(3):
@@ -532,7 +533,7 @@ async def test_a_carry_comes_after_much_source(tmp_path: Path, monkeypatch: pyte
 
 async def test_no_carry_overtakes_a_message(world: World) -> None:
     """Where one is on its way, the next tick is early enough."""
-    world.retention["tokens.raw.train"] = 10.0
+    world.configs["retention.ms"] = "10000"
     world.gates["tokens.raw.train"] = asyncio.Event()
     async with resumed(world) as partition:
         await fed(partition, batch(TEXT))
@@ -547,7 +548,7 @@ async def test_no_carry_overtakes_a_message(world: World) -> None:
 
 async def test_no_carry_is_written_beside_a_feed_before_the_start_or_after_the_stop(world: World) -> None:
     """What is milled at the moment is in no state that a carry could tell."""
-    world.retention["tokens.raw.train"] = 10.0
+    world.configs["retention.ms"] = "10000"
     partition = world.partition()
     assert await carries(world, partition) == 0
     await partition.resume()

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import pytest
 
 from tests.histories import BLOCK_BYTES, make_history
 from tokenmill.app.kafka.dead_letters import WrittenLetter
+from tokenmill.app.kafka.topics import HEADERS_BYTES
 from tokenmill.app.mill import publisher as module
 from tokenmill.app.mill.publisher import (
     LETTERS_AT_ONCE,
@@ -20,7 +21,7 @@ from tokenmill.app.mill.publisher import (
 )
 from tokenmill.errors import StrayError
 from tokenmill.wire.chain import NO_RECORD, Cursor
-from tokenmill.wire.message import HEADER_NAME, Message, decode_message
+from tokenmill.wire.message import HEADER_NAME, Message, decode_message, encode_header
 
 LENGTH = 12
 TRUE = make_history(LENGTH)
@@ -88,6 +89,7 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
         raise EndedError(reason)
 
     monkeypatch.setattr(module, "end_process", end_process)
+    monkeypatch.setattr(module, "FAR_SECONDS", 1e9)
     made.publisher = Publisher(
         send=made.send,
         topic="tokens",
@@ -100,6 +102,7 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
         on_durable=lambda message: made.durable.append((made.publisher.durable.block, message.end)),
         carry_time=CarryTime(1000.0, 1000, None),
         value_carries=ValueCarries(1 << 20),
+        most_bytes=1 << 20,
     )
     made.publisher.start()
     yield made
@@ -179,6 +182,51 @@ async def test_a_read_that_fails_ends_the_process(wire: Wire, monkeypatch: pytes
     await wire.answer(0)
     assert len(wire.ends) == 1
     assert wire.durable == []
+
+
+@pytest.fixture
+def far(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """Let any acknowledgement be one that takes long."""
+    monkeypatch.setattr(module, "FAR_SECONDS", 1e-9)
+    return wire
+
+
+async def test_messages_that_wait_for_far_brokers_are_sent_as_one(far: Wire) -> None:
+    """It is the message that a mill would make of their blocks at once; all of it is acknowledged together."""
+    await far.publisher.put(MESSAGES[:6])
+    await far.settle()
+    await far.answer(0)
+    await far.answer(1)
+
+    assert far.arrived == [MESSAGES[0], TRUE.message(1, 6)]
+    assert (far.durable, far.publisher.messages) == ([(1, 1), (6, 6)], 2)
+    assert far.publisher.idle
+    assert far.publisher.pending_bytes == 0
+
+
+async def test_what_is_joined_has_a_bound(far: Wire) -> None:
+    """As the topic takes it, headers included; a message that is larger goes alone."""
+    far.publisher.most_bytes = HEADERS_BYTES + len(encode_header(TRUE.message(1, 3))) + 2 * BLOCK_BYTES
+    await far.publisher.put(MESSAGES[:7])
+    await far.settle()
+    for offset in range(2):
+        await far.answer(offset)
+    far.publisher.most_bytes = 1
+    for offset in range(2, 5):
+        await far.answer(offset)
+
+    assert [(message.first, message.end) for message in far.arrived] == [(0, 1), (1, 3), (3, 5), (5, 6), (6, 7)]
+
+
+async def test_carries_are_joined_with_nothing(far: Wire) -> None:
+    """They hold what stands behind the blocks before them."""
+    carry = replace(MESSAGES[1], before=MESSAGES[1].after, first=2, tokens=b"", entries=[], chains=())
+    await far.publisher.put([*MESSAGES[:2], carry, *MESSAGES[2:4]])
+    await far.settle()
+    for offset in range(4):
+        await far.answer(offset)
+
+    assert [(message.first, message.end) for message in far.arrived] == [(0, 1), (1, 2), (2, 2), (2, 4)]
 
 
 async def test_what_waits_is_bounded(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:

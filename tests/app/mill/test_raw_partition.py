@@ -17,6 +17,7 @@ from tests.service import Raw, send, service_settings
 from tokenmill.app.kafka.clients import consumer, producer, read_range
 from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.kafka.fetched_batches import FetchedBatch
+from tokenmill.app.kafka.topics import Existing
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill import raw_partition
 from tokenmill.app.mill.raw_partition import RawPartition
@@ -60,7 +61,7 @@ async def resumed(
             stages=plan.stages,
             streams=streams,
             skip_list=SkipList(settings, streams),
-            retention={},
+            token_topics=defaultdict(lambda: Existing(1, {"max.message.bytes": "1048576"})),
             letter_bytes=defaultdict(lambda: 1 << 20),
             require_partition=require_partition,
             send=publish,
