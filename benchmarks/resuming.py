@@ -7,6 +7,7 @@ from faust.types import TP
 
 from benchmarks.grown import Grown
 from benchmarks.measuring import BenchmarkError
+from tokenmill.app.kafka.topics import JOINED_BYTES, Existing
 from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import MillContext
 from tokenmill.app.mill.skip_list import SkipList
@@ -21,7 +22,7 @@ async def resume_mill(grown: Grown) -> None:
         stages=grown.stages,
         streams=[grown.settled],
         skip_list=SkipList(grown.settings, [grown.settled]),
-        retention={},
+        token_topics={grown.settled.stream.tokens_topic: Existing(1, {"max.message.bytes": str(JOINED_BYTES)})},
         letter_bytes={},
         require_partition=_there,
         send=_no_send,

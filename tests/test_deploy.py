@@ -1,7 +1,10 @@
-"""The dashboard and the alerts ask for what there is."""
+"""The dashboard and the alerts ask for what there is; systemd starts again what a new start can help."""
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,11 +12,16 @@ import pytest
 import yaml
 
 from docs.generators.metrics_page import Described, described
+from tokenmill import errors
 from tokenmill.app.settings import Settings
 from tokenmill.consumers.prometheus import described as of_trainers
+from tokenmill.errors import TokenMillError
 
 DEPLOY: Final = Path(__file__).parents[1] / "deploy"
-DASHBOARD: Final[dict[str, Any]] = json.loads((DEPLOY / "grafana/dashboards/tokenmill.json").read_text())
+DASHBOARDS: Final[dict[str, dict[str, Any]]] = {
+    file.stem: json.loads(file.read_text()) for file in sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
+}
+DASHBOARD: Final = DASHBOARDS["tokenmill"]
 RULES: Final = (DEPLOY / "alerts.yml").read_text()
 BY_PROMETHEUS: Final = {"job", "instance", "service", "le"}
 """Labels that Prometheus adds (deploy/prometheus.yml), and that of buckets."""
@@ -27,22 +35,60 @@ SELECTOR: Final = re.compile(r"\b((?:tokenmill|process)_[a-z_]+)\{([^}]*)\}")
 GROUPED: Final = re.compile(r"\b(?:by|on) \(([^)]*)\)")
 
 
-def panels() -> list[dict[str, Any]]:
-    """Return the dashboard's panels that show something."""
-    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+UNITS: Final = sorted((DEPLOY / "systemd").glob("*.service"))
+PASSING: Final = (
+    *(errors.BrokerError, errors.DiskError, errors.LockedError),
+    *(errors.ClockError, errors.RegistryError, errors.BucketError),
+)
+"""Errors that may be over at the next start."""
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_starts_again_what_a_new_start_can_help(unit: Path) -> None:
+    """And nothing that needs a person: a wrong setting would be tried every five seconds."""
+    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit.read_text(), re.MULTILINE)
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TokenMillError)]
+    hopeless = {kind.exit_code for kind in kinds} - {kind.exit_code for kind in (*PASSING, TokenMillError)}
+    assert {int(code) for code in codes.split()} == hopeless
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_finds_nothing_wrong_with_a_unit(unit: Path, tmp_path: Path) -> None:
+    """With our command in the place of the installed one, and a user that there is; the command knows its options."""
+    (command,) = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
+    ours = shutil.which("tokenmill", path=Path(sys.executable).parent)
+    mine = tmp_path / unit.name
+    mine.write_text(unit.read_text().replace(command.split()[0], str(ours)).replace("User=tokenmill", "User=root"))
+
+    said = subprocess.run(
+        [str(shutil.which("systemd-analyze")), "verify", mine], capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stderr) == (0, "")
+    assert (
+        subprocess.run([str(ours), *command.split()[1:2], "--help"], capture_output=True, check=False).returncode == 0
+    )
+    assert {"--config"} == set(re.findall(r" (--\S+)", command))
+
+
+def panels(*names: str) -> list[dict[str, Any]]:
+    """Return the panels of dashboards that show something; of all of them where none is named."""
+    of = [DASHBOARDS[name] for name in names or DASHBOARDS]
+    return [panel for dashboard in of for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def expressions() -> list[str]:
-    """Return every expression of the dashboard, and every rule's."""
-    asked = [target["expr"] for panel in panels() for target in panel["targets"]]
+    """Return every expression of the dashboards, and every rule's."""
+    asked = [target["expr"].replace("$__range", "1h") for panel in panels() for target in panel["targets"]]
     return [*asked, *(rule["expr"] for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"])]
 
 
 def by_sample_name() -> dict[str, Described]:
     """Return what is exported, by the names that Prometheus knows."""
-    trainers = [
-        Described(family.name, family.type, ["stream", "rank"], family.documentation) for family in of_trainers()
-    ]
+    trainers = []
+    for family in of_trainers():
+        labels = ["stream", "rank", *(["part"] if "_mixture_" in family.name else [])]
+        trainers.append(Described(family.name, family.type, labels, family.documentation))
     return {name: metric for metric in [*described(), *trainers] for name in metric.sample_names}
 
 
@@ -68,9 +114,10 @@ def test_rules_are_found() -> None:
     assert RULES.count("- alert:") > 5
 
 
-def test_the_dashboard_is_whole() -> None:
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_dashboard_is_whole(name: str) -> None:
     """Panels have numbers and titles of their own, lie beside each other, and ask the provisioned data source."""
-    everything = DASHBOARD["panels"]
+    everything = DASHBOARDS[name]["panels"]
     assert (
         len({panel["id"] for panel in everything}) == len({panel["title"] for panel in everything}) == len(everything)
     )
@@ -83,12 +130,28 @@ def test_the_dashboard_is_whole() -> None:
     ]
     assert len(set(cells)) == len(cells)
     assert max(x for x, _ in cells) < 24
-    sources = {target["datasource"]["uid"] for panel in panels() for target in panel["targets"]}
+    sources = {target["datasource"]["uid"] for panel in panels(name) for target in panel["targets"]}
     (uid,) = sources
     assert f"uid: {uid} " in (DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text()
 
 
-@pytest.mark.parametrize("panel", panels(), ids=lambda panel: str(panel["title"]))
+def test_dashboards_lead_to_each_other() -> None:
+    """Each has a name of its own; from the new ones a link leads to all that have the tag."""
+    assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS) == 3
+    for dashboard in DASHBOARDS.values():
+        assert dashboard["tags"] == [tag for link in dashboard["links"] for tag in link["tags"]] == ["tokenmill"]
+
+
+@pytest.mark.parametrize("panel", panels("training"), ids=lambda panel: str(panel["title"]))
+def test_each_panel_on_training_asks_for_the_chosen_streams_and_instances(panel: dict[str, Any]) -> None:
+    """A mixture has a name of its own, which begins with no topic."""
+    for target in panel["targets"]:
+        for name, selector in SELECTOR.findall(target["expr"]):
+            assert 'instance=~"$instance"' in selector
+            assert ('stream=~"$stream"' in selector) == name.startswith("tokenmill_trainer_")
+
+
+@pytest.mark.parametrize("panel", panels("tokenmill", "data"), ids=lambda panel: str(panel["title"]))
 def test_each_panel_asks_for_the_chosen_topics_and_instances(panel: dict[str, Any]) -> None:
     """Of every metric that has such a label, whether it says topic or stream."""
     for target in panel["targets"]:
@@ -100,10 +163,11 @@ def test_each_panel_asks_for_the_chosen_topics_and_instances(panel: dict[str, An
                 assert 'stream=~"($topic)[.].*"' in selector
 
 
-def test_the_variables_are_filled_from_metrics_that_there_are() -> None:
-    """Topic and instance, each with any number of values and all of them at first."""
-    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
-    assert list(variables) == ["topic", "instance"]
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_variables_are_filled_from_metrics_that_there_are(name: str) -> None:
+    """Topic or stream, and instance, each with any number of values and all of them at first."""
+    variables = {variable["name"]: variable for variable in DASHBOARDS[name]["templating"]["list"]}
+    assert list(variables) == ["stream" if name == "training" else "topic", "instance"]
     for variable in variables.values():
         assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, ".*")
         names = set(NAME.findall(variable["definition"]))
@@ -114,9 +178,9 @@ def test_the_variables_are_filled_from_metrics_that_there_are() -> None:
 
 def test_lag_in_seconds_is_the_first_on_the_wall() -> None:
     """With its trend, and the time to catch up."""
-    first = [panel["title"] for panel in panels()[:3]]
+    first = [panel["title"] for panel in panels("tokenmill")[:3]]
     assert first == ["Oldest record not yet milled", "Trend of the lag", "Time to catch up"]
-    assert panels()[0]["fieldConfig"]["defaults"]["unit"] == "s"
+    assert panels("tokenmill")[0]["fieldConfig"]["defaults"]["unit"] == "s"
 
 
 def test_the_dashboard_shows_each_part_of_the_way() -> None:

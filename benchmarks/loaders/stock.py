@@ -34,6 +34,7 @@ def make_stock(
     block_tokens: int,
     segment_blocks: int = SEGMENT_BLOCKS,
     era_blocks: int = ERA_BLOCKS,
+    partitions: int = PARTITIONS,
     seed: int = 1,
 ) -> Stock:
     """Write random tokens into a store, through its own writer, and into the flat file.
@@ -43,7 +44,7 @@ def make_stock(
     eras = -(-blocks // era_blocks)
     stock = Stock(directory, eras * era_blocks, block_tokens)
     stock.flat.parent.mkdir(parents=True)
-    with StockWriter(stock, segment_blocks, era_blocks, seed) as writer:
+    with StockWriter(stock, segment_blocks, era_blocks, partitions, seed) as writer:
         for era in range(eras):
             writer.append(end=era + 1 == eras)
         writer.publish()
@@ -52,23 +53,25 @@ def make_stock(
 
 
 class StockWriter:
-    """Writes random tokens era by era, as the service would, but to two partitions from one process."""
+    """Writes random tokens era by era, as the service would, but to all partitions from one process."""
 
-    def __init__(self, stock: Stock, segment_blocks: int, era_blocks: int, seed: int = 1) -> None:
+    def __init__(
+        self, stock: Stock, segment_blocks: int, era_blocks: int, partitions: int = PARTITIONS, seed: int = 1
+    ) -> None:
         """Open an empty store, and the flat file beside it."""
         info = _info(stock.block_tokens, segment_blocks)
         store = Store.open_or_create(stock.store)
         store.add_stream(info, None)
-        self._each = era_blocks // PARTITIONS
+        self._each = era_blocks // partitions
         self._block_tokens = stock.block_tokens
         self._rng = np.random.default_rng(seed)
-        self._chains = [genesis_hash(info.fingerprint, partition) for partition in range(PARTITIONS)]
+        self._chains = [genesis_hash(info.fingerprint, partition) for partition in range(partitions)]
         self._log = EraLog(info.fingerprint)
         self._closed: list[tuple[Era, int]] = []
         self._open = ExitStack()
         self._flat = self._open.enter_context(stock.flat.open("wb"))
         self._eras = self._open.enter_context(EraWriter.open(store, STREAM))
-        self._writers = [PartitionWriter.open(store, STREAM, partition) for partition in range(PARTITIONS)]
+        self._writers = [PartitionWriter.open(store, STREAM, partition) for partition in range(partitions)]
         for partition in self._writers:
             self._open.callback(partition.close)
 

@@ -1,0 +1,1 @@
+"""The Helm chart, rendered, validated and run as processes: `make test-chart`."""

@@ -1,0 +1,182 @@
+"""The chart is what Kubernetes takes, refuses values that are none, and runs, scales and is upgraded without loss."""
+
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.chart.rendered import CHART, SECONDS, TOOLS, Pod, Pods, helm, of_kind, render
+from tests.conftest import TopicFactory
+from tests.faults.feeding import Feeder
+from tests.faults.oracle import judge
+from tests.marked import until
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings, load_settings
+
+pytestmark = pytest.mark.chart
+
+CASES: Final = sorted((CHART / "ci").glob("*.yaml"))
+FULL: Final = CHART / "ci/full.yaml"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_kubernetes_takes_what_is_rendered(case: Path, tmp_path: Path) -> None:
+    """By the API server's own validation, with KEDA's and the Prometheus operator's definitions; helm has no advice."""
+    linted = helm("lint", "--strict", CHART, "--values", case)
+    assert linted.returncode == 0, linted.stdout
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(render("--values", case)))
+
+    command = [str(TOOLS / "kubectl-validate"), "--version", "1.30", "--local-crds", str(TOOLS / "crds"), str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_settings_are_settings(case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is rendered loads, whole numbers as whole numbers."""
+    monkeypatch.setenv("TOKENMILL_SASL_PASSWORD", "of a secret")
+    (settings,) = [
+        found for found in of_kind(render("--values", case), "ConfigMap") if "tokenmill.toml" in found["data"]
+    ]
+    file = tmp_path / "tokenmill.toml"
+    file.write_text(settings["data"]["tokenmill.toml"])
+    if case.stem != "full":
+        monkeypatch.delenv("TOKENMILL_SASL_PASSWORD")
+
+    found = load_settings(config=file)
+    assert found.raw_topics == tuple(tomllib.loads(file.read_text())["raw_topics"])
+
+
+def test_all_containers_are_stripped() -> None:
+    """No root, no capabilities, no writable root file system, no token of the cluster, bounded memory."""
+    workloads = [
+        one for kind in ("Deployment", "StatefulSet", "Job") for one in of_kind(render("--values", FULL), kind)
+    ]
+    assert len(workloads) == 3
+    for workload in workloads:
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert not pod["automountServiceAccountToken"]
+        for container in pod["containers"]:
+            secured = container["securityContext"]
+            assert secured["readOnlyRootFilesystem"]
+            assert secured["capabilities"] == {"drop": ["ALL"]}
+            assert not secured["allowPrivilegeEscalation"]
+            assert container["resources"]["limits"]["memory"]
+
+
+def test_alerts_and_dashboards_are_those_of_the_project() -> None:
+    """Word for word; a series has the job and the service that they ask for."""
+    objects = render("--values", FULL)
+    deploy = CHART.parents[1]
+    (rule,) = of_kind(objects, "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((deploy / "alerts.yml").read_text())
+    (boards,) = [found for found in of_kind(objects, "ConfigMap") if found["metadata"]["name"].endswith("dashboards")]
+    there = {file.name: file.read_text() for file in (deploy / "grafana/dashboards").glob("*.json")}
+    assert {name: text.strip() for name, text in boards["data"].items()} == {n: t.strip() for n, t in there.items()}
+    (monitor,) = of_kind(objects, "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert [change["targetLabel"] for change in endpoint["relabelings"]] == ["job", "service"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("settings.store=/elsewhere", "store"),
+        ("settings.sasl_password=grain", "sasl_password"),
+        ("mill.autoscaling.minReplicas=0", "minReplicas"),
+        ("segments.storage=much", "storage"),
+        ("image.digest=latest", "digest"),
+        ("mil.replicas=2", "mil"),
+    ],
+)
+def test_values_that_are_none_are_refused(values: str, words: str) -> None:
+    """By the schema, before anything is installed."""
+    refused = helm("template", "mine", CHART, "--set", values)
+    assert refused.returncode != 0
+    assert words in refused.stderr
+
+
+def test_autoscaling_and_replicas_do_not_contend() -> None:
+    """Where KEDA decides how many mills there are, the Deployment says nothing of it; one trigger a raw topic."""
+    objects = render("--values", FULL)
+    (deployment,) = of_kind(objects, "Deployment")
+    assert "replicas" not in deployment["spec"]
+    (scaled,) = of_kind(objects, "ScaledObject")
+    assert scaled["spec"]["scaleTargetRef"] == {"name": deployment["metadata"]["name"]}
+    asked = [trigger["metadata"] for trigger in scaled["spec"]["triggers"]]
+    assert [one["topic"] for one in asked] == ["web", "code"]
+    assert {one["consumerGroup"] for one in asked} == {Settings().group}
+
+
+class Installed:
+    """An installation whose pods are processes; `tests.faults.oracle.judge` judges it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, not for ever."""
+        assert until(condition, SECONDS)
+
+    def tend(self) -> None:
+        """Do nothing: supervisors do it."""
+
+
+@pytest.mark.timeout(900)
+def test_an_installation_scales_and_is_upgraded_under_load(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Topics, one mill, three, one, and another version: every block once, and equal to the reference."""
+    raw = topic(4)
+    values = tmp_path / "values.yaml"
+    own: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "raw_topics": [raw],
+        "tokenizer": "bytes",
+        "sequence_length": 127,
+        "era_blocks": 64,
+    }
+    values.write_text(yaml.safe_dump({"settings": own}))
+    pods = Pods(render("--values", values), tmp_path)
+    assert pods.run("Job") == 0, next(tmp_path.glob("Job*.log")).read_text()
+    settings = load_settings(own | {"store": tmp_path / "store"})
+
+    with ExitStack() as running:
+        segments = running.enter_context(pods.pod("StatefulSet"))
+        mills = [running.enter_context(pods.pod("Deployment"))]
+        for pod in (segments, *mills):
+            pod.wait_until_ready()
+        with Feeder(settings, Random(1)):
+            mills += [running.enter_context(pods.pod("Deployment")) for _ in range(2)]
+            for pod in mills:
+                pod.wait_until_ready()
+            time.sleep(3)
+            assert [pod.end() for pod in mills[1:]] == [0, 0]
+            upgraded = _upgraded(values, tmp_path, running)
+            time.sleep(3)
+            assert mills[0].end() == 0
+            upgraded.wait_until_ready()
+            time.sleep(3)
+        judge(Installed(settings))
+        code = subprocess.run(
+            [sys.executable, "-m", "tokenmill.app.cli", "verify", "--store", str(settings.store)],
+            env=os.environ | settings.environment(),
+            check=False,
+        ).returncode
+    assert code == 0
+
+
+def _upgraded(values: Path, directory: Path, running: ExitStack) -> Pod:
+    """Return a mill of the next revision, which is ready, as a rolling upgrade wants it before an old one ends."""
+    pods = Pods(render("--values", values, "--set", "mill.workers=2"), directory)
+    pod = running.enter_context(pods.pod("Deployment"))
+    pod.wait_until_ready()
+    return pod
