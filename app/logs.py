@@ -10,8 +10,8 @@ import structlog
 from .broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, Contact, is_broken_connection, says_unreached
 from .terminal import escaped, escaped_lines
 
-NOISY: Final = ("aiokafka", "kafka", "faust", "mode", "asyncio")
-"""Libraries that repeat themselves hundreds of times a second while a broker is away."""
+NOISY: Final = ("aiokafka", "kafka", "faust", "mode", "asyncio", "httpx")
+"""Libraries that repeat themselves, hundreds of times a second while a broker is away."""
 SEVERAL_LINES: Final = ("exception", "stack")
 """Fields of an event that are tracebacks."""
 LINES: Final = 5

@@ -12,6 +12,11 @@ and tiny on a CPU. What to take from here is `Run` and `train`.
 
 # ruff: noqa: INP001 - a script, no part of a package
 
+import signal
+
+if __name__ == "__main__":  # while torch loads, Ctrl-C ends the process at once: a traceback would only show imports
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import faulthandler
 import hashlib
@@ -297,6 +302,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
     except (TokenMillError, OSError) as error:  # says what is wrong and what to do, so a traceback would only hide it

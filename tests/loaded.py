@@ -12,6 +12,7 @@ from tokenmill.app.processes import keep_loaded
 
 NAMES: Final = (
     "tokenmill.app.cli.workers",
+    "tokenmill.app.cli.serving",
     "tokenmill.app.mill.app",
     "tokenmill.app.segments.app",
     "tokenmill.app.kafka.fastpath",

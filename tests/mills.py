@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer
 
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.columns import ChainOutcomes, OutcomeColumns, RecordColumns
@@ -60,6 +60,8 @@ RECIPE = Recipe(
 @cache
 def tiny_bpe() -> Engine:
     """Return a byte-level BPE with a few merges."""
+    from tokenizers import normalizers  # noqa: PLC0415 - version 1 has none
+
     tokenizer: Tokenizer = train_tokenizer(["ab aab b\n"] * 2 + ['{"text": "aaaabbbb"}'], vocabulary_size=270)
     tokenizer.normalizer = normalizers.Replace(SILENT, "")
     return open_engine(TokenizerFile("tiny", tokenizer.to_str().encode()))

@@ -22,6 +22,7 @@
     │   └── PanicError         13   native code panicked; not over a text, which would be a dead letter
     ├── ClockError             14   the brokers refuse the time by this machine's clock
     ├── RegistryError          15   a schema registry does not answer, or lacks a schema that records name
+    ├── BucketError            16   a bucket refuses, does not answer, or holds what was not put there
     ├── DeadlyRecordError       -   workers died of a record; its partition halts before it, never an exit
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
 
@@ -185,6 +186,20 @@ class RegistryError(TokenMillError):
     def __init__(self, message: str, *, definite: bool = False) -> None:
         super().__init__(message)
         self.definite = definite
+
+
+class BucketError(TokenMillError):
+    """A bucket refuses, does not answer, ignores conditions, or holds other objects than those that were put there.
+
+    ``passing``: it did not answer, or failed; the same may succeed later, without a person.
+    """
+
+    exit_code = 16
+    brief = "the bucket cannot be used"
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class DeadlyRecordError(TokenMillError):

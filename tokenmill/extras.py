@@ -7,7 +7,9 @@ import tokenmill
 EXTRA_OF: Final = {
     "aiohttp": "app",
     "aiokafka": "app",
+    "aws_msk_iam_sasl_signer": "msk",
     "backports": "app",
+    "boto3": "msk",
     "brotli": "produce",
     "cramjam": "app",
     "crc32c": "app",

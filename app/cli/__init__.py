@@ -8,6 +8,7 @@ import ast
 import atexit
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -37,11 +38,12 @@ COMMANDS: Final = {
     "produce": "produce",
     "flush": "produce",
     "pack": "pack",
-    "serve": "workers",
+    "serve": "serving",
     "mill": "workers",
     "segment": "workers",
-    "mirror": "workers",
+    "mirror": "serving",
     "try": "trying",
+    "dedup": "dedup",
     "verify": "verify",
     "status": "status",
     "ledger": "status",
@@ -55,6 +57,7 @@ COMMANDS: Final = {
     "repair": "stores",
     "retire": "stores",
     "adopt": "stores",
+    "upload": "buckets",
     "export": "exports",
     "describe": "exports",
     "skip": "control_records",
@@ -74,6 +77,7 @@ GROUPS: Final = {
     "topics": "The topics that the settings need: create, check.",
     "broker": "A local Kafka broker: start, stop, status.",
     "steps": "Filters and transforms of documents: what `steps` may name.",
+    "dedup": "Documents that were seen before: what `dedup` finds, and what it costs.",
 }
 """Commands that have commands below them, and their help."""
 
@@ -198,10 +202,11 @@ def _exit_code_of(given: Sequence[str]) -> int:
 
             collect_seldom()
         create_cli(None if COMPLETION in os.environ else words[0])(given, prog_name="tokenmill")
-    except KeyboardInterrupt:  # first: the names below may not be there yet
-        return INTERRUPTED
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else end.code is not None
+    except (KeyboardInterrupt, SystemExit) as end:  # first: the names below may not be there yet
+        code = INTERRUPTED if isinstance(end, KeyboardInterrupt) else end.code
+        if code == INTERRUPTED:  # a coroutine that Ctrl-C kept from beginning would say so when it is freed, here
+            warnings.simplefilter("ignore", RuntimeWarning)
+        return code if isinstance(code, int) else code is not None
     except TokenMillError as error:
         _say(str(error))
         return error.exit_code

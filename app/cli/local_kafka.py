@@ -86,7 +86,10 @@ def up(
 
     place = LocalState(state.absolute())
     require_directory("--state", state)
-    raise typer.Exit(run_up(place, settings_in(place, loaded), EscapingConsole(), partitions=partitions, port=port))
+    settings, said = settings_in(place, loaded), loaded.settings.model_fields_set
+    origins = {name: loaded.origins[name] if name in said else f"{place.settings_file}" for name in loaded.origins}
+    code = run_up(place, settings, EscapingConsole(), partitions=partitions, port=port, origins=origins)
+    raise typer.Exit(code)
 
 
 @command("demo", "tokenmill demo", "tokenmill demo --text ~/notes --no-train")

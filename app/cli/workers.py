@@ -1,78 +1,20 @@
-"""``tokenmill serve``, ``mill``, ``segment`` and ``mirror``: what runs until it is told to end.
+"""``tokenmill mill`` and ``segment``: one worker, as this process, until it is told to end.
 
-The whole service with its children, or one worker as this process; or a full copy of streams and eras on this host.
+`tokenmill serve` starts several of each, so this module loads little: neither supervisor nor mirror, and Faust only
+where a worker runs.
 """
 
-import asyncio
-import math
-import sys
-import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Literal
-
-import structlog
-import typer
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tokenmill.errors import TokenMillError
-from tokenmill.store import Store, StoreLock
 
-from ..kafka import fastpath
-from ..kafka.settled_streams import require_ready
-from ..logs import set_up_logging
-from ..processes import allow_more_files
-from ..segments.mirror import Mirror, MirroredStream
 from ..settings import Settings
-from ..supervisor import Supervisor, WatchLimits, run_until_signalled
 from ..telemetry.reporting import last_words
-from ..terminal import is_terminal
-from .options import KeepFrom, argument, command, option
-from .output import count, say, size
-from .progress import PLAIN_SECONDS, ProgressLine
+from .options import command
 
 if TYPE_CHECKING:  # loads Faust, which takes longer than most other commands take to run
     from ..worker.transport import BatchApp
-
-DEFAULTS: Final = WatchLimits()
-
-log = structlog.get_logger(__name__)
-
-
-@command(
-    "serve",
-    "tokenmill serve",
-    "tokenmill serve --workers 4 --log-format json",
-    "tokenmill serve --only segment",
-    shown=("bootstrap_servers", "raw_topics", "tokenizer", "sequence_length", "store", "workers"),
-)
-def serve(
-    settings: Settings,
-    *,
-    only: Annotated[
-        Literal["mill", "segment"] | None,
-        option("Run mill workers alone, or a segment worker alone: a container's share of the service."),
-    ] = None,
-    heartbeat: Annotated[
-        float, option("Kill a worker that says nothing for this many seconds.", None, "--heartbeat-seconds", min=2)
-    ] = DEFAULTS.heartbeat,
-    grace: Annotated[
-        float, option("Seconds that workers have to end in order.", None, "--grace-seconds", min=0)
-    ] = DEFAULTS.grace,
-) -> None:
-    """Run mill workers and a segment worker until Ctrl-C or SIGTERM. A worker that ends is started again.
-
-    Ends with a worker's exit code when a new start cannot help: wrong settings, a missing topic, a foreign store. A
-    broker that goes away later is waited for, and one that is not there yet for --wait-seconds.
-    """
-    set_up_logging(settings.log_format, settings.log_level)
-    allow_more_files()
-    supervisor = Supervisor(settings, only=only, limits=WatchLimits(heartbeat=heartbeat, grace=grace))
-
-    async def run() -> int:
-        await require_ready(settings)  # what is wrong from the beginning is said once, not by every worker
-        await supervisor.run()
-        return 0
-
-    raise typer.Exit(run_until_signalled(run(), serves=True))
 
 
 @command(
@@ -117,82 +59,3 @@ def _run_worker(settings: Settings, create_app: Callable[[Settings], "BatchApp"]
         last_words(str(error))  # the supervisor repeats them when it gives up
         raise
     run_worker(app, settings)
-
-
-@command(
-    "mirror",
-    "tokenmill mirror --store /data/store --bootstrap-servers kafka:9092",
-    "tokenmill mirror --store /data/store raw-text.train --keep-from /data/run/data-state.json",
-    "tokenmill mirror --store /data/store --once",
-    shown=("bootstrap_servers", "store"),
-)
-def mirror(
-    settings: Settings,
-    streams: Annotated[list[str] | None, argument("Only these; default: all on the brokers.", "[STREAM]...")] = None,
-    *,
-    once: Annotated[bool, option("End when all is stored that there is now.", None, "--once")] = False,
-    keep_from: KeepFrom = None,
-) -> None:
-    """Keep a full copy of streams and eras in the store, from the token topics, until Ctrl-C or SIGTERM.
-
-    It does what a segment worker does, without a consumer group, and needs only a broker's address. Killed at any
-    moment, the same command goes on. New streams and partitions are taken up. With --keep-from, segments that none of
-    the states needs are retired while it runs; it reads these files again and again.
-    Ends with the code of what only a person can repair, if there is anything: damage, a difference, missing blocks.
-    """
-    store = Store.open_or_create(settings.store)
-    lock = StoreLock(store.path, exclusive=True)
-    with MirrorProgressLine() as report:
-        set_up_logging(settings.log_format, settings.log_level)
-        fastpath.install()
-        work = Mirror(settings, store, streams or (), once=once, keep_from=keep_from or (), progress=report)
-
-        async def run() -> int:
-            try:
-                await work.run()
-            except asyncio.CancelledError:  # asked to end
-                log.info("mirror ends", store=str(store.path))
-                raise
-            return 0
-
-        code = run_until_signalled(run(), serves=True)
-    lock.close()
-    for found in work.behind:
-        say(described(found))
-    for problem in work.problems[1:]:
-        say(str(problem))
-    if work.problems:
-        raise work.problems[0]
-    raise typer.Exit(code)
-
-
-def described(found: MirroredStream) -> str:
-    """Return where a stream is, for people."""
-    has = f"{found.stream}: {count(found.stored, 'block')}, {count(found.trainable, 'era')}"
-    missing = [f"{count(found.blocks, 'block')} ({size(found.bytes)})"] if found.blocks else []
-    missing += [count(found.eras, "era")] if found.eras else []
-    return f"{has}; " + (f"{' and '.join(missing)} behind" if missing else "complete")
-
-
-class MirrorProgressLine(ProgressLine):
-    """Called with how far behind each stream is, shows it."""
-
-    def __init__(self) -> None:
-        super().__init__("starting")
-        self._terminal = is_terminal(sys.stderr)
-        self._logged: dict[str, MirroredStream] = {}
-        self._at = -math.inf
-
-    def __call__(self, behind: Sequence[MirroredStream]) -> None:
-        """Show it; a log gets what changed, now and then."""
-        if self._terminal:
-            self.show("; ".join(map(described, behind)) or "no stream is settled yet")
-        elif time.monotonic() - self._at >= PLAIN_SECONDS:
-            self._at = time.monotonic()
-            for found in behind:
-                if self._logged.get(found.stream) != found:
-                    log.info(
-                        "stored", stream=found.stream, blocks=found.stored, eras=found.trainable,
-                        blocks_behind=found.blocks, bytes_behind=found.bytes, eras_behind=found.eras,
-                    )  # fmt: skip
-                self._logged[found.stream] = found

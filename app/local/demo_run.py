@@ -384,6 +384,8 @@ class _Demo:
         works: list[Coroutine[Any, Any, None]] = [self._supervisor.run(), self._view.run(self._look)]
         if self._trainer is not None:
             works.append(self._train(self._trainer))
+        if self._settings.page_url is not None:
+            self._view.say(f"watch it in a browser: {self._settings.page_url}", "bold")
         with self._view:
             async with beside(*works), saying_when_cancelled(self._view):
                 await until_running(self._supervisor.status)

@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
 import structlog
@@ -44,11 +44,19 @@ def settings_in(state: LocalState, loaded: Loaded) -> Settings:
     return Settings(**{"tokenizer": "bytes", "store": state.store, **before, **said})
 
 
-def run_up(state: LocalState, settings: Settings, console: Console, *, partitions: int, port: int | None) -> int:
+def run_up(
+    state: LocalState,
+    settings: Settings,
+    console: Console,
+    *,
+    partitions: int,
+    port: int | None,
+    origins: Mapping[str, str],
+) -> int:
     """Run broker and service until Ctrl-C or SIGTERM; return the exit code. On return no process is left.
 
-    A Kafka that ends meanwhile is started again. Raises TokenMillError where the broker, a topic or a worker cannot do
-    its work.
+    ``origins`` says where each setting came from. A Kafka that ends meanwhile is started again. Raises TokenMillError
+    where the broker, a topic or a worker cannot do its work.
     """
     log_to_file(state.logs / "supervisor.log", settings.log_level)
     allow_more_files()
@@ -57,12 +65,16 @@ def run_up(state: LocalState, settings: Settings, console: Console, *, partition
     with Broker(state.broker, port=port) as broker:
         settings = settings.at(broker.bootstrap_servers)
         state.save(settings)
-        return run_until_signalled(_serve(broker, state, settings, view, partitions), serves=True)
+        return run_until_signalled(_serve(broker, state, settings, view, partitions, origins), serves=True)
 
 
-async def _serve(broker: Broker, state: LocalState, settings: Settings, view: LiveView, partitions: int) -> int:
+async def _serve(  # noqa: PLR0917 - what `run_up` has
+    broker: Broker, state: LocalState, settings: Settings, view: LiveView, partitions: int, origins: Mapping[str, str]
+) -> int:
     await ensure_topics(settings, partitions=partitions)
-    supervisor = Supervisor(settings, log_directory=state.logs, on_event=lambda event: _show_event(view, event))
+    supervisor = Supervisor(
+        settings, log_directory=state.logs, on_event=lambda event: _show_event(view, event), origins=origins
+    )
     title = f"{', '.join(settings.raw_topics)} at {settings.bootstrap_servers}"
     plan = await asyncio.to_thread(plan_topic, settings, settings.raw_topics[0])
     view.say(f"{plan.marks}; streams that were begun with other tokens keep theirs")
@@ -92,6 +104,8 @@ def _explain(state: LocalState, settings: Settings, view: LiveView) -> None:
     view.show(f"  {program()} produce --config {config} {topic} PATH", "bold cyan")
     if settings.for_topic(topic).allow_flush:
         view.show(f"  {program()} flush --config {config} {topic}", "bold cyan")
+    if settings.page_url is not None:
+        view.show(f"Watch it in a browser: {settings.page_url}", "bold")
     view.show("Ctrl-C ends all of it; what is on disk stays.")
 
 

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from ..broker_contact import CONTACT, no_answer
 from ..kafka.retry import FAILING
 from ..settings import Settings
-from ..telemetry.reporting import QUIET_TURNS, Fleet, taken
+from ..telemetry.reporting import QUIET_TURNS, SHOWN, Fleet, taken
 from ..telemetry.server import Probes
 from ..telemetry.status_document import StatusSnapshot
 from ..telemetry.worker_metrics import BROKER, PROCESS
@@ -107,8 +107,8 @@ class Export:
         self.fleet.ended(worker)
 
     def document(self) -> Mapping[str, Any]:
-        """Return what ``/status`` answers, as of the last `turn`; in any thread."""
-        return self._looked.document()
+        """Return what ``/api/status`` answers, as of the last `turn`; in any thread."""
+        return self._looked.document() | {"counted": self.fleet.sums(SHOWN)}
 
     def look(self) -> StatusSnapshot:
         """Return what is known now."""

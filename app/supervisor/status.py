@@ -29,10 +29,8 @@ class WorkerStatus:
     """Work done by its process since that began (`app.telemetry.reporting`); the next one begins at 0."""
 
     def row(self) -> dict[str, Any]:
-        """Return it as ``/status`` answers: without counters, which are on ``/metrics``."""
-        fields = asdict(self)
-        del fields["counters"]
-        return fields
+        """Return it as ``/api/status`` answers."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

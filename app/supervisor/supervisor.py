@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -56,13 +56,15 @@ class Supervisor:
         limits: WatchLimits | None = None,
         log_directory: Path | None = None,
         on_event: Listener | None = None,
+        origins: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare; `run` starts the workers.
 
         Those of ``only`` one role run here, or of both roles; others may run elsewhere. Workers log to files in
-        ``log_directory``, or where we do.
+        ``log_directory``, or where we do. ``origins`` says where settings came from, in words, for people who ask.
         """
         self._settings = settings
+        self._origins = origins or {}
         self._limits = limits or WatchLimits()
         self._on_event: Listener = on_event or (lambda _: None)
         self._ledger = WorkerLedger()
@@ -96,7 +98,8 @@ class Supervisor:
         others are ended too.
         """
         keepers = [slot.keep() for slot in self._slots.values()]
-        with serving(self._settings, self._export.collectors, self._export.probes, self._export.document) as why_not:
+        export = self._export
+        with serving(self._settings, export.collectors, export.probes, export.document, self._origins) as why_not:
             if why_not is not None:
                 self._on_event(Event("not served", "supervisor", os.getpid(), why_not))
             async with beside(*keepers, self._cluster.watch(), self._guard(), self._report()):

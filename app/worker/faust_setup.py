@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from faust.auth import SASLCredentials, SSLCredentials
+from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 
 from ..kafka.clients import METADATA_MAX_AGE_MS, RECORD_OVERHEAD_BYTES
-from ..kafka.security import password, ssl_context
-from ..kafka.topics import needed_topics
+from ..kafka.security import login_tokens, password, ssl_context
+from ..kafka.topics import JOINED_BYTES, needed_topics
 from ..settings import ConnectionSettings, Settings
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -44,7 +44,7 @@ def faust_options(settings: Settings) -> dict[str, Any]:
     """
     brokers = ";".join(f"aiokafka://{address}" for address in settings.bootstrap_servers.split(","))
     request_seconds = max(REQUEST_SECONDS, 2 * settings.session_timeout)
-    largest = max(topic.max_message_bytes for topic in needed_topics(settings)) + RECORD_OVERHEAD_BYTES
+    largest = max(JOINED_BYTES, *(topic.max_message_bytes for topic in needed_topics(settings))) + RECORD_OVERHEAD_BYTES
     return {
         "broker": brokers,
         **_security(settings),
@@ -81,6 +81,8 @@ def _security(settings: ConnectionSettings) -> Mapping[str, Any]:
     Raises SettingsError as `client_security`.
     """
     context = ssl_context(settings) if settings.encrypts else None
+    if settings.sasl_mechanism == "OAUTHBEARER":
+        return {"broker_credentials": OAuthCredentials(oauth_cb=login_tokens(settings), ssl_context=context)}
     if settings.logs_in:
         credentials = SASLCredentials(
             username=settings.sasl_username,

@@ -65,17 +65,25 @@ def test_version_is_data(cli: Cli) -> None:
 
 ENDS = """
 import atexit, signal, sys, threading, time
-from tokenmill.app import cli
+from tokenmill.app import cli, tasks
+
+async def beginning():
+    return 0
+
+def interrupted(work, at_once):
+    signal.raise_signal(2)
 
 class Finalized:
     def __del__(self):
         sys.__stdout__.write("finalized\\n")
 
 kept = Finalized()
+tasks.until_interrupted = interrupted
 atexit.register(print, "exit handler")
 threading.Timer(0.2, print, ["thread"]).start()
 threading.Thread(target=time.sleep, args=[60], daemon=True).start()
 ends = {"ends": str, "fails": lambda: 1 / 0, "interrupted": lambda: signal.raise_signal(2)}
+ends["before its loop"] = lambda: tasks.run_until_signalled(beginning())
 ends["twice"] = lambda: (atexit.register(signal.raise_signal, 2), signal.raise_signal(2))
 end = ends[sys.argv[1]]
 cli.create_cli = lambda command: lambda given, prog_name: end()
@@ -97,6 +105,13 @@ def test_ctrl_c_while_a_command_ends_is_its_end() -> None:
     ended = subprocess.run([sys.executable, "-c", ENDS, "twice"], check=False, capture_output=True, text=True)
 
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+def test_ctrl_c_before_the_event_loop_begins_shows_nothing() -> None:
+    """No warning of the coroutine that was made and never awaited."""
+    ended = subprocess.run([sys.executable, "-c", ENDS, "before its loop"], check=False, capture_output=True, text=True)
+
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 COUNT_THREADS = """

@@ -69,6 +69,20 @@ def test_who_asks_what_there_is_waits_for_no_library_of_the_service(arguments: l
     assert heavy & set(loaded) == set()
 
 
+def test_a_worker_loads_nothing_of_other_commands_and_no_library_that_its_settings_do_not_name() -> None:
+    """It holds in memory what it loads, as many times as there are workers."""
+    code = (
+        "from tokenmill.app.cli import create_cli; import sys; create_cli('mill'); "
+        "import tokenmill.app.mill.app, tokenmill.app.worker.run; print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "tokenmill.app.cli.workers" in loaded
+    own = {f"tokenmill.{name}" for name in ("samples", "store", "app.segments", "app.supervisor", "app.cli.progress")}
+    texts = {"awkward", "gigatoken", "huggingface_hub", "numba", "spacy", "tokenizers"}
+    others = {"httpx", "pyarrow", "rich.progress", "sqlalchemy", "torch"}
+    assert (own | texts | others) & set(loaded) == set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_own_options_come_first_and_fit_a_screen_or_two(path: tuple[str, ...]) -> None:

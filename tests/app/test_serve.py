@@ -1,8 +1,10 @@
 """What `tokenmill serve` makes of its own flags; tests/app/test_supervisor.py runs what it starts."""
 
+from collections.abc import Mapping
+
 import pytest
 
-from tokenmill.app.cli import main, workers
+from tokenmill.app.cli import main, serving
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import WatchLimits
 
@@ -11,9 +13,13 @@ class Recorder:
     """In the place of the supervisor: what it was told, and no worker."""
 
     told: tuple[Settings, str | None, WatchLimits]
+    origins: Mapping[str, str]
 
-    def __init__(self, settings: Settings, *, only: str | None, limits: WatchLimits) -> None:
+    def __init__(
+        self, settings: Settings, *, only: str | None, limits: WatchLimits, origins: Mapping[str, str]
+    ) -> None:
         Recorder.told = (settings, only, limits)
+        Recorder.origins = origins
 
     async def run(self) -> None:
         """Run nothing."""
@@ -26,8 +32,8 @@ def started(monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> None:
     async def all_is_there(_settings: Settings) -> None:
         """Look at nothing."""
 
-    monkeypatch.setattr(workers, "Supervisor", Recorder)
-    monkeypatch.setattr(workers, "require_ready", all_is_there)
+    monkeypatch.setattr(serving, "Supervisor", Recorder)
+    monkeypatch.setattr(serving, "require_ready", all_is_there)
 
 
 def serve(*flags: str) -> tuple[Settings, str | None, WatchLimits]:
@@ -51,6 +57,7 @@ def test_one_role_and_the_settings_reach_the_supervisor() -> None:
     """A container's share of the service."""
     settings, only, _ = serve("--only", "segment", "--workers", "7")
     assert (only, settings.workers) == ("segment", 7)
+    assert Recorder.origins["workers"] == "flag --workers"
     assert serve()[1] is None
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tokenmill.app.kafka.settled_streams import require_no_dedup
 from tokenmill.app.settings import Settings, Stream, load_settings, load_with_origins
 from tokenmill.app.settings.values import as_variable, parse_names
 from tokenmill.errors import SettingsError
@@ -308,8 +309,39 @@ def test_a_packing_is_a_name_or_a_table(written: object, expected: object, monke
 
 
 @pytest.mark.parametrize(
+    ("written", "expected", "in_the_recipe"),
+    [
+        ("none", "none", {}),
+        ("near", "near", {"name": "near", "version": 1}),
+        ('{"name": "near", "window": 10000000}', "near", {"name": "near", "version": 1}),
+        (
+            {"name": "exact", "fold": True},
+            {"name": "exact", "fold": True},
+            {"name": "exact", "fold": True, "version": 1},
+        ),
+    ],
+)
+def test_duplicates_are_left_out_by_name_or_table(
+    written: object, expected: object, in_the_recipe: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal ones are written alike, read back from the environment, and stand alike in a recipe; a service has none."""
+    settings = Settings.model_validate({"dedup": written})
+    assert (settings.dedup, settings.dedup_table) == (expected, in_the_recipe)
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == settings
+    if in_the_recipe:
+        with pytest.raises(SettingsError, match="the service does not deduplicate"):
+            require_no_dedup(settings)
+    else:
+        require_no_dedup(settings)
+
+
+@pytest.mark.parametrize(
     ("values", "said"),
     [
+        ({"dedup": {"name": "near", "window": 3}}, "near: window = 3: set it to 4 or more"),
+        ({"dedup": "nearly"}, r"'nearly' is unknown \(did you mean near\?\)"),
         ({"packing": "row"}, r"setting packing = 'row' .*: 'row' is unknown \(did you mean rows\?\); there are concat"),
         ({"packing": {"long": "drop"}}, "it must be a name, as .* or a table with a name and parameters"),
         ({"packing": {"name": "rows", "longer": "drop"}}, r"rows: unknown parameter longer .*it has long, short"),

@@ -5,7 +5,20 @@ from pathlib import Path
 from docs.generators.metrics_page import described, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-CLOSED = {"worker", "topic", "partition", "stream", "split", "sink", "reason", "kind", "stage", "state", "engine"}
+CLOSED = {
+    "worker",
+    "topic",
+    "partition",
+    "stream",
+    "split",
+    "setting",
+    "sink",
+    "reason",
+    "kind",
+    "stage",
+    "state",
+    "engine",
+}
 CLOSED |= {"step", "result"}  # of the recipe, and three words
 
 

@@ -32,6 +32,7 @@ OTHER: Final[dict[str, Any]] = {
     "min_chars": 7,
     "function": "tests.app.milling.steps.user_functions:shouted",
     "steps": "sample",
+    "dedup": "near",
     "shards": 2000,  # with splits that add up to it, below
     "splits": {"train": 900, "validation": 20},
     "split_by": "content",
@@ -116,4 +117,4 @@ def test_its_examples_are_settings(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "tokenmill.toml").write_text(block)
         assert load_settings(config=tmp_path / "tokenmill.toml") != Settings()
-    assert len(blocks) == 4
+    assert len(blocks) == 6

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any, Final
 import psutil
 import pytest
 
+from tests.marked import until
 from tests.mills import RECIPE
 from tests.store.chains import STREAM, fill, make_chain
 from tests.store.eras import make_eras, write_eras
@@ -304,3 +306,17 @@ def test_a_mistake_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         SystemExit, match=r"^train_gpt\.py: sequence_length is 5, but blocks of raw-text\.train have 17"
     ):
         runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_torch_loads_shows_no_traceback(tmp_path: Path) -> None:
+    """A new Python, for this one has loaded torch: the signal comes while torch's libraries are in, and no more."""
+    command = [sys.executable, str(EXAMPLE), str(tmp_path / "store"), STREAM, "--cpu"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        assert until(lambda: "libtorch_cpu" in Path(f"/proc/{process.pid}/maps").read_text(), 120)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (process.returncode, said) == (-signal.SIGINT, b"")

@@ -116,9 +116,9 @@ def arm(point: Failpoint) -> None:
     feed = PartitionMill.feed
 
     @wraps(feed)
-    def counted_feed(self: PartitionMill, records: Sequence[Any]) -> Any:
+    def counted_feed(self: PartitionMill, records: Sequence[Any], looked: Any = None) -> Any:
         done = countdown.step("mill")
-        milled = feed(self, records)
+        milled = feed(self, records, looked)
         done()
         return milled
 

@@ -102,7 +102,7 @@ def limited(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Iterator[tup
 
 def pid_of(port: int, worker: str) -> int:
     """Return the process of a worker, as the service tells it."""
-    (row,) = [row for row in json.loads(ask(port, "/status").text)["workers"] if row["name"] == worker]
+    (row,) = [row for row in json.loads(ask(port, "/api/status").text)["workers"] if row["name"] == worker]
     return int(row["pid"])
 
 

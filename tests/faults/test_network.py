@@ -16,7 +16,7 @@ from tests.conftest import topics_on
 from tests.faults.alive import assert_alive_again
 from tests.faults.configuring import configure
 from tests.faults.feeding import Feeder, flush_all
-from tests.faults.oracle import judge
+from tests.faults.oracle import judge, read_topic
 from tests.faults.proxy import Proxy, Request, unchanged
 from tests.faults.serving import Serving
 from tests.faults.supervised import Supervised
@@ -153,6 +153,24 @@ def mended(network: Network) -> Iterator[None]:
     yield
     network.proxy.delay, network.proxy.swallowing = 0.0, False
     network.proxy.on_request = network.proxy.on_answer = unchanged
+
+
+@pytest.mark.fault("network-broken")
+@pytest.mark.needs("minutes")
+def test_far_brokers_get_larger_messages(network: Network, tmp_path: Path, trial: Trial) -> None:
+    """What waits behind a slow acknowledgement goes as one message; all that is stored and published is right."""
+    proxy, settings = network.proxy, network.settings(tmp_path, 1).model_copy(update={"message_bytes": 2048})
+    before = proxy.happened.copy()
+    with Serving(settings, tmp_path, through=proxy.address) as service:
+        assert_alive_again(service, trial)
+        proxy.delay = 0.2
+        with Feeder(settings, trial.rng):
+            time.sleep(trial.rounds(10, 60))
+        proxy.delay = 0.0
+        judge(service, trial)
+    trial.fired("frames delayed", (proxy.happened - before)["frames delayed"])
+    published = [len(kept.value or b"") for kept in read_topic(settings, settings.streams()[0].tokens_topic, 0)]
+    assert max(published) > 4 * settings.message_bytes
 
 
 @pytest.mark.fault("network-broken")

@@ -16,6 +16,10 @@ CLASSES: Final = {
     "produce-killed": "`tokenmill produce` killed at random and called again, over files of every format",
     "pack-killed": "`tokenmill pack`, or one of its processes, killed at random and called again",
     "mirror-killed": "SIGKILL at random moments of a mirror, at its start too; the next one goes on",
+    "upload-killed": "`tokenmill upload` killed at random moments, and called again",
+    "uploaders-compete": "uploads of several stores into one bucket at once, all of them killed again and again",
+    "bucket-fails": "requests that fail before or after they took effect, 409, and a login without rights",
+    "cache-broken": "ranks that read a bucket killed, those that fetch too; their cache deleted in between",
     "ranks-killed": "SIGKILL of ranks of a training run over a mixture that grows; more or fewer go on from its state",
     # two at once
     "store-shared": "two segment workers, or two groups of them, on one store",
@@ -35,6 +39,7 @@ CLASSES: Final = {
     "broker-killed": "the broker killed under load and started again",
     "broker-paused": "the broker stopped for seconds, again and again, under load",
     "network-broken": "connections delayed, reset and left half open between service and broker",
+    "token-expires": "brokers end the connections of logins whose tokens are over, every few seconds, under load",
     "send-failed": "a message written although its sender got an error, refused, or refused before a later one",
     "dead-letters-refused": "the dead-letter topic refuses what is sent to it: its partition waits, the others go on",
     "source-retained": "retention deletes what the cursor, the open blocks or a new store need",

@@ -68,6 +68,7 @@ def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     assert marked(mark) == []
     state = LocalState(tmp_path / "here")
     assert f"produce --config {state.settings_file} notes PATH" in log.read_text()
+    assert "Watch it in a browser: http://127.0.0.1:9464/" in log.read_text()
     saved = state.saved()
     assert saved is not None
     assert (saved.raw_topics, saved.tokenizer, saved.store) == (("notes",), "bytes", state.store)

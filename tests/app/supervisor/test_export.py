@@ -105,6 +105,12 @@ def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_statu
     halted = {"position": 4, "halted": "secret words", "halted_by": GapError.brief}
     ledger.heard("mill-1", {"partitions": {"raw-text/0": halted, "raw-text/1": {"position": 9}}})
     ledger.heard("mill-2", {"halts": {"eras of raw-text.train": DifferenceError.brief}})
+    for worker, records in (("mill-1", 3.0), ("mill-2", 4.0)):
+        samples = [
+            ("tokenmill_records_consumed_total", {"topic": "raw-text"}, records),
+            ("tokenmill_gaps_total", {}, 1.0),
+        ]
+        export.fleet.heard(worker, 7, samples)
     export.turn()
     assert export.probes.not_ready() is None
     assert (
@@ -118,6 +124,7 @@ def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_statu
         ("halted", "blocks are missing", "mill-1", 5),
         ("running", None, "mill-1", 0),
     ]
+    assert told["counted"] == {"tokenmill_records_consumed_total": [({"topic": "raw-text"}, 7.0)]}
     assert [(row["name"], row["state"]) for row in told["workers"]] == [("mill-1", "running"), ("mill-2", "running")]
     ledger.heard("mill-1", {"partitions": {"raw-text/0": {"position": 4}, "raw-text/1": {"position": 9}}})
     ledger.heard("mill-2", {"waits": {"no eras can be read now": "TopicAuthorizationFailedError"}})

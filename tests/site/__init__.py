@@ -1,0 +1,1 @@
+"""The docs as a built site, and the SBOMs: `make test-site`."""
