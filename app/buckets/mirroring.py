@@ -152,9 +152,8 @@ class StreamCopy:
             reader = self._readers.get(number)
             if reader is None:
                 reader = self._readers[number] = open_partition(self._store.path, self._stream, number)
-            if reader.blocks < part.stop:
-                reader.refresh()
-            if part.stop > reader.first_block and not reader.has_chain_before(part.stop, part.after):
+            there = reader.reaches(part.stop) and reader.has_chain_before(part.stop, part.after)
+            if part.stop > reader.first_block and not there:
                 raise DifferenceError(
                     f"era {era.number} of {self._stream} names other blocks than {self._bucket.address} has in "
                     f"partition {number} before block {part.stop}: restore the bucket, or mirror from another store"

@@ -150,11 +150,7 @@ class Upload:
 
     def _lacks(self, era: Era) -> bool:
         """Whether blocks of an era are missing; then they are of all later ones."""
-        for partition, part in enumerate(era.ranges):
-            reader = self._reader(partition)
-            if reader.blocks < part.stop and reader.refresh() < part.stop:
-                return True
-        return False
+        return not all(self._reader(partition).reaches(part.stop) for partition, part in enumerate(era.ranges))
 
     def _reader(self, partition: int) -> PartitionReader:
         if partition not in self._readers:

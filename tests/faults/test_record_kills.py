@@ -67,7 +67,9 @@ def test_third_death_halts_one_partition_until_its_record_is_skipped(  # noqa: P
         send(settings, [Raw(TEXT, at) for _ in range(BEFORE) for at in range(3)])
 
         def others_went_on() -> bool:
-            rows = [row for row in json.loads(answer_of(service, "api/status"))["partitions"] if row["topic"] == raw_topic]
+            rows = [
+                row for row in json.loads(answer_of(service, "api/status"))["partitions"] if row["topic"] == raw_topic
+            ]
             assert (rows[0]["state"], rows[0]["position"], rows[0]["why"] in said) == ("halted", BEFORE, True)
             return all(row["position"] == 2 * BEFORE for row in rows[1:])
 

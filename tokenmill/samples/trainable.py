@@ -236,7 +236,7 @@ class TrainableSamples:
             if not part.blocks:
                 continue
             reader = self.reader(partition)
-            if reader.blocks < part.stop and reader.refresh() < part.stop:
+            if not reader.reaches(part.stop):
                 return False
             if part.first < reader.first_block:
                 raise InputError(

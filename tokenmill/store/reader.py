@@ -119,6 +119,10 @@ class PartitionReader:
         self.hidden = damage
         return self.blocks
 
+    def reaches(self, stop: int) -> bool:
+        """Return whether all blocks before ``stop`` are committed; asks the files again where that is not known."""
+        return self.blocks >= stop or self.refresh() >= stop
+
     def torn(self) -> DamagedError | None:
         """Return the error for what stands behind the last commit, once no writer is at it; None: nothing does."""
         return self._tail.torn() if self._tail is not None else None
