@@ -140,10 +140,8 @@ class HeadLog:
     def look(self, bucket: Bucket) -> int:
         """Take all heads that the bucket has since; return how many these are.
 
-        Raises:
-            BucketError: a head that was there is not any more, one does not continue those before, or it cannot be
-                read.
-
+        Raises BucketError where a head that was there is not any more, one does not continue those before, or it cannot
+        be read.
         """
         known = self.next_number
         after = self.path(known - 2) if known > 1 else None

@@ -139,9 +139,7 @@ class Bucket:
     def open(cls, address: str) -> "Bucket":
         """Open the bucket at an address; nothing is asked for yet.
 
-        Raises:
-            BucketError: it is no address of a bucket, or no such directory.
-
+        Raises BucketError where it is no address of a bucket, or no such directory.
         """
         address = address.rstrip("/")
         try:
@@ -158,9 +156,7 @@ class Bucket:
     def create(self, path: str, data: Data) -> bool:
         """Create an object, unless it is there; return whether it now has these bytes, or has others.
 
-        Raises:
-            BucketError: the bucket does not take it, or does not answer.
-
+        Raises BucketError where the bucket does not take it, or does not answer.
         """
         for tries in range(TRIES):
             try:
@@ -221,9 +217,7 @@ class Bucket:
         Several servers ignore the condition and answer "created" to both of two creations of one name; two uploaders
         could then replace what each other wrote.
 
-        Raises:
-            BucketError: it is such a server, or a bucket of another format, or as `create`.
-
+        Raises BucketError where it is such a server, or a bucket of another format, or as `create`.
         """
         mine = canonical_json({"format": FORMAT}) + b"\n"
         self.require(BUCKET_FILE, mine)

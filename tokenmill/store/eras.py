@@ -168,9 +168,7 @@ class EraReader:
         A copy of a store may have the index in its place before the lines (rsync goes by name): eras whose lines
         are still to come do not count yet (`ahead`).
 
-        Raises:
-            DamagedError: what was committed was changed or is missing.
-
+        Raises DamagedError where what was committed was changed or is missing.
         """
         size = _size(self._index)
         if size < self.eras * ROW_BYTES:
@@ -199,10 +197,8 @@ class EraReader:
     def era(self, number: int) -> Era:
         """Return an era.
 
-        Raises:
-            InputError: it is not committed as of the last `refresh`.
-            DamagedError: it is not what was committed.
-
+        Raises InputError where it is not committed as of the last `refresh`; DamagedError where it is not what was
+        committed.
         """
         line = self._committed(number)
         try:
@@ -218,9 +214,7 @@ class EraReader:
     def hash_of(self, number: int) -> bytes:
         """Return the hash of an era, which pins it, all eras before it, and the blocks of all of these.
 
-        Raises:
-            as `era`.
-
+        Raises as `era`.
         """
         return era_hash(self._committed(number))
 
@@ -252,18 +246,14 @@ class EraReader:
     def blocks_before(self, number: int) -> int:
         """Return how many blocks all eras before ``number`` have together; `eras` may be asked for, too.
 
-        Raises:
-            InputError: that is not known as of the last `refresh`.
-
+        Raises InputError where that is not known as of the last `refresh`.
         """
         return self.row(number - 1).blocks
 
     def find(self, block: int) -> int:
         """Return the era that holds a block, counted through all eras in their order.
 
-        Raises:
-            InputError: no era known as of the last `refresh` holds it.
-
+        Raises InputError where no era known as of the last `refresh` holds it.
         """
         if not 0 <= block < self.blocks:
             raise InputError(f"the eras of {self._directory} have {self.blocks} blocks, not {block + 1}: refresh, wait")
@@ -394,10 +384,8 @@ class EraWriter:
     def append(self, eras: Sequence[tuple[Era, int]]) -> None:
         """Write eras, each with its record's offset on the control topic; durable and visible when this returns.
 
-        Raises:
-            GapError: one does not continue the one before; nothing is written.
-            DiskError: a write or sync failed, or the directory was moved away; the writer is closed.
-
+        Raises GapError where one does not continue the one before: nothing is written; DiskError where a write or sync
+        failed, or the directory was moved away; the writer is closed.
         """
         if self._lock is None:
             raise StoreError(f"the writer of the eras in {self._directory} is closed; open it again, which recovers")
@@ -478,9 +466,7 @@ class EraWriter:
 def open_eras(store: StorePath, stream: str) -> EraReader:
     """Open the eras of a stream in a store, or in any copy of one, for reading.
 
-    Raises:
-        StoreError: the store holds no such stream.
-        DamagedError: what was committed was changed or is missing.
-
+    Raises StoreError where the store holds no such stream; DamagedError where what was committed was changed or is
+    missing.
     """
     return EraReader(stream_directory(store_directory(store), stream), read_stream(store, stream))

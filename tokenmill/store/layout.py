@@ -102,10 +102,7 @@ class SegmentPaths:
 def store_directory(store: StorePath) -> Path:
     """Return the absolute path of a store: it stays the same when the working directory changes; ``~`` is at home.
 
-    Raises:
-        InputError: this is no path.
-        StoreError: it is the folder of a stream, or of one of its partitions.
-
+    Raises InputError where this is no path; StoreError where it is the folder of a stream, or of one of its partitions.
     """
     path = _absolute(store)
     for folder in (path, path.parent):
@@ -127,9 +124,7 @@ def _absolute(store: StorePath) -> Path:
 def stream_directory(store: Path, stream: str) -> Path:
     """Return the directory of a stream.
 
-    Raises:
-        StoreError: the name could lead elsewhere, or is none that a Kafka topic could have.
-
+    Raises StoreError where the name could lead elsewhere, or is none that a Kafka topic could have.
     """
     if not _STREAM.fullmatch(stream) or stream in {".", ".."}:
         raise StoreError(f"{stream!r} is no stream name: use up to 249 letters, digits, dots, underscores and hyphens")
@@ -224,9 +219,7 @@ class PartitionLock:
     The lock is on the directory itself; the file ``lock`` in it names the holder for people and error messages. A
     stopped process keeps its lock.
 
-    Raises:
-        LockedError: another process (or another writer of this one) holds it.
-
+    Raises LockedError where another process (or another writer of this one) holds it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -267,9 +260,7 @@ class PartitionLock:
         Open files can be written to for ever, even where no reader would find them: in a directory that was moved away,
         or on a disk that was unmounted.
 
-        Raises:
-            OSError: the path leads nowhere, or to another directory.
-
+        Raises OSError where the path leads nowhere, or to another directory.
         """
         if not os.path.samestat(os.fstat(self._descriptor), os.stat(self._directory)):  # noqa: PTH116 - beside fstat
             raise OSError(errno.ESTALE, "another directory is in its place", str(self._directory))
@@ -293,9 +284,7 @@ class StoreLock(PartitionLock):
     Segment workers divide the partitions among themselves, and a mirror takes all of them; so one excludes the other.
     The lock is on the store's directory.
 
-    Raises:
-        LockedError: a process that this one excludes fills the store.
-
+    Raises LockedError where a process that this one excludes fills the store.
     """
 
     def __init__(self, store: Path, *, exclusive: bool) -> None:
@@ -315,10 +304,8 @@ class StoreLock(PartitionLock):
 def take_lock(descriptor: int, operation: int, path: Path) -> None:
     """Take the `flock` on an open file.
 
-    Raises:
-        BlockingIOError: another process holds it, and ``operation`` does not wait.
-        StoreError: the file system has no such locks.
-
+    Raises BlockingIOError where another process holds it, and ``operation`` does not wait; StoreError where the file
+    system has no such locks.
     """
     try:
         fcntl.flock(descriptor, operation)

@@ -75,10 +75,7 @@ class FileMap:
     def __init__(self, path: Path, wanted: int) -> None:
         """Map a file that must have ``wanted`` bytes, 1 at least.
 
-        Raises:
-            DamagedError: it is missing, or shorter.
-            DiskError: the system does not map it.
-
+        Raises DamagedError where it is missing, or shorter; DiskError where the system does not map it.
         """
         self.path = path
         self.wanted = wanted
@@ -114,9 +111,7 @@ class FileMap:
         A file that has grown, or lost bytes that were not committed, counts as changed five seconds after it was
         mapped: by its times alone, a change of committed bytes cannot be told from the growth.
 
-        Raises:
-            DamagedError: it is, and was cut off: to read behind its end would end the process.
-
+        Raises DamagedError where it is, and was cut off: to read behind its end would end the process.
         """
         try:
             seen = self.path.stat()
@@ -149,9 +144,7 @@ class MapWatch:
     def look(self, arrays: Iterable["np.ndarray[Any, Any]"]) -> bool:
         """Return whether the files under these arrays are the ones of their names, or were so a moment ago.
 
-        Raises:
-            DamagedError: one of them was cut off, as far as was looked.
-
+        Raises DamagedError where one of them was cut off, as far as was looked.
         """
         now = monotonic()
         if now < self._due:
@@ -242,9 +235,7 @@ class FileRange(NamedTuple):
 def is_in_memory(part: FileRange) -> bool:
     """Return whether all bytes of a part of a file are in the page cache; False where the system does not say.
 
-    Raises:
-        OSError: the file cannot be opened.
-
+    Raises OSError where the file cannot be opened.
     """
     with _opened(part.path) as descriptor:
         if descriptor is None or part.stop > os.fstat(descriptor).st_size:
@@ -257,9 +248,7 @@ def read_pieces(part: FileRange) -> Iterator[int]:
 
     A missing file has no bytes. The caller may stop between two pieces.
 
-    Raises:
-        OSError: the file cannot be read.
-
+    Raises OSError where the file cannot be read.
     """
     with _opened(part.path) as descriptor:
         if descriptor is None:
@@ -278,9 +267,7 @@ def read_small(parts: Iterable[FileRange]) -> None:
 
     The disk is told of hundreds of them at a time, so it can work at many at once. Nothing between them is read.
 
-    Raises:
-        OSError: a file cannot be read.
-
+    Raises OSError where a file cannot be read.
     """
     for path, group in groupby(parts, key=lambda part: part.path):
         with _opened(path) as descriptor:

@@ -103,9 +103,8 @@ class PartitionReader:
     def refresh(self) -> int:
         """See what has been committed since, here or in another process; return `blocks`. Costs as much as is new.
 
-        Raises:
-            DamagedError: a commit log or manifest was changed after it was written, or belongs to another stream.
-
+        Raises DamagedError where a commit log or manifest was changed after it was written, or belongs to another
+        stream.
         """
         try:
             self._follow()
@@ -130,9 +129,7 @@ class PartitionReader:
     def locate(self, number: int) -> tuple[Segment, int]:
         """Return the segment of a block, and the block's number in it.
 
-        Raises:
-            DamagedError: its manifest or commit log is damaged or missing.
-
+        Raises DamagedError where its manifest or commit log is damaged or missing.
         """
         first = number - number % self.info.segment_blocks
         if self._tail is not None and self._tail.paths.first == first:
@@ -150,10 +147,8 @@ class PartitionReader:
     def read(self, number: int) -> Tokens:
         """Return the tokens of one block, ``[block_tokens]``: a read-only view of the file, nothing is copied.
 
-        Raises:
-            InputError: the block is not (or no longer) in the store, or not committed as of the last `refresh`.
-            DamagedError: its file is missing or too short, or, with ``check``, the block was changed.
-
+        Raises InputError where the block is not (or no longer) in the store, or not committed as of the last `refresh`;
+        DamagedError where its file is missing or too short, or, with ``check``, the block was changed.
         """
         self._require(np.array([number]))
         with self._forgetting(number):
@@ -167,10 +162,8 @@ class PartitionReader:
 
         With ``on_damage="skip"``, damaged blocks are left out: what is returned is shorter by them.
 
-        Raises:
-            InputError: a block is not committed as of the last `refresh`.
-            DamagedError: as in `read`; never with ``on_damage="skip"``.
-
+        Raises InputError where a block is not committed as of the last `refresh`; DamagedError as in `read`; never with
+        ``on_damage="skip"``.
         """
         wanted = np.asarray(numbers, dtype=np.int64).reshape(-1)
         self._require(wanted)
@@ -202,10 +195,8 @@ class PartitionReader:
 
         None is held against its CRC. ``with_crcs``: what the CRC-32 of each block must be comes along, ``[blocks]``.
 
-        Raises:
-            InputError: as in `read`.
-            DamagedError: the tokens are missing or too short, or with ``with_crcs`` the index is damaged.
-
+        Raises InputError as in `read`; DamagedError where the tokens are missing or too short, or with ``with_crcs``
+        the index is damaged.
         """
         while first < stop:
             with self._forgetting(first):
@@ -230,10 +221,8 @@ class PartitionReader:
     def documents(self, number: int) -> list[DocumentPiece]:
         """Return the pieces of one block, in the order of their tokens; together they cover the block.
 
-        Raises:
-            InputError: the block is not committed as of the last `refresh`.
-            DamagedError: its entry is missing or cannot be read, or, with ``check``, was changed.
-
+        Raises InputError where the block is not committed as of the last `refresh`; DamagedError where its entry is
+        missing or cannot be read, or, with ``check``, was changed.
         """
         self._require(np.array([number]))
         with self._forgetting(number):
@@ -247,18 +236,14 @@ class PartitionReader:
     def pieces(self, number: int) -> npt.NDArray[np.void]:
         """Return the rows of a block's pieces (`tokenmill.wire.pieces.PIECE`), in the order of their starts.
 
-        Raises:
-            InputError, DamagedError: as in `documents`.
-
+        Raises InputError, DamagedError as in `documents`.
         """
         return self.pieces_of(np.array([number])).rows
 
     def pieces_of(self, numbers: Numbers) -> Pieces:
         """Return the pieces of any blocks in any order; nothing else of their entries is looked at.
 
-        Raises:
-            InputError, DamagedError: as in `documents`.
-
+        Raises InputError, DamagedError as in `documents`.
         """
         self._require(numbers)
         return join_pieces(self._pieces(numbers), len(numbers))
@@ -300,10 +285,8 @@ class PartitionReader:
     def has_chain_before(self, number: int, chain: bytes) -> bool:
         """Return whether the hash before a committed block or the next one is this one; costs less than `chain_before`.
 
-        Raises:
-            InputError: the block before was retired since.
-            DamagedError: it is not, because the index is damaged.
-
+        Raises InputError where the block before was retired since; DamagedError where it is not, because the index is
+        damaged.
         """
         if not self.first_block < number <= self.blocks:
             return self.chain_before(number) == chain
@@ -477,10 +460,8 @@ def open_partition(
     ``on_damage="skip"``, `PartitionReader.gather` leaves it out. With ``check=False``, blocks are read as they are. A
     partition that the store holds nothing of yet has no blocks; `PartitionReader.refresh` sees them come.
 
-    Raises:
-        StoreError: the store holds no such stream.
-        DamagedError: a commit log or manifest was changed, or belongs to another stream.
-
+    Raises StoreError where the store holds no such stream; DamagedError where a commit log or manifest was changed, or
+    belongs to another stream.
     """
     directory = partition_directory(store_directory(store), stream, partition)
     return PartitionReader(directory, read_stream(store, stream), partition, check=check, on_damage=on_damage)

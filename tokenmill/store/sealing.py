@@ -325,9 +325,7 @@ class Manifest:
     def decode(cls, data: bytes) -> Self:
         """Return the manifest that `encode` made these bytes of.
 
-        Raises:
-            ValueError: they are no manifest of this format, or are spelled in another way.
-
+        Raises ValueError where they are no manifest of this format, or are spelled in another way.
         """
         values = parse_json(data)
         if not isinstance(values, dict) or set(values) != {field.name for field in fields(cls)}:
@@ -379,9 +377,7 @@ def seal(
     bytes. The data is read back, so that a manifest never describes bytes that changed after their commit. ``written``:
     the CRCs that the writer of the whole segment computed; then only a file that differs is read block by block.
 
-    Raises:
-        DamagedError: tokens or document table are missing, or not what was committed.
-
+    Raises DamagedError where tokens or document table are missing, or not what was committed.
     """
     bin_bytes, docs_bytes = len(rows) * info.block_bytes, int(rows["docs_end"][-1])
     try:
@@ -417,9 +413,7 @@ def seal(
 def check_data(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> DataCrcs:
     """Check the CRC of each block of a full segment; return the CRCs of its whole tokens and document table.
 
-    Raises:
-        DamagedError: they are not what was committed; names the file, the first such block, and the byte.
-
+    Raises DamagedError where they are not what was committed; names the file, the first such block, and the byte.
     """
     tokens_ends = list(range(info.block_bytes, len(rows) * info.block_bytes + 1, info.block_bytes))
     return DataCrcs(
@@ -469,9 +463,8 @@ def _chunks(ends: Sequence[int]) -> Iterator[tuple[int, int]]:
 def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterator[Manifest]:
     """Yield the manifests of a partition's sealed segments in order, without those that are being retired.
 
-    Raises:
-        DamagedError: a manifest was changed, or belongs elsewhere; or a segment before a later one is not sealed.
-
+    Raises DamagedError where a manifest was changed, or belongs elsewhere; or a segment before a later one is not
+    sealed.
     """
     try:
         firsts = segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
@@ -490,9 +483,7 @@ def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterat
 def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Manifest | None:
     """Return the manifest of a segment, or None if the segment is not sealed.
 
-    Raises:
-        DamagedError: the manifest was changed, or belongs to another stream, partition or place.
-
+    Raises DamagedError where the manifest was changed, or belongs to another stream, partition or place.
     """
     try:
         manifest = Manifest.decode(read_regular(paths.manifest, most=MAX_JSON_BYTES))
@@ -514,9 +505,7 @@ def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Mani
 def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
     """Return the rows of a sealed segment's blocks.
 
-    Raises:
-        DamagedError: the index is missing, or not what the manifest says.
-
+    Raises DamagedError where the index is missing, or not what the manifest says.
     """
     try:
         data = read_regular(paths.index)
@@ -531,9 +520,7 @@ def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
 def check_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, crcs: DataCrcs) -> None:
     """Check the other files of a sealed segment, whose tokens and documents have these CRCs.
 
-    Raises:
-        DamagedError: the manifest has others, or the Megatron index is missing or another.
-
+    Raises DamagedError where the manifest has others, or the Megatron index is missing or another.
     """
     if crcs != (manifest.bin_crc32, manifest.docs_crc32):
         raise damaged(paths.manifest, "its checksums are not those of the files")
@@ -545,9 +532,7 @@ def check_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, crcs
 def check_sizes(paths: SegmentPaths, manifest: Manifest) -> None:
     """Check that a sealed segment's data is as long as it must be.
 
-    Raises:
-        DamagedError: a file is missing, or has another length.
-
+    Raises DamagedError where a file is missing, or has another length.
     """
     for path, wanted in ((paths.tokens, manifest.bin_bytes), (paths.documents, manifest.docs_bytes)):
         if not path.exists():

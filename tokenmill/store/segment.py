@@ -90,9 +90,7 @@ class UnreadableEntryError(ValueError):
 def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, block_tokens: int) -> Pieces:
     """Return the pieces of the entries at ``[starts, ends)`` of a document table.
 
-    Raises:
-        UnreadableEntryError: the first of these that is no entry, or whose pieces are none of a block's.
-
+    Raises UnreadableEntryError for the first of these that is no entry, or whose pieces are none of a block's.
     """
     _require(ends - starts >= ENTRY_HEADER.size + PIECE.itemsize)
     numbers = _items(table, np.dtype("<u4"))
@@ -349,9 +347,7 @@ class Segment:
     def refresh(self) -> int:
         """Read what was committed since; return how many blocks there are. The cost depends on what is new.
 
-        Raises:
-            DamagedError: commit log or manifest were changed after they were written, or are another segment's.
-
+        Raises DamagedError where commit log or manifest were changed after they were written, or are another segment's.
         """
         if self.manifest is None and self.blocks < self._info.segment_blocks:
             self._look_at_files()
@@ -373,9 +369,7 @@ class Segment:
     def has_chain_after(self, number: int, chain: bytes) -> bool:
         """Return whether the chain hash after a block is this one; looks at one row where it is.
 
-        Raises:
-            DamagedError: it is another one, and the index is not what the manifest says.
-
+        Raises DamagedError where it is another one, and the index is not what the manifest says.
         """
         if self.manifest is not None and not self._parts:
             if self._index is None:
@@ -411,18 +405,14 @@ class Segment:
     def pieces(self, numbers: Numbers, *, check: bool) -> Pieces:
         """Return the pieces of any blocks in any order; with ``check``, their entries are held against their CRCs.
 
-        Raises:
-            DamagedError: an entry is missing, cannot be read, or is not what was committed.
-
+        Raises DamagedError where an entry is missing, cannot be read, or is not what was committed.
         """
         return self._read_pieces(numbers, check=check)[2]
 
     def metas(self, numbers: Numbers, begins: Numbers, *, check: bool) -> tuple[npt.NDArray[np.void], list[bytes]]:
         """Return the pieces of blocks that begin at these tokens, ``[pieces]`` each, and their metas.
 
-        Raises:
-            DamagedError: as in `pieces`.
-
+        Raises DamagedError as in `pieces`.
         """
         blocks, owners = np.unique(numbers, return_inverse=True)
         table, starts, pieces = self._read_pieces(blocks, check=check)
@@ -477,9 +467,7 @@ class Segment:
     def check_tokens(self, number: int) -> None:
         """Check the CRC of a block's tokens.
 
-        Raises:
-            DamagedError: naming the file and the block.
-
+        Raises DamagedError, naming the file and the block.
         """
         if crc32(self.tokens[number]) != self.rows["tokens_crc"][number]:
             raise self.token_damage(number)
@@ -494,9 +482,7 @@ class Segment:
 
         A block that was found sound in this process is not looked at again, unless its file was changed since.
 
-        Raises:
-            DamagedError: the tokens or the index are missing or cut off, or the index is damaged.
-
+        Raises DamagedError where the tokens or the index are missing or cut off, or the index is damaged.
         """
         tokens = self.tokens
         rest = numbers[~self._sound[numbers]]
@@ -513,9 +499,7 @@ class Segment:
     def check_entry(self, number: int) -> None:
         """Check the CRC of a block's entry.
 
-        Raises:
-            DamagedError: naming the file and the block.
-
+        Raises DamagedError, naming the file and the block.
         """
         if crc32(self.entry(number)) != self.rows["entry_crc"][number]:
             raise self._entry_damage(number, entry_span(self.rows, number)[0])

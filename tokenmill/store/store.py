@@ -102,10 +102,7 @@ class StreamInfo:
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """Return the stream that a decoded ``stream.json`` describes.
 
-        Raises:
-            StoreError: the format is another.
-            DamagedError: a field is missing or impossible.
-
+        Raises StoreError where the format is another; DamagedError where a field is missing or impossible.
         """
         if values.get("format") != FORMAT:
             raise StoreError(
@@ -159,10 +156,8 @@ class StreamInfo:
     def decode(cls, data: bytes) -> Self:
         """Return the stream whose ``stream.json`` holds ``data``.
 
-        Raises:
-            StoreError: it is a description of another format.
-            DamagedError: it is none, or contradicts the genesis in it, which hashes to the fingerprint.
-
+        Raises StoreError where it is a description of another format; DamagedError where it is none, or contradicts the
+        genesis in it, which hashes to the fingerprint.
         """
         try:
             values = parse_json(data)
@@ -202,9 +197,7 @@ def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
 
     List the directory before this call: the start is raised before segments are unlinked.
 
-    Raises:
-        DamagedError: the file is not what was written.
-
+    Raises DamagedError where the file is not what was written.
     """
     path = directory / START_FILE
     try:
@@ -250,10 +243,8 @@ class Store:
     def open(cls, path: StorePath) -> Self:
         """Open a store for writing.
 
-        Raises:
-            StoreError: the directory is no store, or its identity belongs to another host or directory.
-            DiskError: its identity cannot be read.
-
+        Raises StoreError where the directory is no store, or its identity belongs to another host or directory;
+        DiskError where its identity cannot be read.
         """
         path = store_directory(path)
         file = path / STORE_FILE
@@ -287,10 +278,8 @@ class Store:
     def open_or_create(cls, path: StorePath) -> Self:
         """Open a store for writing; a directory without identity gets a new one, and keeps the streams that it holds.
 
-        Raises:
-            StoreError: the identity belongs to another host or directory.
-            DiskError: the directory cannot be made, read or written to.
-
+        Raises StoreError where the identity belongs to another host or directory; DiskError where the directory cannot
+        be made, read or written to.
         """
         path = store_directory(path)
         with blaming(path):
@@ -303,9 +292,7 @@ class Store:
     def require(self) -> None:
         """Check that this very store is still in its place; the empty mount point of an unmounted disk is not.
 
-        Raises:
-            DiskError: nothing, or another store, is there.
-
+        Raises DiskError where nothing, or another store, is there.
         """
         try:
             there = self.open(self.path).id
@@ -325,10 +312,8 @@ class Store:
 
         It is durable when this returns. What the store holds stays as it is.
 
-        Raises:
-            StoreError: the directory holds neither an identity nor a stream, so it is no store.
-            LockedError: a process writes to it.
-
+        Raises StoreError where the directory holds neither an identity nor a stream, so it is no store; LockedError where a
+        process writes to it.
         """
         path = store_directory(path)
         if not (path / STORE_FILE).exists() and not streams_in(path):
@@ -346,10 +331,8 @@ class Store:
 
         Where the stream is there already, nothing happens. Returns the description that the store holds.
 
-        Raises:
-            FingerprintError: the store holds a stream of that name with another fingerprint or other segments.
-            DiskError: the store cannot be read or written to.
-
+        Raises FingerprintError where the store holds a stream of that name with another fingerprint or other segments;
+        DiskError where the store cannot be read or written to.
         """
         directory = stream_directory(self.path, info.name)
         with blaming(self.path):
@@ -412,9 +395,7 @@ def tokenizer_path(store: Path, info: StreamInfo) -> Path:
 def read_tokenizer(store: Path, info: StreamInfo) -> bytes | None:
     """Return the ``tokenizer.json`` that a store keeps of a stream; None where its tokens are raw bytes.
 
-    Raises:
-        DamagedError: it is missing, or another one than the stream's recipe names.
-
+    Raises DamagedError where it is missing, or another one than the stream's recipe names.
     """
     path = tokenizer_path(store, info)
     digest = info.values.get("genesis", {}).get("recipe", {}).get("tokenizer_sha256")

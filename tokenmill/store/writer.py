@@ -76,9 +76,7 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
     Full segments without a manifest are sealed, and retired ones that are still there are unlinked. Costs a listing and
     the last segments, whatever the partition holds.
 
-    Raises:
-        DamagedError: committed bytes are missing or changed, or a segment belongs to another stream.
-
+    Raises DamagedError where committed bytes are missing or changed, or a segment belongs to another stream.
     """
     names = set(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
     if (ready := directory / REPAIR_DIRECTORY / READY_FILE).exists():
@@ -134,9 +132,7 @@ def _recover_segment(paths: SegmentPaths, info: StreamInfo, chain_before: bytes)
 def read_log(paths: SegmentPaths, info: StreamInfo) -> tuple[bytes, Scan]:
     """Return the commit log of an unsealed segment, and what it says; the other two files are as long as that.
 
-    Raises:
-        DamagedError: committed bytes are missing, or the log was changed.
-
+    Raises DamagedError where committed bytes are missing, or the log was changed.
     """
     sizes = [path.stat().st_size if path.exists() else 0 for path in (paths.tokens, paths.documents)]
     log = read_regular(paths.commits) if paths.commits.exists() else b""
@@ -156,9 +152,7 @@ def read_log(paths: SegmentPaths, info: StreamInfo) -> tuple[bytes, Scan]:
 def check_blocks(paths: SegmentPaths, info: StreamInfo, rows: Rows, numbers: range) -> None:
     """Check the CRCs of some blocks of a segment (counted from 0), against its rows.
 
-    Raises:
-        DamagedError: naming the file and the first block that differs.
-
+    Raises DamagedError, naming the file and the first block that differs.
     """
     with regular_file(paths.tokens) as tokens, regular_file(paths.documents) as documents:
         for number in numbers:
@@ -185,9 +179,7 @@ def continues(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: b
 def check_link(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes) -> None:
     """Check that an unsealed segment's first block continues the chain: a commit log does not name its chain.
 
-    Raises:
-        DamagedError: it continues another; readers report one that fails its CRC.
-
+    Raises DamagedError where it continues another; readers report one that fails its CRC.
     """
     if not continues(paths, info, rows, chain_before):
         raise damaged(paths.tokens, f"block {paths.first} does not continue the chain before it")
@@ -324,10 +316,8 @@ class PartitionWriter:
     def begin(self, start: Start) -> None:
         """Let a partition that holds no block begin at ``start``, durably: the blocks before are available nowhere.
 
-        Raises:
-            InputError: the partition holds blocks, or ``start`` is below where it begins, or inside a segment.
-            StoreError: a write or sync failed; the writer is closed.
-
+        Raises InputError where the partition holds blocks, or ``start`` is below where it begins, or inside a segment;
+        StoreError where a write or sync failed; the writer is closed.
         """
         if self.begun or start.block < self.next_block or start.block % self._info.segment_blocks:
             raise InputError(
@@ -360,9 +350,7 @@ class PartitionWriter:
     def commit(self) -> None:
         """Make all that was appended durable and visible to readers; one commit may cover many messages.
 
-        Raises:
-            DiskError: a write or sync failed, or the directory was moved away; the writer is closed.
-
+        Raises DiskError where a write or sync failed, or the directory was moved away; the writer is closed.
         """
         self._guard(self._commit)
 

@@ -68,10 +68,8 @@ class SchemaSource(Protocol):
     def schema(self, number: int) -> RegisteredSchema:
         """Return the schema with that id; always the same one.
 
-        Raises:
-            RegistryError: it cannot be fetched now.
-            ValueError: it refers to others in a way that cannot be followed.
-
+        Raises RegistryError where it cannot be fetched now; ValueError where it refers to others in a way that cannot
+        be followed.
         """
 
     def subjects(self, number: int) -> str:
@@ -164,10 +162,8 @@ class FramedDecoder(Decoder):
 
         One that cannot be used is learned as well: its values are refused, and none of their neighbours waits.
 
-        Raises:
-            RegistryError: it cannot be fetched now, or this machine cannot work on it.
-            MemoryError: there is not enough, which says nothing about the schema.
-
+        Raises RegistryError where it cannot be fetched now, or this machine cannot work on it; MemoryError where there
+        is not enough, which says nothing about the schema.
         """
         try:
             with _LIBRARIES:

@@ -91,9 +91,7 @@ class SchemaCost:
     def of(cls, schema: Any, resolver: jsonschema_rs.Resolver) -> Self:
         """Return the cost of a schema; ``resolver`` finds what it refers to.
 
-        Raises:
-            ValueError: the steps for one value are too many, or without an end.
-
+        Raises ValueError where the steps for one value are too many, or without an end.
         """
         cost = cls(schema)
         size = cost._size(schema, resolver, frozenset(), 0)
