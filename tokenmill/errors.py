@@ -45,71 +45,53 @@ class TokenMillError(Exception):
         """Keep the message, without the secrets of addresses in it: it goes into logs, notes and answers."""
         super().__init__(*(redacted(part) if isinstance(part, str) else part for part in message))
 
+    def __init_subclass__(cls, *, exit_code: int | None = None, brief: str = "") -> None:
+        """Take what a class of errors has of its own; the rest is that of the class above."""
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+        cls.brief = brief or cls.brief
 
-class SettingsError(TokenMillError):
+
+class SettingsError(TokenMillError, exit_code=2):
     """A setting is missing, unknown, or contradicts another; starting again cannot help."""
 
-    exit_code = 2
 
-
-class BrokerError(TokenMillError):
+class BrokerError(TokenMillError, exit_code=3):
     """No Kafka broker answers at the configured addresses."""
 
-    exit_code = 3
 
-
-class TopicError(TokenMillError):
+class TopicError(TokenMillError, exit_code=4, brief="a topic cannot keep the promises"):
     """A topic is missing or cannot keep the promises (partitions, compaction, size limits, retention)."""
 
-    exit_code = 4
-    brief = "a topic cannot keep the promises"
 
-
-class MissingTopicError(TopicError):
+class MissingTopicError(TopicError, brief="a topic is missing"):
     """A topic does not exist; somebody may create it soon."""
 
-    brief = "a topic is missing"
 
-
-class FingerprintError(TokenMillError):
+class FingerprintError(TokenMillError, exit_code=5, brief="the stream was made with other settings"):
     """A stream's genesis was written with other settings; a changed setting needs a new stream name."""
 
-    exit_code = 5
-    brief = "the stream was made with other settings"
 
-
-class StoreError(TokenMillError):
+class StoreError(TokenMillError, exit_code=6):
     """A directory is not a store, is bound to another host or directory, or lacks the stream."""
 
-    exit_code = 6
 
-
-class DiskError(StoreError):
+class DiskError(StoreError, exit_code=75, brief="the disk under the store is full, fails, or is gone"):
     """A disk under a store is full, fails, may not be written to, or is gone; what was committed is kept.
 
     This is the only store error that goes away without a change to the store, so its code is EX_TEMPFAIL of sysexits.h:
     a supervisor starts the process again until the disk is fixed.
     """
 
-    exit_code = 75
-    brief = "the disk under the store is full, fails, or is gone"
 
-
-class LockedError(TokenMillError):
+class LockedError(TokenMillError, exit_code=7, brief="another process holds the partition's directory"):
     """Another process holds the lock of a partition's directory; that process has to end first."""
 
-    exit_code = 7
-    brief = "another process holds the partition's directory"
 
-
-class DamagedError(TokenMillError):
+class DamagedError(TokenMillError, exit_code=8, brief="committed bytes are damaged"):
     """Bytes that were committed are missing or changed; they are never repaired silently.
 
     ``what`` is the message without the ``advice``: what is wrong, and where.
     """
-
-    exit_code = 8
-    brief = "committed bytes are damaged"
 
     def __init__(self, what: str, advice: str = "") -> None:
         """Join what is wrong and what to do into one message."""
@@ -117,31 +99,22 @@ class DamagedError(TokenMillError):
         self.what, self.advice = what, advice
 
 
-class StrayError(DamagedError):
+class StrayError(DamagedError, brief="a record on a token topic is not its mill's"):
     """A record on a token topic is not one that the mill wrote there for this stream; the stream and its store are."""
 
-    brief = "a record on a token topic is not its mill's"
 
-
-class DifferenceError(TokenMillError):
+class DifferenceError(TokenMillError, exit_code=9, brief="two messages differ"):
     """A message continues a chain with other tokens than those accepted before."""
 
-    exit_code = 9
-    brief = "two messages differ"
 
-
-class GapError(TokenMillError):
+class GapError(TokenMillError, exit_code=10, brief="blocks are missing"):
     """Blocks are missing from the token topic and no retained message holds them."""
 
-    exit_code = 10
-    brief = "blocks are missing"
 
-
-class SourceError(TokenMillError):
+class SourceError(
+    TokenMillError, exit_code=11, brief="the raw topic was rewritten, or its retention passed the cursor"
+):
     """The raw topic was recreated or rewritten, or its retention passed the cursor."""
-
-    exit_code = 11
-    brief = "the raw topic was rewritten, or its retention passed the cursor"
 
 
 class MovedError(SourceError):
@@ -151,51 +124,38 @@ class MovedError(SourceError):
     """
 
 
-class InputError(TokenMillError):
+class InputError(TokenMillError, exit_code=12):
     """A file, line or argument that a person gave cannot be used."""
 
-    exit_code = 12
 
-
-class EngineError(TokenMillError):
+class EngineError(TokenMillError, exit_code=13, brief="the tokenizer engine gave other ids"):
     """A fast tokenizer engine gave other ids than `tokenizers`, the reference; its tokens must not be used."""
-
-    exit_code = 13
-    brief = "the tokenizer engine gave other ids"
 
 
 class PanicError(EngineError):
     """Native code (a tokenizer, a parser) panicked; the caller that knows the record decides what becomes of it."""
 
 
-class ClockError(TokenMillError):
+class ClockError(TokenMillError, exit_code=14):
     """The brokers refuse records because of their time, which is this machine's: its clock is wrong, or theirs."""
 
-    exit_code = 14
 
-
-class RegistryError(TokenMillError):
+class RegistryError(TokenMillError, exit_code=15, brief="the schema registry does not answer, or lacks a schema"):
     """A schema that records name cannot be fetched from the registry; what these records are is not guessed.
 
     ``definite``: the registry has answered, and asking again soon will not help; a person has to act.
     """
-
-    exit_code = 15
-    brief = "the schema registry does not answer, or lacks a schema"
 
     def __init__(self, message: str, *, definite: bool = False) -> None:
         super().__init__(message)
         self.definite = definite
 
 
-class BucketError(TokenMillError):
+class BucketError(TokenMillError, exit_code=16, brief="the bucket cannot be used"):
     """A bucket refuses, does not answer, ignores conditions, or holds other objects than those that were put there.
 
     ``passing``: it did not answer, or failed; the same may succeed later, without a person.
     """
-
-    exit_code = 16
-    brief = "the bucket cannot be used"
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)

@@ -312,8 +312,8 @@ class Store:
 
         It is durable when this returns. What the store holds stays as it is.
 
-        Raises StoreError where the directory holds neither an identity nor a stream, so it is no store; LockedError where a
-        process writes to it.
+        Raises StoreError where the directory holds neither an identity nor a stream, so it is no store; LockedError
+        where a process writes to it.
         """
         path = store_directory(path)
         if not (path / STORE_FILE).exists() and not streams_in(path):
