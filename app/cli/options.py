@@ -13,7 +13,7 @@ from tokenmill.errors import InputError, SettingsError
 
 from ..logs import set_up_logging
 from ..settings import SECRETS, ConnectionSettings, Settings, TopicSettings, load_with_origins
-from ..settings.model import ENVIRONMENT_PREFIX
+from ..settings.model import ENVIRONMENT_PREFIX, described
 from ..settings.values import as_variable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -172,9 +172,8 @@ def fold_settings(app: typer.Typer) -> None:
 
 def _option(name: str, *, shown: bool) -> inspect.Parameter:
     """Return a flag that takes any text: the settings judge it, with one wording for all layers."""
-    field = Settings.model_fields[name]
-    default = as_variable(field.default)
-    text = f"{field.description}{f' Default: {default}.' if default else ''}"
+    default = as_variable(Settings.model_fields[name].default)
+    text = f"{described(name)}{f' Default: {default}.' if default else ''}"
     flag = f"--{name.replace('_', '-')}"
     declared = panel(SHOWN_PANEL if shown else _panel(name))(text, "VALUE", flag, show_default=False)
     return _flag(name, str | None, None, declared)

@@ -16,6 +16,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
 from tokenmill.errors import SettingsError
+from tokenmill.extras import missing_extra
 
 from ..milling.user_function import import_own
 from ..settings import ConnectionSettings
@@ -104,7 +105,7 @@ def _by_credentials(url: str, client: str, secret: str, scope: str | None) -> To
     try:
         import httpx  # noqa: PLC0415 - of an extra
     except ModuleNotFoundError as error:
-        raise SettingsError("oauth_token_url needs httpx: install it with pip install '.[registry]'") from error
+        raise SettingsError(f"oauth_token_url cannot be asked: {missing_extra('httpx')}") from error
     form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
 
     def ask() -> Token:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import structlog
 
 from tokenmill.errors import RegistryError, SettingsError
+from tokenmill.extras import missing_extra
 from tokenmill.redaction import redacted
 
 from ..backoff import Backoff
@@ -53,7 +54,7 @@ class SchemaRegistry:
         try:
             import httpx  # noqa: PLC0415 - of an extra
         except ModuleNotFoundError as error:
-            raise SettingsError("a schema registry needs httpx: install it with pip install '.[registry]'") from error
+            raise SettingsError(f"a schema registry cannot be asked: {missing_extra('httpx')}") from error
         if settings.schema_registry_url is None:
             raise SettingsError("schema_registry_url is not set")
         self.url = settings.schema_registry_url

@@ -71,7 +71,7 @@ class LocalState:
         try:
             return Settings(**tomllib.loads(self.settings_file.read_text("utf-8")))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError) as error:
-            why = explain(error) if isinstance(error, ValidationError) else str(error)
+            why = explain(error, SECRETS) if isinstance(error, ValidationError) else str(error)
             raise SettingsError(f"{self.settings_file}: {why}; correct it, or remove it") from None
 
 

@@ -1,8 +1,8 @@
 """Settings: one set of names for flags, TOKENMILL_… variables and the TOML file, in that order of precedence."""
 
-from .connections import SECRETS, ConnectionSettings, RegistrySettings
+from .connections import ConnectionSettings, RegistrySettings
 from .load import Loaded, load_settings, load_with_origins
-from .model import Settings, TopicSettings
+from .model import SECRETS, Settings, TopicSettings
 from .values import Stream, dead_letter_topic, produced_topic, rejected_topic
 
 __all__ = [

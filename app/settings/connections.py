@@ -1,10 +1,9 @@
 """How clients reach brokers and a schema registry: addresses, TLS and a login, named as Kafka names them."""
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from .values import OptionalAddress, OptionalPath, OptionalSecret, OptionalText, empty_is_none
 
@@ -16,31 +15,22 @@ class RegistrySettings(BaseModel):
     refused, as those of brokers are.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    schema_registry_url: OptionalAddress = Field(
-        default=None,
-        description="Address of the schema registry, http:// or https://, for decode = avro, protobuf and json_schema.",
-    )
-    schema_registry_username: OptionalText = Field(
-        default=None, description="Who logs in there; with Confluent Cloud, an API key."
-    )
-    schema_registry_password: OptionalSecret = Field(
-        default=None, description="Password of schema_registry_username; never a flag."
-    )
-    schema_registry_password_file: OptionalPath = Field(
-        default=None, description="File that holds the password instead, as containers mount secrets."
-    )
-    schema_registry_cafile: OptionalPath = Field(
-        default=None, description="PEM file of the authorities that vouch for the registry; not set: the system's."
-    )
-    schema_registry_certfile: OptionalPath = Field(
-        default=None, description="PEM file of our own certificate, for a registry that wants one from its clients."
-    )
-    schema_registry_keyfile: OptionalPath = Field(
-        default=None,
-        description="PEM file of the key to that, not encrypted; not set: it is in the same file.",
-    )
+    schema_registry_url: OptionalAddress = None
+    """Address of the schema registry, http:// or https://, for decode = avro, protobuf and json_schema."""
+    schema_registry_username: OptionalText = None
+    """Who logs in there; with Confluent Cloud, an API key."""
+    schema_registry_password: OptionalSecret = None
+    """Password of schema_registry_username; never a flag."""
+    schema_registry_password_file: OptionalPath = None
+    """File that holds the password instead, as containers mount secrets."""
+    schema_registry_cafile: OptionalPath = None
+    """PEM file of the authorities that vouch for the registry; not set: the system's."""
+    schema_registry_certfile: OptionalPath = None
+    """PEM file of our own certificate, for a registry that wants one from its clients."""
+    schema_registry_keyfile: OptionalPath = None
+    """PEM file of the key to that, not encrypted; not set: it is in the same file."""
 
     @model_validator(mode="after")
     def _check_registry(self) -> Self:
@@ -88,51 +78,38 @@ class ConnectionSettings(BaseModel):
     password unencrypted.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    bootstrap_servers: Annotated[str, BeforeValidator(_without_scheme)] = Field(
-        default="127.0.0.1:9092",
-        min_length=1,
-        description="Addresses of Kafka brokers, host:port, separated by commas.",
-    )
-    security_protocol: Protocol = Field(
-        default="PLAINTEXT",
-        description="How brokers are spoken to: SSL encrypts, SASL logs in; SASL_PLAINTEXT logs in unencrypted.",
-    )
+    bootstrap_servers: Annotated[str, BeforeValidator(_without_scheme)] = Field(default="127.0.0.1:9092", min_length=1)
+    """Addresses of Kafka brokers, host:port, separated by commas."""
+    security_protocol: Protocol = "PLAINTEXT"
+    """How brokers are spoken to: SSL encrypts, SASL logs in; SASL_PLAINTEXT logs in unencrypted."""
     sasl_mechanism: OptionalMechanism = Field(
         default=None, description="How to log in with a SASL protocol: one of " + ", ".join(get_args(Mechanism)) + "."
     )
-    sasl_username: OptionalText = Field(default=None, description="Who logs in; with oauth_token_url, the client's id.")
-    sasl_password: OptionalSecret = Field(default=None, description="Password of sasl_username; never a flag.")
-    sasl_password_file: OptionalPath = Field(
-        default=None, description="File that holds the password instead, as containers mount secrets."
-    )
-    oauth_token_url: OptionalAddress = Field(
-        default=None,
-        description="Token endpoint for OAUTHBEARER by client credentials: sasl_username is the client, the password "
-        "its secret.",
-    )
-    oauth_scope: OptionalText = Field(default=None, description="Scope that is asked for at oauth_token_url.")
-    oauth_function: OptionalText = Field(
-        default=None,
-        description="module:function that returns a token for OAUTHBEARER and the seconds for which it holds; for AWS "
-        "MSK tokenmill.app.kafka.oauth:aws_msk_iam.",
-    )
-    ssl_cafile: OptionalPath = Field(
-        default=None, description="PEM file of the authorities that vouch for brokers; not set: the system's."
-    )
-    ssl_check_hostname: bool = Field(
-        default=True, description="Whether a broker's certificate must be for the address that was asked for."
-    )
-    ssl_certfile: OptionalPath = Field(
-        default=None, description="PEM file of our own certificate, for brokers that want one from their clients."
-    )
-    ssl_keyfile: OptionalPath = Field(
-        default=None, description="PEM file of the key to ssl_certfile; not set: it is in ssl_certfile."
-    )
-    ssl_keyfile_password: OptionalSecret = Field(
-        default=None, description="Password of an encrypted key; never a flag."
-    )
+    sasl_username: OptionalText = None
+    """Who logs in; with oauth_token_url, the client's id."""
+    sasl_password: OptionalSecret = None
+    """Password of sasl_username; never a flag."""
+    sasl_password_file: OptionalPath = None
+    """File that holds the password instead, as containers mount secrets."""
+    oauth_token_url: OptionalAddress = None
+    """Token endpoint for OAUTHBEARER by client credentials: sasl_username is the client, the password its secret."""
+    oauth_scope: OptionalText = None
+    """Scope that is asked for at oauth_token_url."""
+    oauth_function: OptionalText = None
+    """module:function that returns a token for OAUTHBEARER and the seconds for which it holds; for AWS MSK
+    tokenmill.app.kafka.oauth:aws_msk_iam."""
+    ssl_cafile: OptionalPath = None
+    """PEM file of the authorities that vouch for brokers; not set: the system's."""
+    ssl_check_hostname: bool = True
+    """Whether a broker's certificate must be for the address that was asked for."""
+    ssl_certfile: OptionalPath = None
+    """PEM file of our own certificate, for brokers that want one from their clients."""
+    ssl_keyfile: OptionalPath = None
+    """PEM file of the key to ssl_certfile; not set: it is in ssl_certfile."""
+    ssl_keyfile_password: OptionalSecret = None
+    """Password of an encrypted key; never a flag."""
 
     @property
     def logs_in(self) -> bool:
@@ -186,12 +163,3 @@ class ConnectionSettings(BaseModel):
         return next(
             (name for name in fields if name.startswith(prefix) and getattr(self, name) != fields[name].default), None
         )
-
-
-def _secret(groups: Iterable[type[BaseModel]]) -> frozenset[str]:
-    fields = {name: field for group in groups for name, field in group.model_fields.items()}
-    return frozenset(name for name, field in fields.items() if SecretStr in get_args(field.annotation))
-
-
-SECRETS: Final = _secret((ConnectionSettings, RegistrySettings)) | {"http_token"}
-"""Settings whose values are never shown, and are no flags: everyone on a machine can read its command lines."""

@@ -1,7 +1,7 @@
 """Words for what is wrong with a setting: one line, with the place that said it and the nearest spelling."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from pydantic import ValidationError
@@ -9,16 +9,15 @@ from pydantic_core import ErrorDetails
 
 from tokenmill.spelling import nearest
 
-from .connections import SECRETS
-
 DEFAULT_ORIGIN: Final = "default"
 """Where a value comes from that was not written anywhere."""
 
 
-def explain(error: ValidationError, origins: Mapping[str, str] | None = None) -> str:
+def explain(error: ValidationError, secrets: Collection[str], origins: Mapping[str, str] | None = None) -> str:
     """Return one line on the first thing that is wrong, and how many more there are.
 
-    ``origins`` says for a setting's name in words where its value was written. What a secret was set to is not said.
+    ``origins`` says for a setting's name in words where its value was written. What one of the ``secrets`` was
+    set to is not said.
     """
     first, *more = error.errors(include_url=False)
     message = first["msg"].removeprefix("Value error, ") + _nearest_choice(first)
@@ -27,7 +26,7 @@ def explain(error: ValidationError, origins: Mapping[str, str] | None = None) ->
         return message + _places(message, origins or {}) + rest
     path = ".".join(str(part) for part in first["loc"])
     name = str(first["loc"][0])
-    value = "" if name in SECRETS else f" = {first['input']!r}"
+    value = "" if name in secrets else f" = {first['input']!r}"
     origin = (origins or {}).get(name)
     return f"setting {path}{value}{f' ({origin})' if origin else ''}: {message}{rest}"
 

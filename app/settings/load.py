@@ -13,7 +13,7 @@ from tokenmill.errors import SettingsError
 from tokenmill.spelling import nearest
 
 from .explain import DEFAULT_ORIGIN, explain
-from .model import ENVIRONMENT_PREFIX, Settings
+from .model import ENVIRONMENT_PREFIX, SECRETS, Settings
 
 CONFIG_VARIABLE: Final = "TOKENMILL_CONFIG"
 DEFAULT_CONFIG: Final = Path("tokenmill.toml")
@@ -57,7 +57,7 @@ def load_with_origins(flags: Mapping[str, Any] | None = None, config: Path | Non
     try:
         return Loaded(Settings(**values), origins)
     except ValidationError as error:
-        raise SettingsError(explain(error, origins)) from None
+        raise SettingsError(explain(error, SECRETS, origins)) from None
 
 
 def _flags(flags: Mapping[str, Any]) -> _Layer:

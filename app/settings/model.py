@@ -1,9 +1,9 @@
 """Every setting: its name, type, default, and one line that help and documentation repeat."""
 
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
@@ -14,7 +14,7 @@ from ..milling.document_frame import TemplateName
 from ..milling.duplicates.parameters import canonical_dedup, recipe_dedup
 from ..milling.splits import SplitRule, division
 from ..milling.tokenizers import EngineName, SpecialTokens, text_limit_of
-from .connections import SECRETS, ConnectionSettings, RegistrySettings
+from .connections import ConnectionSettings, RegistrySettings
 from .explain import explain
 from .values import (
     Decode,
@@ -53,137 +53,81 @@ MIB: Final = 1024 * 1024
 class TopicSettings(BaseModel):
     """What decides the tokens of one raw topic's streams. A changed value needs a new stream name."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    tokenizer: str = Field(
-        default="",
-        description="Path of a tokenizer.json, a name on the Hugging Face hub (hf://owner/model@revision pins one), or "
-        "'bytes'.",
-    )
-    end_of_document: Token = Field(
-        default=None,
-        description="Token, or its id, that ends each document; tokenizer: what its own post-processor puts there; "
-        "none. Not set: the one that its files name, else the special token of a usual name, as <|endoftext|>.",
-    )
-    begin_of_document: Token = Field(
-        default=None,
-        description="Token, or its id, that begins each document; tokenizer: what its own post-processor puts there; "
-        "none, or not set: no token.",
-    )
-    template: TemplateName = Field(
-        default="none",
-        description="tokenizer: documents have around them what the tokenizer's post-processor puts there, as "
-        "[CLS] and [SEP], and nothing else that is not set.",
-    )
-    padding: Token = Field(
-        default=None,
-        description="Token, or its id, that a flush fills blocks with. Not set: the one that ends each document; "
-        "where none does, the tokenizer's own for padding.",
-    )
-    special_tokens_in_text: SpecialTokens = Field(
-        default="text",
-        description="What <|endoftext|> and its like are inside a text: text as any other, or tokens, for texts whose "
-        "markup is yours alone: whoever writes a document can then write its end.",
-    )
-    sequence_length: int = Field(
-        default=1024,
-        ge=1,
-        description="Tokens that a model reads at a time; a block has one more. Of rows it is the row, of chunks a "
-        "segment.",
-    )
-    packing: Packing = Field(
-        default=CONCAT,
-        description="How documents become blocks: concat (one after the other, cut where a block ends), fit (whole, "
-        "never cut where they fit), rows (one a row), chunks (long ones, in order); or a table with a name and "
-        'parameters, as {name = "rows", long = "drop"}.',
-    )
-    decode: Decode = Field(
-        default="auto",
-        description="What a record is: a JSON object (json), plain text (text), either (auto), what your own function "
-        "makes of its bytes (module:function), or a value whose schema a registry has (avro, protobuf, json_schema).",
-    )
-    text_fields: Names = Field(
-        default=("text", "content"),
-        min_length=1,
-        description="Fields of a JSON object that may hold the text, or paths to them, as payload.after.body; "
-        "first one wins.",
-    )
-    id_field: str = Field(
-        default="id", min_length=1, description="Field of a JSON object that holds the document's id, or a path to it."
-    )
-    metadata_fields: Names = Field(
-        default=(), description="Fields, or paths to them, that travel with the tokens, for example label,meta.lang."
-    )
-    max_text_bytes: OptionalSize = Field(
-        default=None,
-        ge=1,
-        description="Longest text (UTF-8); a longer one is dead-lettered, and so is one that normalizing makes longer "
-        "than this (or 1.5 MiB, if that is more). Not set: 1.5 MiB with a tokenizer file, which may take 300 times as "
-        "much memory; 4 MiB with 'bytes'.",
-    )
-    max_id_bytes: Size = Field(
-        default=128,
-        description="Longest id, as JSON spells it (UTF-8, escapes counted, no quotes); a longer one is dead-lettered.",
-    )
-    max_fields_bytes: Size = Field(
-        default=256, description="Most bytes (JSON) of carried fields; more are dead-lettered."
-    )
-    normalize: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = Field(
-        default="none", description="Unicode normal form of text."
-    )
-    min_chars: int = Field(
-        default=0, ge=0, description="Filters shorter texts out, in characters; 0 keeps all but empty ones."
-    )
-    function: OptionalText = Field(
-        default=None,
-        description="A pure function of your own, as module:function, that changes or filters each document.",
-    )
-    steps: Steps = Field(
-        default=(),
-        description="Filters and changes of documents, in order, after function: tables [[steps]], or names of "
-        "profiles and steps, as fineweb-2024 (`tokenmill steps list`).",
-    )
-    dedup: Dedup = Field(
-        default="none",
-        description="Filters out documents that were seen before, of all partitions and splits: exact (the same text), "
-        "near (most of the same runs of words too), or a table with a name and parameters, as "
-        '{name = "near", window = 1000000}; pack and try alone (`tokenmill dedup explain`).',
-    )
-    shards: OptionalNumber = Field(
-        default=None,
-        ge=1,
-        description="Parts into which a hash divides the documents; splits own ranges. Not set: the sum of splits.",
-    )
-    splits: Splits = Field(
-        default={"train": 980, "validation": 20},
-        description="Name and share of each split, in order: 98 and 2 are per cent. _unused, last: in no split.",
-    )
-    split_by: Literal["id", "content"] = Field(
-        default="id", description="What decides a document's split; no id: its text."
-    )
-    start: Start = Field(
-        default="earliest", description="Where new streams begin: earliest, or a moment with a time zone."
-    )
-    allow_flush: bool = Field(
-        default=True,
-        description="Whether a flush fills open blocks with padding. Whoever may write to the raw topic may flush: "
-        "false where those are not trusted; a flush is a tombstone then.",
-    )
-    stream_suffix: str = Field(default="", description="Ends the names of the streams: what new settings need, as -v2.")
-    segment_blocks: int = Field(
-        default=32768,
-        ge=1,
-        description="Blocks in one file of a store: 67 MB of 1,025 two-byte tokens each. Larger files are read faster, "
-        "and sealed later.",
-    )
-    era_blocks: int = Field(
-        default=8192,
-        ge=1,
-        description="New blocks that close an era: what is shuffled together, and trainable at once.",
-    )
-    era_max_seconds: float = Field(
-        default=60.0, gt=0, description="Seconds after which an era is closed, however few blocks it has."
-    )
+    tokenizer: str = ""
+    """Path of a tokenizer.json, a name on the Hugging Face hub (hf://owner/model@revision pins one), or 'bytes'."""
+    end_of_document: Token = None
+    """Token, or its id, that ends each document; tokenizer: what its own post-processor puts there; none. Not set: the
+    one that its files name, else the special token of a usual name, as <|endoftext|>."""
+    begin_of_document: Token = None
+    """Token, or its id, that begins each document; tokenizer: what its own post-processor puts there; none, or not set:
+    no token."""
+    template: TemplateName = "none"
+    """tokenizer: documents have around them what the tokenizer's post-processor puts there, as [CLS] and [SEP], and
+    nothing else that is not set."""
+    padding: Token = None
+    """Token, or its id, that a flush fills blocks with. Not set: the one that ends each document; where none does, the
+    tokenizer's own for padding."""
+    special_tokens_in_text: SpecialTokens = "text"
+    """What <|endoftext|> and its like are inside a text: text as any other, or tokens, for texts whose markup is yours
+    alone: whoever writes a document can then write its end."""
+    sequence_length: int = Field(default=1024, ge=1)
+    """Tokens that a model reads at a time; a block has one more. Of rows it is the row, of chunks a segment."""
+    packing: Packing = CONCAT
+    """How documents become blocks: concat (one after the other, cut where a block ends), fit (whole, never cut where
+    they fit), rows (one a row), chunks (long ones, in order); or a table with a name and parameters, as {name = "rows",
+    long = "drop"}."""
+    decode: Decode = "auto"
+    """What a record is: a JSON object (json), plain text (text), either (auto), what your own function makes of its
+    bytes (module:function), or a value whose schema a registry has (avro, protobuf, json_schema)."""
+    text_fields: Names = Field(default=("text", "content"), min_length=1)
+    """Fields of a JSON object that may hold the text, or paths to them, as payload.after.body; first one wins."""
+    id_field: str = Field(default="id", min_length=1)
+    """Field of a JSON object that holds the document's id, or a path to it."""
+    metadata_fields: Names = ()
+    """Fields, or paths to them, that travel with the tokens, for example label,meta.lang."""
+    max_text_bytes: OptionalSize = Field(default=None, ge=1)
+    """Longest text (UTF-8); a longer one is dead-lettered, and so is one that normalizing makes longer than this (or
+    1.5 MiB, if that is more). Not set: 1.5 MiB with a tokenizer file, which may take 300 times as much memory; 4 MiB
+    with 'bytes'."""
+    max_id_bytes: Size = 128
+    """Longest id, as JSON spells it (UTF-8, escapes counted, no quotes); a longer one is dead-lettered."""
+    max_fields_bytes: Size = 256
+    """Most bytes (JSON) of carried fields; more are dead-lettered."""
+    normalize: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
+    """Unicode normal form of text."""
+    min_chars: int = Field(default=0, ge=0)
+    """Filters shorter texts out, in characters; 0 keeps all but empty ones."""
+    function: OptionalText = None
+    """A pure function of your own, as module:function, that changes or filters each document."""
+    steps: Steps = ()
+    """Filters and changes of documents, in order, after function: tables [[steps]], or names of profiles and steps, as
+    fineweb-2024 (`tokenmill steps list`)."""
+    dedup: Dedup = "none"
+    """Filters out documents that were seen before, of all partitions and splits: exact (the same text), near (most of
+    the same runs of words too), or a table with a name and parameters, as {name = "near", window = 1000000}; pack and
+    try alone (`tokenmill dedup explain`)."""
+    shards: OptionalNumber = Field(default=None, ge=1)
+    """Parts into which a hash divides the documents; splits own ranges. Not set: the sum of splits."""
+    splits: Splits = Field(default={"train": 980, "validation": 20})
+    """Name and share of each split, in order: 98 and 2 are per cent. _unused, last: in no split."""
+    split_by: Literal["id", "content"] = "id"
+    """What decides a document's split; no id: its text."""
+    start: Start = "earliest"
+    """Where new streams begin: earliest, or a moment with a time zone."""
+    allow_flush: bool = True
+    """Whether a flush fills open blocks with padding. Whoever may write to the raw topic may flush: false where those
+    are not trusted; a flush is a tombstone then."""
+    stream_suffix: str = ""
+    """Ends the names of the streams: what new settings need, as -v2."""
+    segment_blocks: int = Field(default=32768, ge=1)
+    """Blocks in one file of a store: 67 MB of 1,025 two-byte tokens each. Larger files are read faster, and sealed
+    later."""
+    era_blocks: int = Field(default=8192, ge=1)
+    """New blocks that close an era: what is shuffled together, and trainable at once."""
+    era_max_seconds: float = Field(default=60.0, gt=0)
+    """Seconds after which an era is closed, however few blocks it has."""
 
     @model_validator(mode="after")
     def _check_splits(self) -> Self:
@@ -256,72 +200,48 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
     The fields of `TopicSettings` hold for every raw topic that has no other value in its ``[topic."name"]`` table.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
-    raw_topics: TopicNames = Field(default=("raw-text",), description="Topics whose records are milled.")
-    store: HomePath = Field(default=Path("store"), description="Directory of the segments, on a disk of this machine.")
-    max_record_bytes: Size = Field(
-        default=16 * MIB,
-        ge=1,
-        description="Largest raw record: limit of raw topics when created, and of what produce sends.",
-    )
-    message_bytes: Size = Field(
-        default=MIB,
-        ge=1,
-        description="Size at which a message of blocks is sent; more at once where brokers take long to acknowledge.",
-    )
-    workers: int = Field(default=2, ge=1, description="Mill workers that `serve` and `up` start.")
-    carry_bytes: Size = Field(
-        default=64 * MIB, ge=1, description="Source read without a finished block before a carry."
-    )
-    carry_seconds: float = Field(default=60.0, gt=0, description="Time without a finished block before a carry.")
-    rejects: Literal["none", "topic"] = Field(
-        default="none",
-        description="topic: what a step filters out is also sent to <raw topic>.rejected, with its reason.",
-    )
-    engine: EngineName = Field(
-        default="auto",
-        description="What makes the ids: tokenizers, or (auto) gigatoken where it gives the same; then often compared.",
-    )
-    tokenizer_threads: int = Field(default=1, ge=1, description="Threads of one worker's tokenizer.")
-    group: str = Field(
-        default="tokenmill", min_length=1, description="Consumer group of the mill; stores add their own id."
-    )
-    session_timeout: float = Field(
-        default=10.0,
-        ge=1,
-        description="Seconds until Kafka takes a silent worker's partitions away; most brokers allow 6 up.",
-    )
-    wait_seconds: float = Field(
-        default=0.0,
-        ge=0,
-        description="Seconds that a command waits at its start for a broker and for topics; 0: fail at once.",
-    )
-    replication_factor: int = Field(
-        default=-1, ge=-1, description="Copies that Kafka keeps of a topic that is created; -1: the broker's default."
-    )
-    metrics_host: str = Field(
-        default="127.0.0.1",
-        min_length=1,
-        description="Address that serves the page for people (/), /api/status, /metrics, /healthz and /readyz.",
-    )
-    metrics_port: int = Field(
-        default=9464,
-        ge=0,
-        le=65535,
-        description="Its port; 0 serves nothing. Of a supervisor and its workers, the supervisor alone serves.",
-    )
-    http_token: OptionalSecret = Field(
-        default=None,
-        description="Who asks there must send it (Authorization: Bearer), but for the probes; never a flag.",
-    )
-    log_format: Literal["auto", "json", "console"] = Field(
-        default="auto", description="How log lines look; auto: for people on a terminal, else JSON."
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least important line logged."
-    )
-    topic: Tables = Field(default={}, description='Values of one raw topic that differ, as the table [topic."name"].')
+    raw_topics: TopicNames = ("raw-text",)
+    """Topics whose records are milled."""
+    store: HomePath = Path("store")
+    """Directory of the segments, on a disk of this machine."""
+    max_record_bytes: Size = Field(default=16 * MIB, ge=1)
+    """Largest raw record: limit of raw topics when created, and of what produce sends."""
+    message_bytes: Size = Field(default=MIB, ge=1)
+    """Size at which a message of blocks is sent; more at once where brokers take long to acknowledge."""
+    workers: int = Field(default=2, ge=1)
+    """Mill workers that `serve` and `up` start."""
+    carry_bytes: Size = Field(default=64 * MIB, ge=1)
+    """Source read without a finished block before a carry."""
+    carry_seconds: float = Field(default=60.0, gt=0)
+    """Time without a finished block before a carry."""
+    rejects: Literal["none", "topic"] = "none"
+    """topic: what a step filters out is also sent to <raw topic>.rejected, with its reason."""
+    engine: EngineName = "auto"
+    """What makes the ids: tokenizers, or (auto) gigatoken where it gives the same; then often compared."""
+    tokenizer_threads: int = Field(default=1, ge=1)
+    """Threads of one worker's tokenizer."""
+    group: str = Field(default="tokenmill", min_length=1)
+    """Consumer group of the mill; stores add their own id."""
+    session_timeout: float = Field(default=10.0, ge=1)
+    """Seconds until Kafka takes a silent worker's partitions away; most brokers allow 6 up."""
+    wait_seconds: float = Field(default=0.0, ge=0)
+    """Seconds that a command waits at its start for a broker and for topics; 0: fail at once."""
+    replication_factor: int = Field(default=-1, ge=-1)
+    """Copies that Kafka keeps of a topic that is created; -1: the broker's default."""
+    metrics_host: str = Field(default="127.0.0.1", min_length=1)
+    """Address that serves the page for people (/), /api/status, /metrics, /healthz and /readyz."""
+    metrics_port: int = Field(default=9464, ge=0, le=65535)
+    """Its port; 0 serves nothing. Of a supervisor and its workers, the supervisor alone serves."""
+    http_token: OptionalSecret = None
+    """Who asks there must send it (Authorization: Bearer), but for the probes; never a flag."""
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """How log lines look; auto: for people on a terminal, else JSON."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least important line logged."""
+    topic: Tables = Field(default={})
+    """Values of one raw topic that differ, as the table [topic."name"]."""
 
     @model_validator(mode="after")
     def _check_topics(self) -> Self:
@@ -338,7 +258,7 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
             try:
                 self.for_topic(raw_topic)
             except ValidationError as error:
-                raise ValueError(f'[topic."{raw_topic}"] {explain(error)}') from None
+                raise ValueError(f'[topic."{raw_topic}"] {explain(error, SECRETS)}') from None
         self._check_names()
         return self
 
@@ -393,3 +313,14 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
         """
         values = {name: in_the_open(getattr(self, name)) for name in Settings.model_fields}
         return {f"{ENVIRONMENT_PREFIX}{name.upper()}": as_variable(value) for name, value in values.items()}
+
+
+SECRETS: Final = frozenset(
+    name for name, field in Settings.model_fields.items() if SecretStr in get_args(field.annotation)
+)
+"""Settings whose values are never shown, and are no flags: everyone on a machine can read its command lines."""
+
+
+def described(name: str) -> str:
+    """Return in one line what help and documentation say of a setting."""
+    return " ".join(str(Settings.model_fields[name].description).split())

@@ -9,8 +9,8 @@ from pydantic.fields import FieldInfo
 
 from tokenmill.app.milling.decoding import MODES
 from tokenmill.app.milling.duplicates.parameters import KINDS
-from tokenmill.app.settings.connections import SECRETS, ConnectionSettings, RegistrySettings
-from tokenmill.app.settings.model import ENVIRONMENT_PREFIX, Settings, TopicSettings
+from tokenmill.app.settings.connections import ConnectionSettings, RegistrySettings
+from tokenmill.app.settings.model import ENVIRONMENT_PREFIX, SECRETS, Settings, TopicSettings, described
 from tokenmill.app.settings.values import (
     as_variable,
     parse_decode,
@@ -260,7 +260,7 @@ def _table(names: Iterable[str], *, fingerprint: bool = False) -> str:
         inside = ["no" if name in OUTSIDE_THE_FINGERPRINT else "yes"] if fingerprint else []
         shown = f"`{default}`" if default and default != "{}" else ""
         variable = f"`{ENVIRONMENT_PREFIX}{name.upper()}`"
-        rows.append([f"`{name}`", variable, _type(field), shown, *inside, str(field.description).replace("|", r"\|")])
+        rows.append([f"`{name}`", variable, _type(field), shown, *inside, described(name).replace("|", r"\|")])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
