@@ -12,18 +12,15 @@ from tokenmill.packings import packing_in_words
 from ..funnel.tried_documents import beginning_of
 from ..settings import Settings
 from ..tables import ShownTable, pairs
-from ..tools.inspect import (
-    BlockTrace,
+from ..tools.inspect.reports import (
     ChainReport,
     SegmentReport,
     StreamReport,
-    TracedPiece,
     inspect_message,
     inspect_segments,
     inspect_stream,
-    trace_block,
 )
-from ..tools.inspect.tracing import PassingRecord, passing_records
+from ..tools.inspect.tracing import BlockTrace, PassingRecord, TracedPiece, passing_records, trace_block
 from .options import OneStream, RawTopic, argument, command, option
 from .output import LINE_CHARACTERS, AsJson, count, moment_of, say, show, show_json, show_table, size
 

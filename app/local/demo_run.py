@@ -30,7 +30,7 @@ from ..settings import Settings
 from ..sources import GivenSource, Item, shape_for
 from ..supervisor import Event, Status, Supervisor, WatchLimits, run_until_signalled
 from ..tasks import beside
-from ..tools.inspect import TracedPiece, trace_block
+from ..tools.inspect.tracing import TracedPiece, trace_block
 from ..tools.produce.producing import RunPlan, flush, produce
 from ..tools.produce.summary import Summary
 from ..tools.verify import VerifyProgress, VerifyResult, verify

@@ -19,8 +19,8 @@ from tokenmill.app.funnel.trial import StageSpeed
 from tokenmill.app.kafka.dead_letters import DeadLetter, RecordPlace
 from tokenmill.app.settings import load_with_origins
 from tokenmill.app.tables import GAP, ShownTable, pairs
-from tokenmill.app.tools.inspect import ChainReport, SegmentReport
 from tokenmill.app.tools.inspect.record_ledger import ChainLedger, RecordLedger
+from tokenmill.app.tools.inspect.reports import ChainReport, SegmentReport
 from tokenmill.app.tools.pack.packing_run import PackedStream
 from tokenmill.app.tools.verify import ChainResult, VerifyResult
 from tokenmill.eras import Era, EraRange

@@ -31,7 +31,7 @@ from ..produce.summary import Progress, Summary, reporting
 from ..verify.comparison import BlockRun, difference
 from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
 from ..verify.two_sides import StoreSide
-from ..verify.verify_marks import StoreEras, StoreMark, store_mark
+from ..verify.verify_bounds import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import ChainResult, VerifyDifference
 from .judging import Judging
 from .mill_processes import Millers, MillTask, joined

@@ -29,8 +29,7 @@ from ...kafka.control_topic import Settled, read_eras
 from ...kafka.token_topic import chain_after
 from ...settings import Settings
 from .comparison import BlockRun
-from .incremental_state import VerifiedChain, VerifiedEras
-from .verify_marks import EraMarks, StoreEras
+from .verify_bounds import EraMarks, StoreEras, VerifiedChain, VerifiedEras
 from .verify_result import EraResult, Kind, Side, VerifyDifference
 
 END: Final = np.dtype([("block", "<i8"), ("era", "<i8"), ("chain", "V16")])

@@ -43,10 +43,9 @@ from ...processes import collect_seldom, end_with_parent, keep_loaded, side_proc
 from ...settings import Settings
 from .comparison import BlockRun, other_blocks
 from .era_check import EraEnds, OtherHashes
-from .incremental_state import VerifiedChain
 from .reference_sample import ReferenceSample, SampleCheck, Sampler
 from .two_sides import StoreSide, TokenTopic, TopicSide
-from .verify_marks import ChainMarks, StoreMark
+from .verify_bounds import ChainMarks, StoreMark, VerifiedChain
 from .verify_result import Advance, ChainResult
 
 

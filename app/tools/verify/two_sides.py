@@ -25,8 +25,7 @@ from ...kafka.control_log import IgnoreList
 from ...kafka.token_topic import offered, readable
 from .comparison import BlockRun, compare_blocks, difference, first_difference, found_difference, other_blocks
 from .era_check import EraEnds
-from .incremental_state import VerifiedChain
-from .verify_marks import StoreMark
+from .verify_bounds import StoreMark, VerifiedChain
 from .verify_result import ChainResult, Kind, VerifyDifference
 
 

@@ -22,18 +22,20 @@ from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...milling.decoding import FORMATS
 from ...settings import Settings, dead_letter_topic
 from .era_check import EraCheck, EraEndsFiles
-from .incremental_state import (
+from .partition_check import ChainTask, PartitionTask, check_partitions, stages_key
+from .reference_sample import ReferenceSample
+from .verify_bounds import (
     NOTHING,
+    ChainMarks,
     Chains,
     EarlierVerification,
     VerifiedEras,
+    VerifyMarks,
     load_verified,
     save_verified,
     still_valid,
+    take_marks,
 )
-from .partition_check import ChainTask, PartitionTask, check_partitions, stages_key
-from .reference_sample import ReferenceSample
-from .verify_marks import ChainMarks, VerifyMarks, take_marks
 from .verify_result import Advance, ChainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from tokenmill.wire.totals import Totals
 
-from .incremental_state import VerifiedChain, VerifiedEras
+from .verify_bounds import VerifiedChain, VerifiedEras
 
 Side = Literal["topic", "store", "dead letters", "reference", "control topic"]
 Kind = Literal["different", "repeated", "skipped", "missing", "extra", "account", "foreign", "damaged"]

@@ -22,9 +22,8 @@ from tokenmill.app.cli import COMMANDS, create_cli
 from tokenmill.app.cli.options import DECLARED
 from tokenmill.app.mill.raw_partition import HANGS
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.people_page import A_SECOND, AT_ONCE, Asked, in_force
 from tokenmill.app.telemetry.reporting import Fleet
-from tokenmill.app.telemetry.server import STALLED_SECONDS, Probes, serving
+from tokenmill.app.telemetry.server import A_SECOND, AT_ONCE, STALLED_SECONDS, Asked, Probes, in_force, serving
 from tokenmill.app.telemetry.status_document import stopped_words
 from tokenmill.errors import TokenMillError
 from tokenmill.page_server import Page

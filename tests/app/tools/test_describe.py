@@ -15,8 +15,7 @@ from tests.milled_store import STREAM, MilledStore, milled_store
 from tests.service import in_own_loop
 from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.describe import add_broker_facts, card, croissant, store_facts
-from tokenmill.app.tools.describe.card import _cell
+from tokenmill.app.tools.describe import _cell, add_broker_facts, card, croissant, store_facts
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.store import PartitionReader, open_partition

@@ -9,7 +9,8 @@ import pytest
 from tests.milled import Milled
 from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.inspect import inspect_message, inspect_segments, inspect_stream, trace_block
+from tokenmill.app.tools.inspect.reports import inspect_message, inspect_segments, inspect_stream
+from tokenmill.app.tools.inspect.tracing import trace_block
 from tokenmill.errors import DamagedError, InputError, TopicError
 from tokenmill.wire.pieces import decode_entry
 

@@ -14,7 +14,7 @@ from tests.milled import Milled, publish
 from tests.service import Raw, send
 from tokenmill.app.cli import main
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.tools.inspect import inspect_segments
+from tokenmill.app.tools.inspect.reports import inspect_segments
 from tokenmill.app.tools.repair.store_repair import TopicDonor
 from tokenmill.app.tools.verify import verify
 from tokenmill.store import PartitionWriter, Store, open_partition

@@ -17,10 +17,9 @@ from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.verify.incremental_state import VerifiedChain
 from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
-from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
+from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, VerifiedChain
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.reading.continuing import genesis_point
@@ -31,7 +30,7 @@ from tokenmill.wire.message import Message
 
 TEXTS = [f"text {number:02} of all".encode() for number in range(12)]
 """Of 14 tokens and an end each: 45 blocks of 4 tokens."""
-CONSUMERS = ("era_check", "partition_check", "verification", "verify_marks")
+CONSUMERS = ("era_check", "partition_check", "verification", "verify_bounds")
 """The modules of `tokenmill.app.tools.verify` that open a consumer."""
 
 

@@ -11,9 +11,8 @@ from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, Veri
 from tokenmill.app.kafka.control_log import IgnoreList
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.era_check import EraEndsFiles
-from tokenmill.app.tools.verify.incremental_state import VerifiedChain
 from tokenmill.app.tools.verify.partition_check import ChainCheck, ChainTask
-from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
+from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, VerifiedChain
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.eras import Era, EraRange
 from tokenmill.records import FLUSH_HEADER

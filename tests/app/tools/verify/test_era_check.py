@@ -13,10 +13,9 @@ from aiokafka import TopicPartition
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tests.app.tools.verify import test_store_eras as damages
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.verify import verify_marks
+from tokenmill.app.tools.verify import verify_bounds
 from tokenmill.app.tools.verify.era_check import END, EraCheck, EraCopy, EraEndsFiles
-from tokenmill.app.tools.verify.incremental_state import VerifiedEras
-from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras
+from tokenmill.app.tools.verify.verify_bounds import EraMarks, StoreEras, VerifiedEras
 from tokenmill.app.tools.verify.verify_result import EraResult
 from tokenmill.eras import ERA_KEY, Era
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
@@ -72,7 +71,7 @@ class Scene:
 @pytest.fixture
 def scene(kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     """Return eras on a control topic, of which none is in a store yet; nobody waits for writers."""
-    monkeypatch.setattr(verify_marks, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(verify_bounds, "LOOK_SECONDS", 0.0)
     return Scene(kafka, tmp_path)
 
 
@@ -175,7 +174,7 @@ async def test_a_commit_that_a_writer_is_at_is_waited_for(scene: Scene, monkeypa
     index = store / scene.stream.stream.name / "eras.index"
     whole = index.read_bytes()
     index.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    monkeypatch.setattr(verify_marks, "time", SimpleNamespace(sleep=lambda _: index.write_bytes(whole)))
+    monkeypatch.setattr(verify_bounds, "time", SimpleNamespace(sleep=lambda _: index.write_bytes(whole)))
     assert StoreEras.look(store, scene.stream.stream.name) == StoreEras(4)
 
 

@@ -11,8 +11,7 @@ from tests.app.tools.verify.memory_stream import MemoryVerification, Verificatio
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.verify.incremental_state import VerifiedChain
-from tokenmill.app.tools.verify.verify_marks import StoreMark
+from tokenmill.app.tools.verify.verify_bounds import StoreMark, VerifiedChain
 from tokenmill.reading.continuing import genesis_point
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.samples import Position, SequenceId, Tracer

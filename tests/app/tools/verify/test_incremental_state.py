@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.mills import RECIPE, make_source, text
-from tokenmill.app.tools.verify.incremental_state import (
+from tokenmill.app.tools.verify.verify_bounds import (
     FORMAT,
     NOTHING,
     EarlierVerification,

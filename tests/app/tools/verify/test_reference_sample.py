@@ -21,7 +21,7 @@ from tokenmill.app.tools.verify.reference_sample import (
     SampleCheck,
     Sampler,
 )
-from tokenmill.app.tools.verify.verify_marks import ChainMarks
+from tokenmill.app.tools.verify.verify_bounds import ChainMarks
 from tokenmill.records import Record
 from tokenmill.wire.message import Message
 

@@ -16,8 +16,7 @@ from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.tools.verify import EraResult
 from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.era_check import EraCheck, EraEnds, EraEndsFiles, OtherHashes
-from tokenmill.app.tools.verify.incremental_state import VerifiedEras
-from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras
+from tokenmill.app.tools.verify.verify_bounds import EraMarks, StoreEras, VerifiedEras
 from tokenmill.eras import Era, EraRange
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
 from tokenmill.store.eras import ROW_BYTES

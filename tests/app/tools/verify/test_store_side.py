@@ -10,7 +10,7 @@ import pytest
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, segment_of
 from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.two_sides import StoreSide
-from tokenmill.app.tools.verify.verify_marks import StoreMark
+from tokenmill.app.tools.verify.verify_bounds import StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult, VerifyDifference
 from tokenmill.store import Store
 from tokenmill.store.layout import SegmentPaths

@@ -10,8 +10,8 @@ from tests.app.tools.verify.memory_stream import MemoryVerification
 from tokenmill.app.kafka.control_log import IgnoreList, record_hash
 from tokenmill.app.tools.verify import two_sides
 from tokenmill.app.tools.verify.comparison import BlockRun
-from tokenmill.app.tools.verify.incremental_state import VerifiedChain
 from tokenmill.app.tools.verify.two_sides import RogueMessageError, TokenTopic
+from tokenmill.app.tools.verify.verify_bounds import VerifiedChain
 from tokenmill.wire.message import Message
 
 ALL = 1 << 40

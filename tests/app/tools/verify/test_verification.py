@@ -16,8 +16,8 @@ from tokenmill.app.kafka.dead_letters import Place, RecordPlace, SourcePlace, en
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.tools.verify import verify
-from tokenmill.app.tools.verify.incremental_state import holds_last_block, load_verified
 from tokenmill.app.tools.verify.verification import check_dead_letters
+from tokenmill.app.tools.verify.verify_bounds import holds_last_block, load_verified
 from tokenmill.app.tools.verify.verify_result import ChainResult
 
 

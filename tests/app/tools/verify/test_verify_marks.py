@@ -11,8 +11,8 @@ from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
 from tests.app.tools.verify.memory_stream import MemoryVerification
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.settings import dead_letter_topic
-from tokenmill.app.tools.verify import verify_marks
-from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras, StoreMark, take_marks
+from tokenmill.app.tools.verify import verify_bounds
+from tokenmill.app.tools.verify.verify_bounds import EraMarks, StoreEras, StoreMark, take_marks
 from tokenmill.errors import TopicError
 
 
@@ -23,7 +23,7 @@ def asked(stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch) -> list[s
     stream.kafka.append(dead_letter_topic(stream.raw.topic), 1, b"letter")
     stream.kafka.append(dead_letter_topic(stream.raw.topic), 0, b"letter")
     asked: list[str] = []
-    ends, look, store = MemoryClient.end_offsets, StoreEras.look, verify_marks.store_mark
+    ends, look, store = MemoryClient.end_offsets, StoreEras.look, verify_bounds.store_mark
 
     async def end_offsets(client: MemoryClient, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         assert set(tps) <= client._kafka.logs.keys()  # brokers do not answer for what they do not know
@@ -41,7 +41,7 @@ def asked(stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch) -> list[s
     monkeypatch.setattr(MemoryClient, "topics", topics, raising=False)
     monkeypatch.setattr(MemoryClient, "end_offsets", end_offsets)
     monkeypatch.setattr(StoreEras, "look", store_eras)
-    monkeypatch.setattr(verify_marks, "store_mark", noted_mark)
+    monkeypatch.setattr(verify_bounds, "store_mark", noted_mark)
     return asked
 
 
@@ -118,9 +118,9 @@ def test_what_a_store_holds_of_a_partition_is_told(stream: MemoryVerification, t
     if state == "damaged":
         (store / name / "stream.json").write_text("{}")
     found = {
-        "without it": lambda: verify_marks.store_mark(None, name, 0),
-        "without the stream": lambda: verify_marks.store_mark(tmp_path, name, 0),
-    }.get(state, lambda: verify_marks.store_mark(store, name, 0))()
+        "without it": lambda: verify_bounds.store_mark(None, name, 0),
+        "without the stream": lambda: verify_bounds.store_mark(tmp_path, name, 0),
+    }.get(state, lambda: verify_bounds.store_mark(store, name, 0))()
     if state == "damaged":
         assert found is not None
         assert (found.first, found.end) == (0, 0)

@@ -1,14 +1,22 @@
-"""What a stream is, from facts alone: those of its store, and those that its brokers tell."""
+"""What a data set is, from facts alone: those of its store, and those that its brokers tell.
+
+As JSON (`DataSetFacts.to_dict`); as `croissant` 1.1 (ML Commons), JSON-LD that says what the files are and where they
+came from; and as a `card`, as hubs of data sets show it: YAML in front, then Markdown for people.
+"""
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+import tokenmill
+from tokenmill.canonical import canonical_json
 from tokenmill.errors import BrokerError, SettingsError, StoreError, TopicError
 from tokenmill.store import StreamInfo, open_eras, open_partition, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
@@ -16,12 +24,12 @@ from tokenmill.store.sealing import Manifest, sealed_segments
 from tokenmill.untrusted import regular_file
 from tokenmill.wire.pieces import PADDING
 
-from ...broker_contact import no_answer
-from ...settings import Settings
-from ...sources.source_changes import KnownSource
-from ..inspect.packed import StoredPack
-from ..inspect.record_ledger import ChainLedger, added, read_ledger
-from ..produce.run_notes import RunStart, produced_runs
+from ..broker_contact import no_answer
+from ..settings import Settings
+from ..sources.source_changes import KnownSource
+from .inspect.packed import StoredPack
+from .inspect.record_ledger import ChainLedger, added, read_ledger
+from .produce.run_notes import RunStart, produced_runs
 
 FORMAT: Final = 1
 """Version of `DataSetFacts.to_dict`."""
@@ -292,3 +300,166 @@ def _run(name: str, run: RunStart) -> dict[str, Any]:
         "ends": None if ends is None else list(ends.values()),
         "sources": list(map(_source, run.sources)),
     }
+
+
+CONFORMS_TO: Final = "http://mlcommons.org/croissant/1.1"
+VERSION: Final = "1.0.0"
+"""Of the data set: appending does not change it, and whatever would is another stream."""
+CONTEXT: Final = Path(__file__).with_name("croissant_context.json")
+"""The specification's own, and the vocabulary of provenance."""
+
+
+def croissant(facts: DataSetFacts) -> dict[str, Any]:
+    """Return the JSON-LD of a stream whose segments have SHA-256s.
+
+    The format has no words for rows of raw integers, so the files stand there without a record set, and their
+    descriptions say how they are read. What is not known is left out, and named in the description.
+    """
+    told: dict[str, Any] = {
+        "@context": json.loads(CONTEXT.read_bytes()),
+        "@type": "sc:Dataset",
+        "conformsTo": CONFORMS_TO,
+        "name": facts.info.name,
+        "description": _description(facts),
+        "version": VERSION,
+        "isLiveDataset": facts.live,
+        "prov:wasDerivedFrom": list(_derived_from(facts)),
+        "prov:wasGeneratedBy": {
+            "@type": "prov:Activity",
+            "prov:label": f"tokenmill {facts.genesis.get('versions', {}).get('tokenmill', tokenmill.__version__)}",
+            "sc:identifier": facts.info.fingerprint.hex(),
+        },
+        "distribution": [_file(segment, facts) for segment in facts.segments],
+    }
+    if facts.eras["first_closed"] is not None:
+        told["dateCreated"] = day(facts.eras["first_closed"])
+        told["dateModified"] = day(facts.eras["last_closed"])
+    if facts.languages is not None:
+        told["inLanguage"] = list(facts.languages)
+    return told
+
+
+def day(milliseconds: int) -> str:
+    """Return a day as ISO 8601 has it, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).date().isoformat()
+
+
+def _derived_from(facts: DataSetFacts) -> Iterator[dict[str, str]]:
+    if facts.packed is None:
+        for one in facts.partitions:
+            yield {"@id": f"kafka:{one['topic']}/{one['partition']}", "sc:description": _offsets(one)}
+    for one in (source for run in facts.files or () if facts.packed for source in run["sources"]):
+        yield {"@id": one["name"], "sc:description": f"{one['bytes']} bytes, xxh3 {one['digest'] or 'not known'}"}
+
+
+def _offsets(one: dict[str, Any]) -> str:
+    return f"offsets {one['first_offset']} to {one['last_offset']} of partition {one['partition']} of {one['topic']}"
+
+
+def _description(facts: DataSetFacts) -> str:
+    unknown = "; ".join(f"{name} ({why})" for name, why in facts.unknown.items())
+    return (
+        f"Token blocks of the split {facts.recipe.get('split')!r} of {facts.origin}: "
+        f"{facts.blocks:,} blocks of {facts.info.block_tokens} tokens, {facts.info.dtype.name}, made by TokenMill with "
+        f"the recipe {facts.info.fingerprint.hex()}. Not known: {unknown or 'nothing that this format asks for'}."
+    )
+
+
+def _file(segment: SegmentFacts, facts: DataSetFacts) -> dict[str, Any]:
+    manifest = segment.manifest
+    return {
+        "@type": "cr:FileObject",
+        "@id": segment.name,
+        "name": segment.name,
+        "description": f"blocks {manifest.first} to {manifest.first + manifest.blocks - 1} of partition "
+        f"{manifest.partition}: numpy.memmap(file, '{facts.info.dtype.str}').reshape(-1, {manifest.block_tokens})",
+        "contentUrl": segment.name,
+        "contentSize": f"{manifest.bin_bytes} B",
+        "encodingFormat": "application/octet-stream",
+        "sha256": segment.sha256,
+    }
+
+
+def card(facts: DataSetFacts) -> str:
+    """Return the card; what is not known is left out, and listed at its end with the reason."""
+    return "\n".join([*_front(facts), *_lines(facts)]) + "\n"
+
+
+def _front(facts: DataSetFacts) -> Iterator[str]:
+    """Yield the front matter: JSON values, which YAML reads as they are."""
+    tags = ["tokenmill", "tokenized", *(["live"] if facts.live else [])]
+    values: dict[str, Any] = {"pretty_name": facts.info.name, "tags": tags}
+    if facts.languages is not None:
+        values["language"] = list(facts.languages)
+    yield "---"
+    yield from (f"{name}: {canonical_json(value).decode()}" for name, value in values.items())
+    yield "---"
+
+
+def _lines(facts: DataSetFacts) -> Iterator[str]:
+    info, recipe = facts.info, facts.recipe
+    yield f"# {info.name}"
+    yield ""
+    yield (
+        f"{facts.blocks:,} blocks of {info.block_tokens:,} tokens ({facts.blocks * info.block_tokens:,} tokens, "
+        f"{info.dtype.name}) of the split `{recipe.get('split')}` of {facts.origin}. "
+        f"The data set {'is live: it may still grow' if facts.live else 'is complete'}."
+    )
+    eras = facts.eras
+    if eras["first_closed"] is not None:
+        number = "1 era" if eras["eras"] == 1 else f"{eras['eras']:,} eras"
+        yield f"Closed from {day(eras['first_closed'])} to {day(eras['last_closed'])}, in {number}."
+    yield from _table("Sources", ("topic", "partition", "first_offset", "last_offset", "blocks"), facts.partitions)
+    splits = [{"stream": name, **values} for name, values in facts.splits.items()]
+    yield from _table("Splits in this store", ("stream", "split", "blocks", "tokens"), splits)
+    if facts.counts is not None:
+        yield from _retention(facts.counts)
+    if facts.languages is not None:
+        rows = [{"language": name, **amount} for name, amount in facts.languages.items()]
+        yield from _table("Languages", ("language", "documents", "tokens"), rows)
+    produced = [source for run in facts.files or () for source in run["sources"]]
+    yield from _table("Files that it came from, and their 128-bit XXH3 digests", ("name", "bytes", "digest"), produced)
+    yield from _values("Tokenizer", facts.tokenizer)
+    yield from _values("Recipe", {"fingerprint": info.fingerprint.hex(), **recipe})
+    segments = [segment.to_dict() for segment in facts.segments]
+    yield from _table("Sealed segments", ("name", "blocks", "bin_bytes", "bin_crc32", "sha256"), segments)
+    yield from _values("Not known", facts.unknown)
+
+
+def _retention(counts: Mapping[str, Any]) -> Iterator[str]:
+    retention = counts["retention"]
+    left_out = retention["left_out_tokens"]
+    yield from _values(
+        "Documents",
+        {
+            "records": counts["records"],
+            "kept": retention["kept"],
+            "share of documents kept": f"{100 * retention['share']:.1f} %",
+            "tokens": retention["tokens"],
+            **({"tokens that the packing leaves out": left_out} if left_out else {}),
+            "dead-lettered": sum(counts["dead_lettered"].values()),
+            "other splits": counts["other_split"],
+        },
+    )
+    yield from _table("Left out", ("step", "reason", "documents", "text_bytes"), retention["funnel"])
+
+
+def _values(title: str, values: Mapping[str, Any]) -> Iterator[str]:
+    yield from _table(title, ("what", "value"), [{"what": name, "value": value} for name, value in values.items()])
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a table; nothing where it has no rows."""
+    found = [[_cell(row.get(column)) for column in columns] for row in rows]
+    if found:
+        yield from ("", f"## {title}", "", f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}")
+        yield from (f"| {' | '.join(row)} |" for row in found)
+
+
+def _cell(value: Any) -> str:
+    """Return a value as text that no table, link or markup is made of, not even of an address, which readers link."""
+    if value is None:
+        return ""
+    text = f"{value:,}" if type(value) is int else value if isinstance(value, str) else canonical_json(value).decode()
+    text = "".join(f"\\{c}" if c in "\\`*_{}[]<>|#&~@!" else " " if c in "\r\n" else c for c in text)
+    return text.replace("://", "\\://").replace("www.", "www\\.")
