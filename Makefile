@@ -74,8 +74,11 @@ test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peer
 test-newest: $(VENV)/.installed $(VENV)/.test-data ##2 the service on the newest aiokafka, faust-streaming and tokenizers, whatever is pinned
 	@rm -rf $(VENV)/newest $(VENV)/newest-tokenizers
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)/newest aiokafka faust-streaming
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --pre --target $(VENV)/newest-tokenizers tokenizers
+	@$(MAKE) --no-print-directory $(VENV)/newest-tokenizers
 	$(BIN)/python -m pytest -n0 -s -m newest tests/app/worker tests/app/milling/tokenizers $(ARGS)
+
+$(VENV)/newest-tokenizers: | $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --pre --target $@ tokenizers
 
 test-site: site sbom ##2 links, pictures and files of the built site, and the SBOMs
 	$(BIN)/python -m pytest -n0 -m site tests/site $(ARGS)
@@ -95,7 +98,7 @@ faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java 
 soak: $(VENV)/.installed ##2 breaks a running service at random (MINUTES=60; SEED=1 repeats)
 	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
-bench: $(VENV)/.installed $(VENV)/.test-data ##3 how fast it is, beside what one would write instead (ARGS="--rounds 5"); 20 minutes
+bench: $(VENV)/.installed $(VENV)/.test-data $(VENV)/newest-tokenizers ##3 how fast it is, beside what one would write instead (ARGS="--rounds 5"); 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)
 
 bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##3 filters, beside datatrove and no filters; 5 minutes

@@ -1,12 +1,21 @@
 """The field: which contenders race over which documents, with how many workers."""
 
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.contenders import Contender, by_tokenmill, scripts
 
 OURS: Final = "TokenMill"
 HAND_WRITTEN: Final = "hand-written, gigatoken"
+
+TOKENIZERS_1: Final = Path(sys.prefix) / "newest-tokenizers"
+"""Where `make bench` puts version 1 of `tokenizers`, which is no release yet; without it, its contender is left out."""
+WITH_TOKENIZERS_1: Final = Contender(
+    "hand-written, tokenizers 1",
+    partial(scripts.start, script="hand_written.py", options=("--engine", "tokenizers-1"), path=TOKENIZERS_1),
+)
 
 CONTENDERS: Final = (
     Contender(OURS, by_tokenmill.start),
@@ -16,6 +25,7 @@ CONTENDERS: Final = (
         partial(scripts.start, script="hand_written.py", options=("--engine", "tokenizers")),
         slow=True,
     ),
+    *([WITH_TOKENIZERS_1] if TOKENIZERS_1.is_dir() else []),
     Contender("stock Faust, gigatoken", partial(scripts.start, script="stock_faust.py"), slow=True),
 )
 

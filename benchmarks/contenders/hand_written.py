@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import md5
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import gigatoken
 import numpy as np
@@ -58,6 +58,20 @@ def with_tokenizers(file: Path) -> Encode:
     return encode
 
 
+def with_tokenizers_1(file: Path) -> Encode:
+    tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))  # the lock has 0.23, and its types
+
+    def encode(texts: list[str]) -> tuple[Ids, npt.NDArray[np.int64]]:
+        encodings = tokenizer.encode_batch(texts, add_special_tokens=False, encode_special_tokens=True)
+        ids = [encoding.ids_array for encoding in encodings]
+        return np.concatenate(ids), np.cumsum([0, *map(len, ids)])
+
+    return encode
+
+
+ENGINES = {"gigatoken": with_gigatoken, "tokenizers": with_tokenizers, "tokenizers-1": with_tokenizers_1}
+
+
 def split_of(key: str) -> str:
     shard = int.from_bytes(md5(key.encode(), usedforsecurity=False).digest(), "big") % SHARDS
     return "train" if shard < TRAIN else "validation"
@@ -66,9 +80,7 @@ def split_of(key: str) -> str:
 class Loop:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.encode: Encode = {"gigatoken": with_gigatoken, "tokenizers": with_tokenizers}[arguments.engine](
-            arguments.tokenizer
-        )
+        self.encode = ENGINES[arguments.engine](arguments.tokenizer)
         self.open: dict[tuple[str, int], Tokens] = {}
         self.files: dict[str, BinaryIO] = {}
 
@@ -139,7 +151,7 @@ def main() -> None:
     parser.add_argument("--group", required=True)
     parser.add_argument("--tokenizer", required=True, type=Path, help="a tokenizer.json")
     parser.add_argument("--end-of-document", required=True, type=int)
-    parser.add_argument("--engine", default="gigatoken", choices=["gigatoken", "tokenizers"])
+    parser.add_argument("--engine", default="gigatoken", choices=list(ENGINES))
     parser.add_argument("--directory", required=True, type=Path, help="where the files go")
     asyncio.run(Loop(parser.parse_args()).run())
 

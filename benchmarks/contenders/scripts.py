@@ -18,8 +18,9 @@ TOKEN_BYTES: Final = 2
 
 
 @contextmanager
-def start(task: Task, *, script: str, options: Sequence[str] = ()) -> Iterator[Running]:
-    """Start a script of this folder for each worker."""
+def start(task: Task, *, script: str, options: Sequence[str] = (), path: Path | None = None) -> Iterator[Running]:
+    """Start a script of this folder for each worker; ``path``: a folder with packages that come before others."""
+    environment = {} if path is None else {"PYTHONPATH": str(path)}
     settings = Settings(bootstrap_servers=task.bootstrap_servers)
     topic = f"plain-{task.name}"
     topics = [f"{topic}-{split}" for split in SPLITS]
@@ -31,8 +32,8 @@ def start(task: Task, *, script: str, options: Sequence[str] = ()) -> Iterator[R
     with ExitStack() as stack:
         yield Running(
             [
-                stack.enter_context(Watched("worker", command, task.directory / f"worker-{n}.log", mark=b"ready"))
-                for n in range(task.workers)
+                stack.enter_context(Watched("worker", command, log, mark=b"ready", environment=environment))
+                for log in (task.directory / f"worker-{n}.log" for n in range(task.workers))
             ],
             lambda: sum(file.stat().st_size for file in task.directory.glob("*.bin")) // TOKEN_BYTES,
         )
