@@ -4,3 +4,15 @@ from ..tasks import run_until_signalled
 from ..worker.watchdog import WatchLimits
 from .status import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
 from .supervisor import Event, Supervisor
+
+__all__ = [
+    "ChainStatus",
+    "DeadLetterStatus",
+    "Event",
+    "PartitionStatus",
+    "Status",
+    "Supervisor",
+    "WatchLimits",
+    "WorkerStatus",
+    "run_until_signalled",
+]

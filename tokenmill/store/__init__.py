@@ -21,3 +21,26 @@ from tokenmill.store.store import (
     tokenizer_path,
 )
 from tokenmill.store.writer import PartitionWriter
+
+__all__ = [
+    "DocumentPiece",
+    "EraReader",
+    "EraWriter",
+    "MapWatch",
+    "OnDamage",
+    "PartitionReader",
+    "PartitionWriter",
+    "Pieces",
+    "Start",
+    "Store",
+    "StoreLock",
+    "StreamInfo",
+    "join_pieces",
+    "open_eras",
+    "open_partition",
+    "partitions_in",
+    "read_stream",
+    "read_tokenizer",
+    "streams_in",
+    "tokenizer_path",
+]

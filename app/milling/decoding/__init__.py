@@ -22,6 +22,19 @@ from .json_objects import JsonDecoder, ObjectFields
 from .plain_text import TextDecoder
 from .protocol import KNOWN, REASONS, RULES, Decoder, one_by_one
 
+__all__ = [
+    "FORMATS",
+    "MODES",
+    "REASONS",
+    "Decoder",
+    "FramedDecoder",
+    "FunctionDecoder",
+    "RegisteredSchema",
+    "SchemaSource",
+    "one_by_one",
+    "open_decoder",
+]
+
 FORMATS: Final[Mapping[str, tuple[str, str]]] = {
     "avro": ("avro_values", "AvroFormat"),
     "protobuf": ("protobuf_values", "ProtobufFormat"),

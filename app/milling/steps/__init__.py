@@ -14,6 +14,8 @@ from .custom import CustomStep
 from .pipeline import NO_LISTS, open_pipeline
 from .protocol import Rejected, Step
 
+__all__ = ["CustomStep", "Rejected", "Step", "open_steps"]
+
 
 def open_steps(
     recipe: Recipe, lists: Mapping[str, bytes] = NO_LISTS, tokenizer: TokenizerFile | None = None

@@ -13,6 +13,31 @@ from .protocol import PROBE, TEXT, TOKENIZER_FAILED, Encoder, Engine, RawBytes, 
 from .tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer, text_limit_of
 from .vocabulary import dtype_for
 
+__all__ = [
+    "AUTO",
+    "FAST",
+    "PROBE",
+    "RAW_BYTES",
+    "REFERENCE",
+    "TOKENIZER_FAILED",
+    "Choice",
+    "Encoder",
+    "Engine",
+    "EngineName",
+    "SpecialTokens",
+    "TokenBatch",
+    "TokenizerFile",
+    "choose_engine",
+    "dtype_for",
+    "joined",
+    "load_tokenizer",
+    "open_engine",
+    "open_fast",
+    "probe",
+    "reference_of",
+    "text_limit_of",
+]
+
 EngineName: TypeAlias = Literal["auto", "gigatoken", "tokenizers"]
 """What people can ask for. The ids are the same, so it is no part of a recipe."""
 AUTO: Final = "auto"
