@@ -157,10 +157,13 @@ def _repair(root: Path, say: Say) -> None:
 def _judge_repaired(root: Path, said: int, found: Tree) -> None:
     """Let a worker come first, which makes nothing worse; then mend all, and find what was damaged still there."""
     store = Store.open(_path(root))
+    is_ready = (directory_of(store) / "repair" / "ready").exists()
     try:
         PartitionWriter.open(store, STREAM, 0).close()
-    except DamagedError:
+        assert not is_ready
+    except DamagedError as error:
         assert not said
+        assert ("a repair was cut off" in str(error)) == is_ready
     _repair(root, lambda _: None)
     assert_holds(store.path, 4)
     assert list(repair_partition(directory_of(store), INFO, 0, NOTHING)) == []

@@ -24,9 +24,8 @@ from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools import verify as verifying
-from tokenmill.app.tools.verify import ChainResult, VerifyResult
+from tokenmill.app.tools.verify import VerifyResult
 from tokenmill.app.tools.verify.comparison import BlockBytes, compare_blocks
-from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import FingerprintError, InputError, StoreError, TopicError
 from tokenmill.reading.continuing import genesis_point
@@ -64,17 +63,6 @@ def test_what_the_service_made_is_equal_to_the_reference(milled: Milled) -> None
     assert all(e.eras == e.store_eras == e.store_equal >= 3 for e in result.eras)
     assert sum(e.blocks for e in result.eras) == result.blocks
     assert all(c.era_ends >= 3 for c in result.chains)
-
-
-def test_one_stream_alone_without_a_store(milled: Milled) -> None:
-    """Named streams are verified and no other; without a store nothing is said of one."""
-    result = verify(bare(milled), [milled.train])
-
-    assert result.ok
-    assert [(c.stream, c.partition, c.store_blocks) for c in result.chains] == [
-        (milled.train, 0, None),
-        (milled.train, 1, None),
-    ]
 
 
 def test_a_damaged_store_is_different(milled: Milled, tmp_path: Path) -> None:
@@ -339,29 +327,6 @@ def test_the_place_of_another_stream_is_refused(milled: Milled, tmp_path: Path) 
     place.write_text(place.read_text().replace(milled.train, other))
     with pytest.raises(InputError, match=f"is about another stream {other}"):
         verify(bare(milled), [other], since=place)
-
-
-def test_the_reference_computes_a_sample_that_is_named(milled: Milled) -> None:
-    """All of what is little, the same for the same seed; or all of everything."""
-    sample = verify(bare(milled), [milled.train], seed=5)
-    again = verify(bare(milled), [milled.train], seed=5)
-    full = verify(bare(milled), [milled.train], reference=True)
-
-    assert sample.seed == 5
-    assert [c.sampled for c in sample.chains] == [c.sampled for c in again.chains]
-    assert all(c.sampled == [(0, c.raw_range[1])] for c in full.chains)
-    assert sum(c.sampled_blocks for c in full.chains) == full.blocks > 0
-
-
-async def test_a_dead_letter_that_is_not_there_is_different(milled: Milled) -> None:
-    """A record that must be dead-lettered and is not is named; those that are there are no difference."""
-    chain = ChainResult(milled.train, 0, milled.raw_topic, (0, 9), (0, 9))
-    chain.dead_letters.extend([5, 10])
-
-    differences, notes = await check_dead_letters(milled.settings, milled.raw_topic, [chain], {0: (0, 1), 1: (0, 2)})
-
-    assert notes == []
-    assert [(d.side, d.kind, d.partition, d.offset) for d in differences] == [("dead letters", "missing", 0, 5)]
 
 
 def test_the_first_difference_of_a_block_is_named_by_its_document() -> None:
