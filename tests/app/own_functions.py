@@ -1,6 +1,5 @@
-"""Functions of a user: one that takes its time, one that a record kills the whole process with."""
+"""A function of a user that takes its time."""
 
-import os
 import time
 
 from tokenmill.documents import Document
@@ -12,11 +11,4 @@ def slow(document: Document) -> Document:
     return document
 
 
-def fragile(document: Document) -> Document:
-    """Return the document; end the process on one that says so, as a fault in a native library would."""
-    if document.text == "poison":
-        os._exit(13)
-    return document
-
-
-slow.version = fragile.version = "1"  # type: ignore[attr-defined]
+slow.version = "1"  # type: ignore[attr-defined]

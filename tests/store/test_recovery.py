@@ -149,6 +149,15 @@ def test_a_partition_may_begin_after_block_0(tmp_path: Path) -> None:
     assert open_partition(store.path, STREAM, 0).first_block == 12
 
 
+def test_a_first_segment_that_nobody_retired_is_damage(tmp_path: Path) -> None:
+    """Nothing says that the partition begins after it."""
+    store = sealed_store(tmp_path)
+    for file in directory_of(store).glob(f"{0:012d}.*"):
+        file.unlink()
+    with pytest.raises(DamagedError, match=rf"{0:012d}\.bin: it is missing"):
+        PartitionWriter.open(store, STREAM, 0)
+
+
 def test_an_open_segment_of_another_chain_is_refused(tmp_path: Path) -> None:
     """Its commit log is whole and does not say whose it is; its first block does."""
     store = sealed_store(tmp_path / "a")

@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from tests.conftest import TopicFactory
-from tests.milled import SPLITS, Milled, all_in_eras, head, mill_everything
+from tests.milled import SPLITS, Milled, head, mill_everything
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tests.store.chains import make_chain, make_info
 from tokenmill.app.cli import main
@@ -24,7 +24,6 @@ from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools import verify as verifying
-from tokenmill.app.tools.verify import VerifyResult
 from tokenmill.app.tools.verify.comparison import BlockBytes, compare_blocks
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import FingerprintError, InputError, StoreError, TopicError
@@ -246,26 +245,6 @@ def check_retention(milled: Milled, train: str) -> None:
     assert unread.era_ends >= 3  # below what the topic holds, by the store
     assert unread.store_equal == len(milled.chains[train, 0]) - unread.topic_blocks[0]
     assert "records 0 to 6 are gone" in unread.notes[0]
-
-
-def test_an_ever_growing_topic_is_verified_up_to_a_mark(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """While documents flow, what stands in topic and store is a prefix of the reference; the end is told."""
-    settings = service_settings(broker, topic(), tmp_path)
-    with Service(settings, tmp_path) as service:
-        service.mill()
-        service.segment()
-        results: list[VerifyResult] = []
-        for number in range(2):
-            send(settings, [Raw(f"a text of the flood {number} {n}".encode()) for n in range(400)])
-            service.wait_until(lambda: head(settings, settings.streams()[0].name, 0) is not None)
-            results.append(verify(settings, store=settings.store))
-        chains = service.wait_until_complete()
-        service.wait_until(lambda: all_in_eras(settings, chains))
-    results.append(verify(settings, store=settings.store))
-
-    assert [result.differences for result in results] == [[], [], []]
-    assert [result.chains[0].raw_range[1] for result in results] == [400, 800, 800]
-    assert results[-1].complete
 
 
 @pytest.mark.usefixtures("logging_restored")
