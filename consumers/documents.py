@@ -69,7 +69,7 @@ class Labels:
 
     def require_field(self, info: StreamInfo) -> None:
         """Raise InputError where the stream does not carry the field."""
-        carried = info.values.get("genesis", {}).get("recipe", {}).get("metadata_fields")
+        carried = info.recipe.get("metadata_fields")
         if carried is not None and self.field not in carried:
             others = f"give one of {', '.join(carried)}, or " if carried else ""
             raise InputError(

@@ -27,7 +27,7 @@ class StoredTokenizer:
         """Return the text of a row of ids; raises as `HasTokenizer.decode`."""
         given = tokens.cpu() if hasattr(tokens, "cpu") else tokens  # numpy takes no tensor of another device
         ids = [number for number in arguments.row_of("tokens", given).tolist() if number >= 0]
-        size = self._info.values.get("genesis", {}).get("recipe", {}).get("vocabulary_size")
+        size = self._info.recipe.get("vocabulary_size")
         if size is not None and max(ids, default=0) >= size:
             raise InputError(f"tokens hold the id {max(ids)}: give ids of {self._info.name}, from 0 to {size - 1}")
         if self._library is None:

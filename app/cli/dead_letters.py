@@ -69,16 +69,13 @@ async def _first(
         async for found in letters:
             if not isinstance(found, DeadLetter) or found.place in chosen:
                 continue
-            if (reasons and found.reason not in reasons) or (partitions and not _is_in(found.place, partitions)):
+            partition = found.place.partition if isinstance(found.place, RecordPlace) else None
+            if (reasons and found.reason not in reasons) or (partitions and partition not in partitions):
                 continue
             if len(chosen) == limit:
                 return list(chosen.values()), True
             chosen[found.place] = found
     return list(chosen.values()), False
-
-
-def _is_in(place: Place, partitions: Sequence[int]) -> bool:
-    return isinstance(place, RecordPlace) and place.partition in partitions
 
 
 @command("dead-letters count", "tokenmill dead-letters count raw-text")

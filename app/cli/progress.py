@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from rich.progress import BarColumn, Progress, TimeRemainingColumn
@@ -47,9 +46,7 @@ class ProgressLine:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
         if self._written_over:

@@ -182,11 +182,6 @@ async def check(settings: Settings, blocks: int, show: Callable[[str], None]) ->
     return await asyncio.wrap_future(in_background(work))
 
 
-def say_funnel(view: LiveView, result: VerifyResult) -> None:
-    """Show what became of the documents in one line."""
-    view.say(kept_line(result.totals))
-
-
 def say_result(view: LiveView, killed: int, result: VerifyResult) -> bool:
     """Say in one line what became of every block, and return whether all are right.
 
@@ -411,7 +406,7 @@ class _Demo:
         self._view.say(f"{blocks:,} blocks are in the store; each is computed again by the reference, and compared")
         self._doing = f"verifying, 0 of {blocks:,} blocks"
         result = await check(self._settings, blocks, self._do)
-        say_funnel(self._view, result)
+        self._view.say(kept_line(result.totals))
         good = say_result(self._view, self._feeding.killed, result)
         await go_back(self._settings, self._view)
         return good

@@ -19,6 +19,8 @@ all of it."""
 MAX_RECORD: Final = "max_record_bytes"
 """The setting that bounds a record, and so each entry of a file."""
 _CUT: Final = "…"
+ITEM_BYTES: Final = 200
+"""Bytes that an item costs beside value and text, so that a million empty lines are bounded as well."""
 
 
 BEFORE: Final = b"\xef\xbb\xbf\x1e"
@@ -197,6 +199,11 @@ class ItemChunk(NamedTuple):
     """Of the source in which the numbers count."""
     ids: PlaceIds | None = None
     """Gives documents their places as ids; None: nothing in this source has a place that is found again."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes in memory, roughly: text and value of each item."""
+        return ITEM_BYTES * len(self.items) + 2 * self.size
 
     def placed(self) -> Iterator[tuple[Item | Refused, Where]]:
         """Yield each item with its place, which is its id as well, if it needs one."""

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from tokenmill.errors import InputError
 
 from ..processes import guarded
-from .items import Bad, Content, Entry, Text, object_in
+from .items import ITEM_BYTES, Bad, Content, Entry, Text, object_in
 from .own_function import COUNT_BYTES, Made, Wrong, find_function
-from .reading_order import AHEAD_BYTES, ITEM_BYTES, ReadAhead
+from .reading_order import AHEAD_BYTES, ReadAhead
 
 LOOK_SECONDS: Final = 0.5
 """Between two looks at whether the function has returned from another call."""
@@ -163,7 +163,7 @@ class _Packed(NamedTuple):
         return cls(number, at, pickle.dumps(content))
 
     @property
-    def size(self) -> int:
+    def memory(self) -> int:
         """Bytes that it takes, roughly."""
         kept = len(self.content.data) if isinstance(self.content, (Bad, Text)) else 0
         return len(self.row or b"") + kept + ITEM_BYTES
@@ -184,7 +184,7 @@ class _Packed(NamedTuple):
 
 class _Sent(NamedTuple):
     made: Future[list[Entry]]
-    size: int
+    memory: int
 
 
 class Mapping:
@@ -243,7 +243,7 @@ class Mapping:
 
     def _sent(self, batches: Iterator[list[_Packed]], name: str) -> Iterator[_Sent]:
         for batch in batches:
-            size = sum(packed.size for packed in batch)
+            size = sum(packed.memory for packed in batch)
             yield _Sent(self._threads.submit(self._made, batch, name), size)
 
     def _made(self, batch: list[_Packed], name: str) -> list[Entry]:
@@ -294,7 +294,7 @@ class Mapping:
         try:
             for packed in entries:
                 batch.append(packed)
-                size += packed.size
+                size += packed.memory
                 if len(batch) >= self._rows or size >= self._bytes:
                     yield batch
                     batch, size = [], 0
@@ -309,8 +309,8 @@ class Mapping:
         """Yield batches of what is there, even if it is one entry; another thread reads them."""
         with ReadAhead(entries) as ahead:
             while (first := ahead.wait(None)) is not None:
-                batch, size = [first], first.size
+                batch, size = [first], first.memory
                 while len(batch) < self._rows and size < self._bytes and (more := ahead.take_now()) is not None:
                     batch.append(more)
-                    size += more.size
+                    size += more.memory
                 yield batch

@@ -18,8 +18,6 @@ from .items import DocumentSource, ItemChunk, Place
 
 AHEAD_BYTES: Final = 4 << 20
 """Bytes that a thread reads ahead; one piece may be larger. Several files are read side by side, so this is bounded."""
-ITEM_BYTES: Final = 200
-"""Bytes that an item costs beside value and text, so that a million empty lines are bounded as well."""
 READERS: Final = 4
 """Lanes, and threads that read. A constant on every machine: a run may continue on another one."""
 WAIT_SECONDS: Final = 0.05
@@ -30,7 +28,7 @@ class Sized(Protocol):
     """A piece that knows how much memory it takes."""
 
     @property
-    def size(self) -> int:
+    def memory(self) -> int:
         """Bytes, roughly."""
 
 
@@ -96,14 +94,14 @@ class ReadAhead(Generic[T]):
         if not self._ready:
             return None
         piece = self._ready.popleft()
-        self._bytes -= piece.size
+        self._bytes -= piece.memory
         self._changed.notify_all()
         return piece
 
     def _read(self) -> None:
         try:
             for piece in self._pieces:
-                size = piece.size
+                size = piece.memory
                 with self._changed:
                     self._changed.wait_for(lambda: self._bytes < self._most or self._ended)
                     if self._ended:
@@ -150,7 +148,7 @@ class OrderedChunk(NamedTuple):
 
 class _Piece(NamedTuple):
     chunk: ItemChunk
-    size: int
+    memory: int
     after: LaneState
 
 
@@ -208,8 +206,7 @@ class ReadingOrder:
             for chunk in source.chunks(place):
                 ended = chunk.last
                 after = following if ended else LaneState(file, chunk.after)
-                size = ITEM_BYTES * len(chunk.items) + 2 * chunk.size
-                yield _Piece(chunk, size, after)
+                yield _Piece(chunk, chunk.memory, after)
             if not ended:
                 raise ValueError(f"{source.name} has no last chunk")
             file, place = following

@@ -86,11 +86,6 @@ class DataSetFacts:
         return dict(self.info.values.get("genesis", {}))
 
     @property
-    def recipe(self) -> dict[str, Any]:
-        """All that decides the tokens."""
-        return dict(self.genesis.get("recipe", {}))
-
-    @property
     def origin(self) -> str:
         """What its documents came from, for people."""
         topic = self.info.values["raw_topic"]
@@ -109,7 +104,7 @@ class DataSetFacts:
             "fingerprint": self.info.fingerprint.hex(),
             "isLiveDataset": self.live,
             "raw_topic": self.info.values["raw_topic"],
-            "split": self.recipe.get("split"),
+            "split": self.info.recipe.get("split"),
             "blocks": self.blocks,
             "tokens": self.blocks * self.info.block_tokens,
             "block_tokens": self.info.block_tokens,
@@ -118,7 +113,7 @@ class DataSetFacts:
             "sources": self.partitions,
             "splits": self.splits,
             "eras": self.eras,
-            "recipe": self.recipe,
+            "recipe": self.info.recipe,
             "versions": self.genesis.get("versions", {}),
             "tokenizer": self.tokenizer,
             "counts": self.counts,
@@ -155,7 +150,7 @@ def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
         "datePublished": "a store does not say whether and when it was published",
         "url": "a store does not say where it is published",
     }
-    if not facts.recipe:
+    if not info.recipe:
         facts.unknown["recipe"] = "the store is of a version that did not keep it"
     return facts
 
@@ -163,10 +158,10 @@ def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
 def _partition(store: Path, info: StreamInfo, number: int) -> dict[str, Any]:
     """Return blocks and offsets of one partition; only with the packing `fit` they fall along a chain."""
     reader = open_partition(store, info.name, number)
-    genesis = info.values.get("genesis", {})
-    starts, first, stop = genesis.get("starts", []), reader.first_block, reader.blocks
+    starts = info.values.get("genesis", {}).get("starts", [])
+    first, stop = reader.first_block, reader.blocks
     looked = [np.array([first]), np.array([stop - 1])] if stop > first else []
-    if genesis.get("recipe", {}).get("packing") == "fit":
+    if info.recipe.get("packing") == "fit":
         looked = [np.arange(at, min(at + BLOCKS_AT_ONCE, stop)) for at in range(first, stop, BLOCKS_AT_ONCE)]
     rows = (reader.pieces_of(numbers).rows for numbers in looked)
     offsets = [found for one in rows if len(found := one["offset"][one["position"] != PADDING])]
@@ -213,16 +208,15 @@ def _splits(store: Path, info: StreamInfo) -> dict[str, dict[str, Any]]:
             continue
         readers = [open_partition(store, name, number) for number in partitions_in(store, name)]
         blocks = sum(reader.blocks - reader.first_block for reader in readers)
-        split = other.values.get("genesis", {}).get("recipe", {}).get("split")
+        split = other.recipe.get("split")
         found[name] = {"split": split, "blocks": blocks, "tokens": blocks * other.block_tokens}
     return found
 
 
 def _tokenizer(store: Path, info: StreamInfo) -> dict[str, Any]:
-    recipe = info.values.get("genesis", {}).get("recipe", {})
     there = (stream_directory(store, info.name) / TOKENIZER_FILE).exists()
     names = ("tokenizer_sha256", "vocabulary_size", "end_of_document", "dtype")
-    return {"file": TOKENIZER_FILE if there else None, **{name: recipe.get(name) for name in names}}
+    return {"file": TOKENIZER_FILE if there else None, **{name: info.recipe.get(name) for name in names}}
 
 
 def _sha256(path: Path) -> str:
@@ -359,7 +353,7 @@ def _offsets(one: dict[str, Any]) -> str:
 def _description(facts: DataSetFacts) -> str:
     unknown = "; ".join(f"{name} ({why})" for name, why in facts.unknown.items())
     return (
-        f"Token blocks of the split {facts.recipe.get('split')!r} of {facts.origin}: "
+        f"Token blocks of the split {facts.info.recipe.get('split')!r} of {facts.origin}: "
         f"{facts.blocks:,} blocks of {facts.info.block_tokens} tokens, {facts.info.dtype.name}, made by TokenMill with "
         f"the recipe {facts.info.fingerprint.hex()}. Not known: {unknown or 'nothing that this format asks for'}."
     )
@@ -397,7 +391,7 @@ def _front(facts: DataSetFacts) -> Iterator[str]:
 
 
 def _lines(facts: DataSetFacts) -> Iterator[str]:
-    info, recipe = facts.info, facts.recipe
+    info, recipe = facts.info, facts.info.recipe
     yield f"# {info.name}"
     yield ""
     yield (

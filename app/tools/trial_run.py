@@ -1,9 +1,10 @@
 """``tokenmill try``: documents of files through the recipe that the settings ask for, on this machine alone."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Any, Final
 
 from tokenmill.errors import SettingsError
 from tokenmill.spelling import nearest
@@ -16,7 +17,7 @@ from ..milling.steps.registry import PROFILES
 from ..milling.tokenizers import RAW_BYTES
 from ..settings import Settings
 from ..sources.items import DocumentSource, ItemChunk, Place, Refused, where_words
-from ..sources.reading_order import ITEM_BYTES, ReadAhead
+from ..sources.reading_order import ReadAhead
 from ..tasks import in_thread
 from .produce.summary import COUNTED, PassedOver
 
@@ -90,20 +91,6 @@ def plan_trial(settings: Settings, examples: int) -> tuple[RawTopicPlan, Trial]:
     return plan, Trial(plan.stages, plan.recipes.values(), examples)
 
 
-class _Chunk(NamedTuple):
-    chunk: ItemChunk
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes in memory."""
-        return ITEM_BYTES * len(self.chunk.items) + 2 * self.chunk.size
-
-
-def _chunks(sources: Sequence[DocumentSource]) -> Iterator[_Chunk]:
-    for source in sources:
-        yield from map(_Chunk, source.chunks(Place()))
-
-
 @dataclass(slots=True)
 class TrialRun:
     """Reads sources, one after the other, and tries what they hold."""
@@ -133,7 +120,7 @@ class TrialRun:
         kernel differs from its reference, and InputError where a library is missing that reading needs.
         """
         began, fed = time.monotonic(), time.monotonic()
-        with ReadAhead(_chunks(self.sources)) as reading:
+        with ReadAhead(chain.from_iterable(source.chunks(Place()) for source in self.sources)) as reading:
             async for found in _taken(reading):
                 if found is not None and self._take(found):
                     break
@@ -154,9 +141,9 @@ class TrialRun:
         self.progress.documents += len(values)
         self.progress.bytes += sum(map(len, values))
 
-    def _take(self, found: _Chunk) -> bool:
+    def _take(self, chunk: ItemChunk) -> bool:
         """Take what a chunk holds; return whether that is all that is wanted."""
-        progress, chunk = self.progress, found.chunk
+        progress = self.progress
         progress.count_unmet(chunk.unmet)
         progress.sources += self._between
         self._between = chunk.last
@@ -174,7 +161,7 @@ class TrialRun:
         return False
 
 
-async def _taken(reading: "ReadAhead[_Chunk]") -> AsyncIterator[_Chunk | None]:
+async def _taken(reading: ReadAhead[ItemChunk]) -> AsyncIterator[ItemChunk | None]:
     """Yield what is read; None where nothing has come for a while."""
     while True:
         found = await reading.take(FEW_SECONDS)

@@ -60,7 +60,7 @@ def tokenizer_of(bucket: Bucket, info: StreamInfo) -> bytes | None:
 
     Raises BucketError where it is another one than the stream's recipe names, or cannot be read.
     """
-    digest = info.values.get("genesis", {}).get("recipe", {}).get("tokenizer_sha256")
+    digest = info.recipe.get("tokenizer_sha256")
     data = None if digest == RAW_BYTES_SHA256 else bucket.read(f"{info.name}/{TOKENIZER_FILE}")
     if data is not None and digest and sha256(data).hexdigest() != digest:
         raise BucketError(

@@ -81,6 +81,12 @@ class StreamInfo:
         """Bytes of one block's tokens."""
         return self.block_tokens * self.dtype.itemsize
 
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """All that decides the tokens, as the genesis has it; empty in a store of an early version."""
+        found: Mapping[str, Any] = self.values.get("genesis", {}).get("recipe", {})
+        return found
+
     @classmethod
     def from_genesis(cls, genesis: Genesis, segment_blocks: int) -> Self:
         """Return a store's description of a stream, with segments of ``segment_blocks`` blocks."""
@@ -398,7 +404,7 @@ def read_tokenizer(store: Path, info: StreamInfo) -> bytes | None:
     Raises DamagedError where it is missing, or another one than the stream's recipe names.
     """
     path = tokenizer_path(store, info)
-    digest = info.values.get("genesis", {}).get("recipe", {}).get("tokenizer_sha256")
+    digest = info.recipe.get("tokenizer_sha256")
     if digest == RAW_BYTES_SHA256:
         return None
     try:

@@ -56,11 +56,6 @@ def _bytes_for_text(kind: Any) -> Any:
     return texts[str(kind)]() if str(kind) in texts else kind
 
 
-def row_weights(batch: Any) -> Weights:
-    """Return how many bytes the rows of a sound batch take as objects of Python that share nothing, at least."""
-    return _together([_weights(column) for column in batch.columns])
-
-
 def _weights(array: Any) -> Weights:
     types = library("pyarrow.types", "produce", "reading Arrow files")
     weigh = next((found for name, found in _BY_TYPE.items() if getattr(types, f"is_{name}")(array.type)), None)
@@ -188,7 +183,8 @@ def rows_of(batch: Any) -> Iterator[dict[str, Any] | Bad]:
 
 
 def _rows_of(batch: Any) -> Iterator[dict[str, Any] | Bad]:
-    begin, weights = 0, row_weights(batch)
+    # Of a sound batch, as objects of Python that share nothing, at least.
+    begin, weights = 0, _together([_weights(column) for column in batch.columns])
     while begin < batch.num_rows:
         rows = min(ROWS, batch.num_rows - begin)
         if isinstance(weights, float):

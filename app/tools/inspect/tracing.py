@@ -74,16 +74,6 @@ class FoundBlock:
     """The file, or the message."""
 
 
-async def find_block(settings: Settings, stream: str, partition: int, block: int, store: Path | None) -> FoundBlock:
-    """Return a block from ``store`` where that holds it, else from the token topic.
-
-    Raises InputError where neither holds it; and TopicError or BrokerError where it is not in the store, and the topic
-    cannot be asked.
-    """
-    found = _in_store(store, stream, partition, block) if store is not None else None
-    return found or await _in_topic(settings, stream, partition, block)
-
-
 def _in_store(store: Path, stream: str, partition: int, block: int) -> FoundBlock | None:
     try:
         info = read_stream(store, stream)
@@ -191,7 +181,8 @@ async def trace_block(
     a broker, and any to a login that may not read raw text. Raises InputError where the block is nowhere; and
     TopicError or BrokerError where it is not in the store, and the topic cannot be asked.
     """
-    found = await find_block(settings, stream, partition, block, store)
+    held = _in_store(store, stream, partition, block) if store is not None else None
+    found = held or await _in_topic(settings, stream, partition, block)
     texts: dict[int, RecordText] = {}
     note = None
     if records and store is not None and is_packed(store, stream):

@@ -31,8 +31,8 @@ from ...mill.recipes import RawTopicPlan, plan_topic
 from ...milling.duplicates.parameters import deduplication_of
 from ...settings import Settings
 from ...sources.file_sources import FileSource, Reading
-from ...sources.items import DocumentSource, Item, Refused
-from ...sources.reading_order import ITEM_BYTES, OrderState, ReadingOrder, ShuffleBuffer
+from ...sources.items import ITEM_BYTES, DocumentSource, Item, Refused
+from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from ..produce.producing import partition_of
 from ..produce.sender import Acknowledged

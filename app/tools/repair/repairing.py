@@ -476,7 +476,10 @@ class _Repair:
         """Look at the damaged segment and those beside it; the one before was repaired already, if it could be."""
         firsts = segment_firsts(os.listdir(self.directory))  # noqa: PTH208 - names alone, of many files
         size = self.info.segment_blocks
-        previous, following = (self._hashes(paths.first + step) for step in (-size, size))
+        previous, following = (
+            None if first in self.damaged else _hashes(self.directory, self.info, self.partition, first)
+            for first in (paths.first - size, paths.first + size)
+        )
         before = self.start.chain if paths.first == self.start.block else previous[1] if previous else None
         after = following[0] if following else None
         last = paths.first >= max((first for first in firsts if not first % size), default=0)
@@ -485,10 +488,6 @@ class _Repair:
         if 0 < count == named.blocks - paths.first:
             after = after or named.hash
         return salvage(paths, self.info, self.partition, (before, after), last=last, named=count)
-
-    def _hashes(self, first: int) -> tuple[bytes | None, bytes] | None:
-        """Return the hashes at the ends of an undamaged full segment; None of any other."""
-        return None if first in self.damaged else _hashes(self.directory, self.info, self.partition, first)
 
 
 def _hashes(directory: Path, info: StreamInfo, partition: int, first: int) -> tuple[bytes | None, bytes] | None:

@@ -26,7 +26,6 @@ from tokenmill.store.layout import (
 from tokenmill.store.store import read_start
 from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
 from tokenmill.wire.chain import roll
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
 from ...kafka.clients import consumer, offsets, read_range
@@ -114,7 +113,7 @@ def described_in(store: Path, stream: str) -> tuple[StreamInfo, bytes | None]:
     info = read_stream(store, stream)
     path = stream_directory(store, stream) / TOKENIZER_FILE
     tokenizer = read_regular(path, most=MAX_TOKENIZER_BYTES) if path.exists() else None
-    if tokenizer is not None and _digest(info) not in {None, sha256(tokenizer).hexdigest()}:
+    if tokenizer is not None and info.recipe.get("tokenizer_sha256") not in {None, sha256(tokenizer).hexdigest()}:
         raise DamagedError(f"{path} is not the tokenizer of its stream", "Give another store, or the token topic")
     return info, tokenizer
 
@@ -155,10 +154,6 @@ def _require_damage(store: Path, stream: str, info: StreamInfo) -> None:
         f"{store} holds a stream {stream} made with other settings ({known.differences(info)}): give the brokers or "
         "the store of the same stream"
     )
-
-
-def _digest(info: StreamInfo) -> str | None:
-    return Genesis.from_dict(info.values["genesis"]).recipe.tokenizer_sha256 if "genesis" in info.values else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,6 @@ def _run(
     """Verify the longest partitions first, so that the last ones to end are short; return their chains in order."""
     order = sorted(range(len(tasks)), key=lambda i: -_length(tasks[i].span))
     results: dict[tuple[str, int], ChainResult] = {}
-    of_chains = sum(len(task.chains) for task in tasks)
     of_offsets = sum(_length(task.span) for task in tasks)
     offsets = blocks = size = 0
     for _, answer in check_partitions([tasks[i] for i in order], processes):
@@ -244,7 +243,7 @@ def _run(
             size += answer.value_bytes
         else:
             results |= {(chain.stream, chain.partition): chain for chain in answer}
-        progress(VerifyProgress(len(results), of_chains, offsets, of_offsets, blocks, size))
+        progress(VerifyProgress(offsets, of_offsets, blocks, size))
     return [results[key] for key in sorted(results)]
 
 

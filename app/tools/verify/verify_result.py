@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from tokenmill.wire.totals import Totals
@@ -116,9 +116,9 @@ class ChainResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
-        values = {name: getattr(self, name) for name in _PLAIN}
+        others = {"totals", "verified", "dead_letters", "differences"}
         return {
-            **values,
+            **{one.name: getattr(self, one.name) for one in fields(self) if one.name not in others},
             "behind": self.behind,
             "store_behind": self.store_behind,
             "complete": self.complete,
@@ -126,13 +126,6 @@ class ChainResult:
             "dead_letters": len(self.dead_letters),
             "differences": [asdict(difference) for difference in self.differences],
         }
-
-
-_PLAIN = (
-    *("stream", "partition", "raw_topic", "raw_range", "token_range", "since", "reference", "reference_blocks"),
-    *("open_tokens", "topic_blocks", "store_blocks", "topic_equal", "store_equal", "messages", "carries"),
-    *("carries_equal", "sampled", "sampled_blocks", "dropped", "lost", "era_ends", "notes"),
-)
 
 
 @dataclass(slots=True)
@@ -274,10 +267,6 @@ class Advance(NamedTuple):
 class VerifyProgress(NamedTuple):
     """How far a verification is."""
 
-    chains: int
-    """Chains done."""
-    of_chains: int
-    """Chains in all."""
     offsets: int
     """Source offsets read; those of a raw partition count once for each pass over it."""
     of_offsets: int
