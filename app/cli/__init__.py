@@ -57,7 +57,7 @@ COMMANDS: Final = {
     "repair": "stores",
     "retire": "stores",
     "adopt": "stores",
-    "upload": "buckets",
+    "upload": "exports",
     "export": "exports",
     "describe": "exports",
     "skip": "control_records",

@@ -8,8 +8,7 @@ from .columnar import read_arrow, read_parquet
 from .json_values import read_json
 from .tables import read_csv, read_tsv
 from .text import read_jsonl, read_text, read_text_lines
-from .warc import read_warc
-from .web_pages import read_page
+from .web_pages import read_page, read_warc
 
 Choice = Literal["auto", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "warc", "text", "lines"]
 

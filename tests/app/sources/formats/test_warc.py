@@ -18,8 +18,7 @@ from tests.app.sources.files import warc_record, zstd
 from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Refused
-from tokenmill.app.sources.formats.warc import read_warc
-from tokenmill.app.sources.formats.web_pages import DEEP, MOST_DEEP
+from tokenmill.app.sources.formats.web_pages import DEEP, MOST_DEEP, read_warc
 from tokenmill.app.sources.items import START, File, Needs
 
 HTTP = "application/http; msgtype=response"
