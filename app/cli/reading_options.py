@@ -27,7 +27,7 @@ from ..sources.file_sources import OpenedSources
 from ..sources.formats import Choice
 from ..sources.mapping import CALL_SECONDS, Mapping
 from ..sources.sql import sql_sources
-from ..tools.produce.run_notes import RunIdentity, deciding_options
+from ..tools.produce.run_notes import deciding_options, run_identity
 from ..tools.produce.summary import COUNTED, OnError, PassedOver, ReadingPlan, Summary
 from .options import argument, panel, require_beside
 from .output import count, say, size
@@ -98,14 +98,14 @@ class SourceChoice:
         own = settings.topic.get(topic, {}) | {"metadata_fields": self.shape.metadata_fields}
         return settings.model_copy(update={"topic": {**settings.topic, topic: own}})
 
-    def identity(self, topic: str, paths: Sequence[str], reading: Reading) -> RunIdentity | None:
+    def identity(self, topic: str, paths: Sequence[str], reading: Reading) -> str | None:
         """Return the identity of a run over the paths; None for a run that cannot be continued.
 
         Links that are followed are no part of it: as with any other file of a folder, a new one is noticed.
         """
         if any(map(is_piped, paths)):
             return None
-        return RunIdentity.of(topic, self.options(reading), paths)
+        return run_identity(topic, self.options(reading), paths)
 
     def options(self, reading: Reading) -> dict[str, object]:
         """Return what decides which documents are sent, and in which order."""

@@ -52,7 +52,7 @@ class PackRun:
     """Which command fills the streams."""
 
     run: str
-    """The identity of the command (`RunIdentity`); empty where no other call can continue it."""
+    """The identity of the command (`run_identity`); empty where no other call can continue it."""
     partitions: int
     first_offset: int
     """Of the first document of each partition."""

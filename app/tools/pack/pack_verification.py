@@ -106,7 +106,7 @@ async def verify_pack(
         raise StoreError(
             f"{settings.store} holds nothing that was packed for {plan.raw_topic}: check --store and --topic"
         )
-    if plan.identity is None or (plan.identity.run, plan.partitions) != (run.run, run.partitions):
+    if plan.identity is None or (plan.identity, plan.partitions) != (run.run, run.partitions):
         raise InputError(
             f"{settings.store} was packed by a command with other files, options or partitions ({run.partitions} "
             "partitions): verify it with those"

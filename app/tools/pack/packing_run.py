@@ -119,7 +119,7 @@ async def pack(
         stack.callback(StoreLock(store.path, exclusive=True).close)
         files = PackFiles(pack_directory(store.path, raw_topic, own.stream_suffix))
         summary.letters = str(files.letters(DEAD, "*"))
-        identity = plan.identity.run if plan.identity is not None else ""
+        identity = plan.identity or ""
         first_offset, seen = FIRST_OFFSET if identity else 0, tuple(map(_seen, sources))
         fresh = PackRun(identity, plan.partitions, first_offset, _newest(sources), seen)
         forget_nothing(store, files, raw_topic)

@@ -32,7 +32,7 @@ from ...sources.formats.text import line_start, lines_between
 from ...sources.items import DocumentSource, File, ItemChunk, Place, first_line, library
 from ...sources.paths import is_piped
 from .producing import RunPlan, produce
-from .run_notes import RunIdentity
+from .run_notes import run_identity
 from .sender import Acknowledged
 from .summary import Progress, Summary
 
@@ -244,7 +244,7 @@ class LaneTask:
         settings = with_secrets(self.settings, self.secrets)
         with self.opened() as found:
             sources = [source for source in divided(found.sources, self.parts) if lane_of(source) == self.lane]
-            identity = RunIdentity.of(self.topic, {**self.options, "lane": [self.lane, LANES, RULE]}, self.paths)
+            identity = run_identity(self.topic, {**self.options, "lane": [self.lane, LANES, RULE]}, self.paths)
             return asyncio.run(produce(settings, self.topic, sources, replace(self.plan, identity=identity)))
 
 
@@ -328,7 +328,7 @@ def _note_parts(task: LaneTask, sources: Sequence[DocumentSource]) -> None:
     """
     names = {source.path: source.name for source in sources if isinstance(source, FileSource)}
     files = [DividedFile(names[path], parts) for path, parts in task.parts.items()]
-    identity = RunIdentity.of(task.topic, {**task.options, "lane": ["parts", LANES, RULE]}, task.paths)
+    identity = run_identity(task.topic, {**task.options, "lane": ["parts", LANES, RULE]}, task.paths)
     plan = RunPlan(identity=identity, restart=task.plan.restart, only_new=task.plan.only_new)
     asyncio.run(produce(task.settings, task.topic, files, plan))
 

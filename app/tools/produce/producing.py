@@ -99,7 +99,7 @@ async def produce(
             if plan.identity is None:
                 await run.all(sources, RunPosition.nothing(len(sources), count))
             else:
-                resuming = Resuming(settings, client, topic, plan.identity.run, sources, plan.only_new)
+                resuming = Resuming(settings, client, topic, plan.identity, sources, plan.only_new)
                 await _in_parts(resuming, run, plan, summary, count)
     except BrokerError as error:
         with suppress(BrokerError):
@@ -131,7 +131,7 @@ async def _client(
     else:
         await ensure_produced(settings, topic)
         topics = {topic: count, produced_topic(topic): 1}
-        async with fenced_producer(settings, run_name(settings, plan.identity.run), topics, **options) as client:
+        async with fenced_producer(settings, run_name(settings, plan.identity), topics, **options) as client:
             yield client
 
 
@@ -270,11 +270,10 @@ class _Run:
 
     def _mark(self, number: int, unsettled: int) -> bytes:
         del self._checkpoints[: bisect_right(self._checkpoints, unsettled, key=attrgetter("number")) - 1]
-        run = self._plan.identity.run if self._plan.identity is not None else ""
         first = self._checkpoints[0]
         declined = self._refusals.declined_before(first.number)
         checkpoint = first._replace(refused=first.refused + declined, declined=declined)
-        return encode_mark(BatchMark(run, self._started_ms, number, checkpoint))
+        return encode_mark(BatchMark(self._plan.identity or "", self._started_ms, number, checkpoint))
 
     async def _pace(self) -> None:
         early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)

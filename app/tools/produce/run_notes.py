@@ -17,7 +17,6 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -45,23 +44,15 @@ ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS} rounds ids
 version that does so in another way does not continue a run of this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """A run, as its command names it."""
+def run_identity(topic: str, options: Mapping[str, object], paths: Sequence[str]) -> str:
+    """Return the identity of a run, as its command names it: 16 hexadecimal digits, the same for the same command.
 
-    run: str
-    """16 hexadecimal digits: the same for the same command."""
-
-    @classmethod
-    def of(cls, topic: str, options: Mapping[str, object], paths: Sequence[str]) -> "RunIdentity":
-        """Return the identity of a run; it does not depend on the working directory.
-
-        ``options`` are those that decide what is sent and in which order, as JSON types. ``paths`` are as they were
-        given: a folder that has other files now is the same run, of which the change is noticed; and so is an address
-        with another password, of which nothing shall be known.
-        """
-        named = [redacted(path) if "://" in path else str(Path(path).absolute()) for path in paths]
-        return cls(xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)])))
+    It does not depend on the working directory. ``options`` are those that decide what is sent and in which order, as
+    JSON types. ``paths`` are as they were given: a folder that has other files now is the same run, of which the change
+    is noticed; and so is an address with another password, of which nothing shall be known.
+    """
+    named = [redacted(path) if "://" in path else str(Path(path).absolute()) for path in paths]
+    return xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)]))
 
 
 def deciding_options(

@@ -27,7 +27,6 @@ from ...sources.datasets import DatasetInfo, DatasetSource
 from ...sources.items import DocumentSource, Item, Refused, Unmet, where_words
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import SourceChange
-from .run_notes import RunIdentity
 from .sender import Acknowledged, SentDocument
 
 OnError = Literal["skip", "dead-letter", "fail"]
@@ -65,7 +64,7 @@ class ReadingPlan:
     on_error: OnError = "skip"
     shuffle: int = 0
     seed: int = 0
-    identity: RunIdentity | None = None
+    identity: str | None = None
     """The run, if another call may continue it; None: it carries no marks, and another call begins again."""
 
 
@@ -263,7 +262,7 @@ class Refusals:
         self._settings, self._client, self._summary, self._plan = settings, client, summary, plan
         self._letters = letters
         self._goes_on = started_ms is not None
-        run = f"{plan.identity.run if plan.identity is not None else ''} {started_ms or time.time_ns()}"
+        run = f"{plan.identity or ''} {started_ms or time.time_ns()}"
         self._run = xxhash.xxh32_hexdigest(run.encode())  # so that the dead letters of this run differ from all others
         self._under_way: set[asyncio.Future[Any]] = set()
         self._found: Existing | None = None

@@ -20,7 +20,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, find_sources
 from tokenmill.app.sources.items import ItemChunk, Place
 from tokenmill.app.tools.produce.producing import RunPlan, produce
-from tokenmill.app.tools.produce.run_notes import RunIdentity
+from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.errors import InputError
 
 LINES = [json.dumps({"id": str(number), "text": f"text {number} " * 30}).encode() for number in range(20_000)]
@@ -190,7 +190,7 @@ async def test_a_run_goes_on_and_a_changed_object_is_named(broker: Broker, topic
     raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
     with serving(Web({"a.jsonl": JSONL})) as web:
         address = f"{web.address}/a.jsonl"
-        plan = RunPlan(identity=RunIdentity.of(raw, {}, [address]), limit=7000)
+        plan = RunPlan(identity=run_identity(raw, {}, [address]), limit=7000)
         await produce(settings, raw, find_sources([address], reading_of()), plan)
         web.files["a.jsonl"] = JSONL + b'{"text": "more"}\n'
         plan = RunPlan(identity=plan.identity)

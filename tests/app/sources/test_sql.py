@@ -16,7 +16,7 @@ from tokenmill.app.sources import Item, read_items
 from tokenmill.app.sources.items import Place
 from tokenmill.app.sources.sql import SqlSource, sql_sources
 from tokenmill.app.tools.produce.producing import RunPlan, produce
-from tokenmill.app.tools.produce.run_notes import RunIdentity
+from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.errors import InputError
 
 QUERY = "SELECT number AS id, body AS text, score FROM pages WHERE number >= 0 ORDER BY number"
@@ -102,7 +102,7 @@ def test_a_password_of_a_database_reaches_no_name_id_or_message(url: str, tmp_pa
         shown += ["".join(traceback.format_exception(error))]
     assert shown
     assert "S3cret" not in "".join(shown).replace(repr(url), "")
-    named, other = (RunIdentity.of("raw", {}, [each]) for each in (url, url.replace("S3cret", "0ther")))
+    named, other = (run_identity("raw", {}, [each]) for each in (url, url.replace("S3cret", "0ther")))
     assert named == other or "nonsense" in url
 
 
@@ -145,7 +145,7 @@ async def test_a_run_goes_on_and_a_changed_result_is_refused(
     """After a limit; one row changed far behind is enough."""
     raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
     url = database(tmp_path / "a.db")
-    identity = RunIdentity.of(raw, {"sql": QUERY}, [url])
+    identity = run_identity(raw, {"sql": QUERY}, [url])
 
     async def run(limit: int | None = None) -> int:
         sources = sql_sources([url], QUERY, reading_of())

@@ -10,7 +10,7 @@ from tests.app.sources.files import WRITERS
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, Reading, ShapeOptions, find_sources, shape_for
 from tokenmill.app.tools.pack.packing_run import PackPlan, PackSummary, pack
-from tokenmill.app.tools.produce.run_notes import RunIdentity
+from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.store import open_partition, partitions_in, streams_in
 from tokenmill.store.layout import partition_directory, segment_firsts
 
@@ -76,7 +76,7 @@ def plan_of(
     """Return a plan, as the command makes one."""
     name = topic or settings.raw_topics[0]
     options = {"shape": repr(sorted((reading or {}).items())), "shuffle": plan.get("shuffle"), "choice": choice}
-    identity = RunIdentity.of(name, options, [str(path) for path in paths]) if resume else None
+    identity = run_identity(name, options, [str(path) for path in paths]) if resume else None
     whole: dict[str, Any] = {"raw_topic": name, "partitions": 2, "processes": 1, "identity": identity}
     return PackPlan(**whole | plan)
 

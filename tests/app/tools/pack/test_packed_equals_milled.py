@@ -15,7 +15,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Reading, ShapeOptions, find_sources, shape_for
 from tokenmill.app.tools.pack import parted_sources
 from tokenmill.app.tools.produce.producing import RunPlan, flush, produce
-from tokenmill.app.tools.produce.run_notes import RunIdentity
+from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.errors import StoreError
 
 FIT: dict[str, Any] = {"name": "fit", "open_blocks": 5, "max_age_offsets": 40}
@@ -28,7 +28,7 @@ def sent(settings: Settings, topic: str, paths: list[Path], options: dict[str, A
         shape_for(settings.for_topic(topic), settings.max_record_bytes, ShapeOptions(**options)),
         plan.pop("choice", "auto"),
     )
-    identity = RunIdentity.of(topic, {}, [str(path) for path in paths]) if plan.pop("resume", True) else None
+    identity = run_identity(topic, {}, [str(path) for path in paths]) if plan.pop("resume", True) else None
     sources = find_sources([str(path) for path in paths], reading)
     in_own_loop(lambda: produce(settings, topic, sources, RunPlan(identity=identity, **plan)))
 

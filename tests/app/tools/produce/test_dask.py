@@ -28,7 +28,6 @@ from tokenmill.app.sources import find_sources
 from tokenmill.app.sources.file_sources import OpenedSources
 from tokenmill.app.tools.produce.dask_lanes import LaneTask, parts_of, require_lanes, with_secrets
 from tokenmill.app.tools.produce.producing import RunPlan
-from tokenmill.app.tools.produce.run_notes import RunIdentity
 from tokenmill.errors import InputError, SettingsError
 
 WAIT_SECONDS = 60.0
@@ -213,7 +212,7 @@ def test_no_task_holds_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"TOKENMILL_{name}", "S3cret")
     assert with_secrets(task.settings, task.secrets) == settings
     with pytest.raises(InputError, match="an address has a password"):
-        require_lanes(["postgresql://me:S3cret@host/name"], RunPlan(identity=RunIdentity("0")))
+        require_lanes(["postgresql://me:S3cret@host/name"], RunPlan(identity="0"))
 
 
 @contextmanager

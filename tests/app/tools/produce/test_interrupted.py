@@ -25,7 +25,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.sources import find_sources
 from tokenmill.app.tools.produce import resuming
 from tokenmill.app.tools.produce.producing import RunPlan, produce
-from tokenmill.app.tools.produce.run_notes import MARK_HEADER, BatchMark, RunIdentity, decode_mark
+from tokenmill.app.tools.produce.run_notes import MARK_HEADER, BatchMark, decode_mark, run_identity
 from tokenmill.app.tools.produce.summary import Summary
 from tokenmill.errors import InputError, SourceError
 
@@ -87,7 +87,7 @@ class World:
         """Call it; what it sends arrives when somebody lets it arrive."""
         paths = [str(self.corpus.path)]
         sources = find_sources(paths, reading_of(key=self.key))
-        plan = RunPlan(identity=RunIdentity.of(RAW, {}, paths), **self.options, **options)
+        plan = RunPlan(identity=run_identity(RAW, {}, paths), **self.options, **options)
         return await produce(SETTINGS, RAW, sources, plan)
 
     async def _call(self, after: int | None, options: dict[str, Any]) -> Summary | None:
@@ -447,7 +447,7 @@ def test_a_note_of_a_killed_call_that_arrives_late_is_refused(
     some = world(tmp_path, small, seed)
     some.corpus.grow(files=3, lines=60)
     some.kafka.slow = PRODUCED
-    run = RunIdentity.of(RAW, {}, [str(some.corpus.path)]).run.encode()
+    run = run_identity(RAW, {}, [str(some.corpus.path)]).encode()
 
     async def killed() -> None:
         running = asyncio.create_task(some.start())

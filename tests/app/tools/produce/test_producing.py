@@ -29,7 +29,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.conditions import Condition
 from tokenmill.app.tools.produce.producing import RunPlan, flush, partition_of, produce
-from tokenmill.app.tools.produce.run_notes import RunIdentity
+from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.app.tools.produce.summary import dry_run, require_leaders
 from tokenmill.errors import ClockError, InputError, MissingTopicError, TopicError
 from tokenmill.records import FLUSH_HEADER
@@ -178,7 +178,7 @@ async def test_only_the_records_that_a_topic_refuses_are_passed_over(
     texts = [rng.randbytes(2000 if n in LARGE else 20).hex() for n in range(40)]
     lines = [b'{"id": %d, "text": "%s"}' % (number, text.encode()) for number, text in enumerate(texts)]
     path.write_bytes(b"\n".join(lines))
-    plan = RunPlan(identity=RunIdentity.of(raw, {}, ["a.jsonl"]))
+    plan = RunPlan(identity=run_identity(raw, {}, ["a.jsonl"]))
 
     summary = await produce(settings, raw, sources_of(settings, path), plan)
     again = await produce(settings, raw, sources_of(settings, path), plan)
@@ -234,7 +234,7 @@ async def test_topics_beside_the_raw_one_that_refuse_are_named(
     path.write_bytes(b'{"text": "a"}\nno JSON\n')
     async with admin(settings) as client:
         await client.create_topics([NewTopic(f"{raw}.{suffix}", 1, 1, topic_configs=config)])
-    plan = RunPlan(identity=RunIdentity.of(raw, {}, ["a.jsonl"]), on_error="dead-letter")
+    plan = RunPlan(identity=run_identity(raw, {}, ["a.jsonl"]), on_error="dead-letter")
     if suffix == "produced":
         plan = replace(plan, on_error="skip")
     with pytest.raises(TopicError, match=rf"{raw}\.{suffix} refuses a record.*{why}"):
@@ -320,7 +320,7 @@ async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: 
                 settings,
                 "raw",
                 sources,
-                RunPlan(rate=size / 3, identity=RunIdentity.of("raw", {}, ["a.jsonl"])),
+                RunPlan(rate=size / 3, identity=run_identity("raw", {}, ["a.jsonl"])),
                 lambda now: acknowledged.set() if now.documents else None,
             )
         )

@@ -21,7 +21,7 @@ from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.tools.produce import resuming as resuming_module
 from tokenmill.app.tools.produce.producing import RunPlan, produce
 from tokenmill.app.tools.produce.resuming import Resuming
-from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunIdentity, RunNotes, RunStart
+from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunNotes, RunStart, run_identity
 from tokenmill.app.tools.produce.summary import Summary
 from tokenmill.errors import BrokerError, InputError
 
@@ -36,7 +36,7 @@ def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[DocumentSour
     """Return sources, and a plan with their identity."""
     names = [str(path) for path in paths]
     sources = find_sources(names, reading_of())
-    return sources, RunPlan(identity=RunIdentity.of(topic, {}, names), **options)
+    return sources, RunPlan(identity=run_identity(topic, {}, names), **options)
 
 
 async def run(settings: Settings, topic: str, *paths: Path, **options: Any) -> Summary:

@@ -19,7 +19,7 @@ from tokenmill.app.settings import Settings, produced_topic
 from tokenmill.app.sources.mapping import Mapping
 from tokenmill.app.sources.source_changes import KnownSource
 from tokenmill.app.tools.produce import run_notes
-from tokenmill.app.tools.produce.run_notes import RunIdentity, RunNotes, RunStart, deciding_options, produced_runs
+from tokenmill.app.tools.produce.run_notes import RunNotes, RunStart, deciding_options, produced_runs, run_identity
 
 file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
 
@@ -27,25 +27,25 @@ file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in n
 @given(names=st.lists(file_names, min_size=2, max_size=2))
 def test_any_name_of_a_file_makes_a_run_of_its_own(names: list[bytes]) -> None:
     """Names are bytes; the same ones make the same run, and others another one."""
-    runs = [RunIdentity.of("raw", {}, [os.fsdecode(b"/in/" + name)]).run for name in names]
+    runs = [run_identity("raw", {}, [os.fsdecode(b"/in/" + name)]) for name in names]
 
     assert (runs[0] == runs[1]) == (names[0] == names[1])
-    assert runs[0] == RunIdentity.of("raw", {}, [os.fsdecode(b"/in/" + names[0])]).run
+    assert runs[0] == run_identity("raw", {}, [os.fsdecode(b"/in/" + names[0])])
 
 
 def test_options_that_are_no_utf_8_name_a_run_too() -> None:
     """The same one each time."""
-    first, second = (RunIdentity.of("raw", {"where": [["name", "\udce9"]]}, ["/in"]) for _ in range(2))
+    first, second = (run_identity("raw", {"where": [["name", "\udce9"]]}, ["/in"]) for _ in range(2))
 
     assert first == second
-    assert first != RunIdentity.of("raw", {"where": [["name", "e"]]}, ["/in"])
+    assert first != run_identity("raw", {"where": [["name", "e"]]}, ["/in"])
 
 
 def test_ordinary_runs_are_known_again_by_later_versions() -> None:
     """How a run is called must not change, or what was begun before an update would be sent twice."""
-    identity = RunIdentity.of("raw", {"plain": True, "where": [["language", "Python"]]}, ["/in/a.txt", "hf://a/b"])
+    identity = run_identity("raw", {"plain": True, "where": [["language", "Python"]]}, ["/in/a.txt", "hf://a/b"])
 
-    assert identity.run == "ccef24a8991aeead"
+    assert identity == "ccef24a8991aeead"
 
 
 BOMB = zlib.compress(b" " * (64 << 20))
