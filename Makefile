@@ -167,7 +167,7 @@ lock: $(VENV)/.installed ##4 resolves all dependencies again (UPGRADE=1: to thei
 	$(COMPILE) --extra app --extra curation --extra dask --extra export --extra extract --extra hf --extra produce --extra registry --extra remote --extra sql --constraints requirements/checkout.txt --output-file requirements/tools.txt
 	grep -oE '^torch==[^ ]*' requirements/train.txt > $(VENV)/torch.txt
 	set -e; for each in requirements/*.in; do $(COMPILE_BESIDE) $$each --output-file $${each%.in}.txt; done
-	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new
+	$(BIN)/python -m docs.generators.kafka_jars > app/local/broker.lock.toml.new
 	mv app/local/broker.lock.toml.new app/local/broker.lock.toml
 
 clean: ##4 removes what the other targets made, the demo's state included

@@ -43,7 +43,7 @@ COMMANDS: Final = {
     "segment": "workers",
     "mirror": "serving",
     "try": "trying",
-    "dedup": "dedup",
+    "dedup": "settings_and_topics",
     "verify": "verify",
     "status": "status",
     "ledger": "status",

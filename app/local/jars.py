@@ -1,8 +1,7 @@
 """Apache Kafka's jars: which ones, locked by version and sha256 in ``broker.lock.toml``, fetched once for each user.
 
 The lock names Maven coordinates and no addresses: jgo knows where artifacts are (a mirror belongs into its settings
-file). A jar whose bytes differ from the lock is never used. ``python -m tokenmill.app.local.jars`` resolves `ROOTS`
-again and prints a new lock (`ALONE` as it is).
+file). A jar whose bytes differ from the lock is never used. ``docs/generators/kafka_jars.py`` writes a new lock.
 
 jgo and the Java runtime are imported where they are used: they are an extra (``broker``), and all commands but those
 that run a local Kafka work without it, in a container for example.
@@ -13,7 +12,6 @@ import logging
 import os
 import tempfile
 import tomllib
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
@@ -22,15 +20,6 @@ from pathlib import Path
 from tokenmill.errors import BrokerError
 from tokenmill.extras import how_to_install
 
-ROOTS = (
-    "org.apache.kafka:kafka_2.13:4.2.0",  # broker and controller, with the Scala version that Kafka is released with
-    "org.slf4j:slf4j-simple:1.7.36",  # Kafka logs through slf4j-api 1.7; without a backend it logs nothing at all
-)
-ALONE = (
-    # Kafka's own command line, of which the examples run the console producer. Without what it pulls in: 47 jars of
-    # Connect and its web server, which no tool that sends or reads needs.
-    "org.apache.kafka:kafka-tools:4.2.0",
-)
 LOCK = "broker.lock.toml"
 DOWNLOADS = 8  # at once: 45 small files wait for answers more than for bytes
 
@@ -82,7 +71,7 @@ def kafka_jars() -> list[Path]:
     cache = cache_directory()
     jars = locked_jars()
     paths = {jar: cache / jar.file_name for jar in jars}
-    missing = [jar for jar, path in paths.items() if not path.exists() or _sha256(path) != jar.sha256]
+    missing = [jar for jar, path in paths.items() if not path.exists() or sha256_of(path) != jar.sha256]
     if missing:
         _log.info("downloading Apache Kafka: %d jars into %s, once", len(missing), cache)
         cache.mkdir(parents=True, exist_ok=True)
@@ -98,7 +87,8 @@ def download() -> str:
     return "" if there else f"; the first start on this machine downloads 45 MB into {cache}"
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -122,31 +112,7 @@ def _download(jar: Jar, cache: Path) -> None:
                 f"cannot download {jar.file_name} for the local Kafka ({error}). Check the network and try again; "
             )
             raise BrokerError(message + "a proxy belongs into HTTPS_PROXY, a mirror into jgo's settings.") from error
-        if (found := _sha256(path)) != jar.sha256:
+        if (found := sha256_of(path)) != jar.sha256:
             message = f"{jar.file_name} as downloaded has sha256 {found} and not {jar.sha256}, as {LOCK} has it. "
             raise BrokerError(message + "It was thrown away: a mirror or proxy changes files. Use another.")
         path.replace(cache / jar.file_name)
-
-
-def resolve_lock(roots: Iterable[str] = ROOTS, alone: Iterable[str] = ALONE) -> str:
-    """Return the text of a new lock file: ``roots`` with all that they pull in, and ``alone``; all are downloaded."""
-    import jgo  # noqa: PLC0415
-    from jgo.maven import MavenContext  # noqa: PLC0415
-
-    lines = ["# Kafka's jars, from `make lock`: what tokenmill/app/local/jars.py fetches and checks. Do not edit."]
-    maven = MavenContext()
-    single = [maven.project(*name.split(":")[:2]).at_version(name.split(":")[2]).artifact() for name in alone]
-    for artifact in sorted([*jgo.resolve("+".join(roots)), *single], key=str):
-        lines += [
-            "",
-            "[[jar]]",
-            f'group = "{artifact.groupId}"',
-            f'artifact = "{artifact.artifactId}"',
-            f'version = "{artifact.version}"',
-            f'sha256 = "{_sha256(artifact.resolve())}"',
-        ]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(resolve_lock(), end="")  # noqa: T201 - the lock is this program's output

@@ -173,7 +173,6 @@ async def trace_block(
     block: int,
     *,
     store: Path | None = None,
-    records: bool = True,
 ) -> BlockTrace:
     """Return a block from ``store`` or else from the token topic, with the Kafka records of its documents.
 
@@ -185,9 +184,9 @@ async def trace_block(
     found = held or await _in_topic(settings, stream, partition, block)
     texts: dict[int, RecordText] = {}
     note = None
-    if records and store is not None and is_packed(store, stream):
+    if store is not None and is_packed(store, stream):
         note = f"{stream} was packed: its records are in the files that it came from, and in no topic"
-    elif records:
+    else:
         try:
             texts, note = await _records(settings, found, partition)
         # SettingsError: no right to read raw text, or no registry is set. The block is worth more than its texts.

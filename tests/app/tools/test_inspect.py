@@ -55,7 +55,7 @@ async def test_every_block_of_the_topic_is_found_by_its_number(milled: Milled) -
     chain = milled.chains[milled.train, 0]
     padded = next(b.number for b in chain if any(p.position < 0 for p in decode_entry(b.entry)))
     for number in (0, 1, padded, len(chain) - 1):
-        trace = await trace_block(milled.settings, milled.train, 0, number, records=False)
+        trace = await trace_block(milled.settings, milled.train, 0, number)
         assert trace.text == chain[number].tokens.decode(errors="replace")
         assert [piece.padding for piece in trace.pieces].count(True) == (number == padded)
     with pytest.raises(InputError, match="does not hold block"):
