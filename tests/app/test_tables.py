@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 import tokenmill
-from tokenmill.app.cli import control_records, dead_letters, dedup, figures, inspect, pack, status, trying, verify
+from tokenmill.app.cli import control_records, dead_letters, figures, inspect, pack, status, trying, verify
 from tokenmill.app.cli import settings_and_topics as topics
 from tokenmill.app.funnel.retention import Retention
 from tokenmill.app.funnel.trial import StageSpeed
@@ -61,7 +61,7 @@ def made(**values: Any) -> Any:
 TABLES: dict[str, Callable[[], ShownTable]] = {
     "chains_table of verify": lambda: verify.chains_table(cast("VerifyResult", made(chains=[CHECKED, CHECKED]))),
     "chains_table of inspect": lambda: inspect.chains_table(made(chains=[REPORT])),
-    "chances_table": lambda: dedup.chances_table(dict.fromkeys(dedup.SIMILARITIES, 0.5)),
+    "chances_table": lambda: topics.chances_table(dict.fromkeys(topics.SIMILARITIES, 0.5)),
     "config_table": lambda: topics.config_table(load_with_origins()),
     "counts_table": lambda: dead_letters.counts_table(Counter({REASON: MANY})),
     "eras_table": lambda: control_records.eras_table([ERA]),
