@@ -7,9 +7,6 @@ import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
-
-from tokenmill.errors import TokenMillError
 from tokenmill.wire.totals import Totals
 
 from ..funnel.retention import Retention
@@ -21,6 +18,7 @@ from ..tools.pack.pack_verification import verify_pack
 from ..tools.pack.packing_run import PackPlan, PackSummary, pack
 from ..tools.produce.producing import require_flush_allowed
 from ..tools.verify.reference_sample import ReferenceSample
+from ..tools.verify.verify_result import VerifyResult
 from .figures import show_figures
 from .options import command, panel, require_beside
 from .output import AsJson, count, say, show, show_json, show_table, size
@@ -35,6 +33,7 @@ from .reading_options import (
     summary_json,
     with_reading,
 )
+from .verify import different_line, require_equal
 
 _packed = panel("How it is packed")
 PARTITIONS = 4
@@ -130,20 +129,17 @@ def _verify(
     if found is None or interrupted is not None:
         sys.exit(128 + (interrupted or signal.SIGINT))
     if as_json:
-        show_json(found.to_dict())
+        show_json(verified_json(found))
     elif found.ok:
         sampled = sum(chain.sampled_blocks for chain in found.chains)
-        parts = [f"{count(found.blocks, 'block')} as packed again, {sampled:,} of them equal to the reference"]
-        parts += [f"{count(sum(found.eras.values()), 'era')}"]
-        parts += [f"{count(found.behind, 'block')} to be packed"] if found.behind > 0 else []
+        parts = [f"{count(found.store_blocks, 'block')} as packed again, {sampled:,} of them equal to the reference"]
+        parts += [f"{count(sum(eras.eras for eras in found.eras), 'era')}"]
+        parts += [f"{count(found.store_behind, 'block')} to be packed"] if found.store_behind else []
         show(f"equal: {', '.join(parts)} ({found.seconds:.1f} s)")
-        say(f"--sample-seed {found.sample_seed} chooses the sample again")
+        say(f"--sample-seed {found.seed} chooses the sample again")
     else:
-        show(f"DIFFERENT: {count(len(found.differences), 'difference')}, the first: {found.differences[0]}")
-    if not found.ok:
-        for difference in found.differences:
-            say(str(difference))
-        raise typer.Exit(TokenMillError.exit_code)
+        show(different_line(found.differences))
+    require_equal(found.differences)
 
 
 def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_json: bool) -> None:
@@ -194,6 +190,18 @@ def pack_line(summary: PackSummary, store: str) -> str:
         f"{count(summary.documents, 'document')}, {size(summary.bytes)} into {store} in {summary.seconds:.1f} s "
         f"({size(rate)}/s)"
     )
+
+
+def verified_json(found: VerifyResult) -> dict[str, Any]:
+    """Return what was found as JSON types."""
+    told = found.to_dict()
+    return {
+        **{name: told[name] for name in ("ok", "complete", "sample_seed", "seconds", "totals", "differences")},
+        "blocks": found.store_blocks,
+        "behind": found.store_behind,
+        "sampled_blocks": sum(chain.sampled_blocks for chain in found.chains),
+        "eras": {eras.stream: eras.eras for eras in found.eras},
+    }
 
 
 def pack_json(summary: PackSummary) -> dict[str, Any]:

@@ -86,10 +86,7 @@ def verify_command(
         if named := sample_line(result):
             say(named)
         show(verdict(result))
-    if not result.ok:
-        for difference in result.differences:
-            say(str(difference))
-        raise typer.Exit(TokenMillError.exit_code)
+    require_equal(result.differences)
 
 
 def _verify_packed(packed: Sequence[StoredPack], *, others: bool, as_json: bool) -> None:
@@ -109,7 +106,7 @@ def _verify_packed(packed: Sequence[StoredPack], *, others: bool, as_json: bool)
     for check in checks if not as_json else ():
         told = f"{count(check.blocks, 'block')} and {count(check.eras, 'era')} are as they were packed"
         if check.differences:
-            told = f"DIFFERENT: {count(len(check.differences), 'difference')}, the first: {check.differences[0]}"
+            told = different_line(check.differences)
         show(f"{check.stream}: {told}")
     for check in checks:
         for difference in check.differences:
@@ -168,10 +165,23 @@ def waiting(chain: ChainResult) -> str:
     return ", ".join(parts) or "complete"
 
 
+def different_line(differences: Sequence[object]) -> str:
+    """Return the whole answer where there are differences."""
+    return f"DIFFERENT: {count(len(differences), 'difference')}, the first: {differences[0]}"
+
+
+def require_equal(differences: Sequence[object]) -> None:
+    """Say all differences, and raise typer.Exit where there are any."""
+    for difference in differences:
+        say(str(difference))
+    if differences:
+        raise typer.Exit(TokenMillError.exit_code)
+
+
 def verdict(result: VerifyResult) -> str:
     """Return the whole answer as one line."""
     if not result.ok:
-        return f"DIFFERENT: {count(result.different, 'difference')}, the first: {result.differences[0]}"
+        return different_line(result.differences)
     reference = all(chain.reference for chain in result.chains)
     parts = [f"lost {result.lost}", f"duplicated {result.duplicated}"]
     sampled = sum(chain.sampled_blocks for chain in result.chains)

@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from tokenmill.eras import EraLog
 from tokenmill.errors import InputError, StoreError, TokenMillError
@@ -16,7 +15,6 @@ from tokenmill.store import StreamInfo, open_eras, open_partition, read_stream
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
-from tokenmill.wire.totals import Totals
 
 from ...milling.chain_mill import ChainMill
 from ...milling.duplicates.parameters import deduplication_of
@@ -32,53 +30,12 @@ from ..verify.comparison import BlockRun, difference
 from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
 from ..verify.two_sides import StoreSide
 from ..verify.verify_bounds import StoreEras, StoreMark, store_mark
-from ..verify.verify_result import ChainResult, VerifyDifference
+from ..verify.verify_result import ChainResult, EraResult, VerifyDifference, VerifyResult
 from .judging import Judging
 from .mill_processes import Millers, MillTask, joined
 from .pack_state import PackFiles, PackPosition, pack_directory
 from .packing_run import Dealer, PackPlan, geneses_of, mill_task, plan_pack, require_unchanged
 from .partition_packer import MESSAGE_BYTES, ChainEnd, genesis_start
-
-
-@dataclass(slots=True)
-class PackVerification(Summary):
-    """What was found."""
-
-    chains: list[ChainResult] = field(default_factory=list)
-    differences: list[VerifyDifference] = field(default_factory=list)
-    eras: dict[str, int] = field(default_factory=dict)
-    """By stream, how many were right."""
-    sample_seed: int = 0
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong; documents that are still to be packed are not."""
-        return not self.differences
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that are equal."""
-        return sum(chain.store_equal for chain in self.chains)
-
-    @property
-    def behind(self) -> int:
-        """Blocks that the files make, and the store does not hold yet."""
-        return sum(chain.reference_blocks - (chain.store_blocks or (0, 0))[1] for chain in self.chains)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types."""
-        return {
-            "ok": self.ok,
-            "complete": self.ok and self.behind <= 0,
-            "blocks": self.blocks,
-            "behind": max(0, self.behind),
-            "sampled_blocks": sum(chain.sampled_blocks for chain in self.chains),
-            "sample_seed": self.sample_seed,
-            "seconds": round(self.seconds, 3),
-            "eras": self.eras,
-            "totals": sum((chain.totals for chain in self.chains), Totals()).to_dict(),
-            "differences": [asdict(one) for one in self.differences],
-        }
 
 
 async def verify_pack(
@@ -89,7 +46,7 @@ async def verify_pack(
     *,
     sample: ReferenceSample,
     progress: Progress = lambda _: None,
-) -> PackVerification:
+) -> VerifyResult:
     """Read the files and mill them again, and compare the store with that, byte for byte; nothing is written.
 
     Tokens, document tables, hashes, checksums, indexes and manifests are compared, and the eras with the blocks that
@@ -112,36 +69,42 @@ async def verify_pack(
             "partitions): verify it with those"
         )
     await asyncio.to_thread(lambda: require_unchanged(run, sources, read=True))
-    found = PackVerification(plan.raw_topic, {number: Acknowledged() for number in range(plan.partitions)})
-    found.limit, found.sample_seed = plan.limit, sample.seed
+    read = Summary(plan.raw_topic, {number: Acknowledged() for number in range(plan.partitions)})
+    differences: list[VerifyDifference] = []
+    read.limit = plan.limit
     geneses = geneses_of(topic_plan, plan.partitions, own.segment_blocks)
-    geneses = [_held(settings, genesis, topic_plan.tokenizer, found) for genesis in geneses]
+    geneses = [_held(settings, genesis, topic_plan.tokenizer, differences) for genesis in geneses]
     task = mill_task(settings, topic_plan, geneses, reading, files)
     task = replace(task, open_partition=PartitionVerifier, sample=sample, rejects=False)
     beginning, position = PackPosition.start(len(sources), run), files.read_position()
     with ExitStack() as stack, Millers(task, plan.partitions, plan.processes) as millers:
-        dealer = Dealer(millers, found, plan, beginning, await millers.opened())
+        dealer = Dealer(millers, read, plan, beginning, await millers.opened())
         deduplication = deduplication_of(geneses[0].recipe.dedup)
         if deduplication is not None:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="tokenmill-verify-")))
             dealer.judging = Judging(millers, deduplication, folder)
-        async with reporting(found, progress):
+        async with reporting(read, progress):
             await dealer.read(sources, beginning.state)
             await dealer.deal_open()
             if position is not None and position.flushed:
                 await dealer.flush()
             ends = await joined(millers.commit())
-    for number in sorted(ends):
-        found.chains += [end.verified for end in ends[number].values() if end.verified is not None]
-    found.differences += [one for chain in found.chains for one in chain.differences]
+    chains = [end.verified for number in sorted(ends) for end in ends[number].values() if end.verified is not None]
+    differences += [one for chain in chains for one in chain.differences]
+    packed = not any(chain.store_behind for chain in chains)
+    eras = []
     for genesis in geneses:
-        blocks = {number: (ends[number][genesis.recipe.split].verified or _NOTHING).store_equal for number in ends}
-        _check_eras(settings, genesis, blocks, found)
-    progress(found)
-    return found
+        blocks = {chain.partition: chain.store_equal for chain in chains if chain.stream == genesis.stream}
+        eras.append(_check_eras(settings, genesis, blocks, all_packed=packed and not differences))
+        differences += eras[-1].differences
+    return VerifyResult(
+        chains, differences, (), read.seconds, sample.seed, [one for one in eras if one.eras or not one.differences]
+    )
 
 
-def _held(settings: Settings, genesis: Genesis, tokenizer: TokenizerFile, found: PackVerification) -> Genesis:
+def _held(
+    settings: Settings, genesis: Genesis, tokenizer: TokenizerFile, differences: list[VerifyDifference]
+) -> Genesis:
     """Return the genesis as the store has it; compare what describes the stream.
 
     Raises StoreError or DamagedError where the store does not hold the stream, or its description was changed.
@@ -157,19 +120,20 @@ def _held(settings: Settings, genesis: Genesis, tokenizer: TokenizerFile, found:
         path = directory / TOKENIZER_FILE
         if not path.exists() or path.read_bytes() != tokenizer.content:
             text = f"{path} is missing, or not the tokenizer of the stream"
-            found.differences.append(VerifyDifference("store", "damaged", genesis.stream, None, text))
+            differences.append(VerifyDifference("store", "damaged", genesis.stream, None, text))
     return Genesis.from_dict(held.values["genesis"])
 
 
-def _check_eras(settings: Settings, genesis: Genesis, blocks: Mapping[int, int], found: PackVerification) -> None:
+def _check_eras(settings: Settings, genesis: Genesis, blocks: Mapping[int, int], *, all_packed: bool) -> EraResult:
     """Check that eras continue each other, name the hashes that the blocks have, and have all blocks.
 
-    ``blocks``: how many of each partition are right.
+    ``blocks``: how many of each partition are right. Where that is ``all_packed``, each of them is in an era.
     """
     log, stream = EraLog(genesis.recipe.fingerprint), genesis.stream
 
-    def differs(text: str, era: int) -> None:
-        found.differences.append(VerifyDifference("store", "damaged", stream, None, text, era=era))
+    def differs(text: str, era: int) -> EraResult:
+        known = VerifyDifference("store", "damaged", stream, None, text, era=era)
+        return EraResult(stream, differences=[known])
 
     held = StoreEras.look(settings.store, stream)
     if held is not None and held.damage is not None:
@@ -186,14 +150,11 @@ def _check_eras(settings: Settings, genesis: Genesis, blocks: Mapping[int, int],
                     return differs(f"it names other blocks of partition {partition} than the store holds", number)
     except TokenMillError as error:
         return differs(str(error), log.next_number)
-    found.eras[stream] = log.next_number
     waiting = sum(count - log.end(number)[0] for number, count in blocks.items())
-    if waiting > 0 and found.behind <= 0 and not found.differences:
-        differs(f"{waiting} blocks are in no era: call the same pack again, which closes it", log.next_number)
-    return None
-
-
-_NOTHING = ChainResult("", 0, "", (0, 0), (0, 0))
+    if waiting > 0 and all_packed:
+        found = differs(f"{waiting} blocks are in no era: call the same pack again, which closes it", log.next_number)
+        return replace(found, eras=log.next_number)
+    return EraResult(stream, eras=log.next_number)
 
 
 class _VerifiedChain:
@@ -224,6 +185,7 @@ class _VerifiedChain:
             text = f"the store holds {held} blocks, and {self._packed} were packed"
             result.differences.append(difference(result, "store", "missing", text, block=held))
         result.totals, result.open_tokens = self.mill.totals, self.mill.open_tokens
+        result.topic_blocks = 0, result.reference_blocks  # as on a topic that holds all that the files make
         return ChainEnd(result.reference_blocks, result.totals, result.open_tokens, result)
 
 

@@ -33,14 +33,16 @@ from .run_notes import (
     NOTHING_BEFORE,
     ORDER,
     RunEnd,
-    RunNotes,
     RunPosition,
     RunStart,
     SentBefore,
     has_marks,
     is_complete,
     partition_ends,
+    read_note,
     read_position,
+    settle_note,
+    write_note,
 )
 
 SETTLE_SECONDS: Final = 60.0
@@ -74,10 +76,6 @@ class Resuming:
     """Also send what is new since the run began."""
 
     @property
-    def _notes(self) -> RunNotes:
-        return RunNotes(self.settings, self.topic, self.run)
-
-    @property
     def _order(self) -> str:
         """How a part orders documents: the limit of texts decides which of them have a number."""
         limit = self.settings.for_topic(self.topic).limits.max_text_bytes
@@ -89,7 +87,7 @@ class Resuming:
         Raises InputError where a source has changed, so that the run cannot continue; and SourceError where the topic
         no longer holds what says where the run continues.
         """
-        run_start = None if restart else await self._notes.read()
+        run_start = None if restart else await read_note(self.settings, self.topic, self.run)
         if run_start is None:
             if not restart:
                 await self._require_no_marks(partitions)
@@ -125,7 +123,8 @@ class Resuming:
         wait = max(self.settings.wait_seconds, SETTLE_SECONDS)
         waiting = self.settings.model_copy(update={"wait_seconds": wait})
         ends = await retry(waiting, lambda: partition_ends(self.settings, self.topic, len(run_start.offsets)))
-        await self._notes.settle(self.client, run_start._replace(run_end=RunEnd(numbers, ends, after)))
+        settled = run_start._replace(run_end=RunEnd(numbers, ends, after))
+        await settle_note(self.client, self.topic, self.run, settled)
 
     async def _begin(
         self,
@@ -139,7 +138,7 @@ class Resuming:
         now = time.time_ns() // 1_000_000
         started = max(now, earlier.started_ms + 1 if earlier is not None else 0)
         run_start = RunStart(started, ends, tuple(present), before, self._order)
-        await self._notes.write(self.client, run_start, earlier)
+        await write_note(self.client, self.topic, self.run, run_start, earlier)
         sources = sources_to_send(present, self.sources)
         position = RunPosition.nothing(len(sources), partitions, before)
         return NextPart(run_start, position, sources, more=False, left_out=list(left_out))

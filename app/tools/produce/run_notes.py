@@ -130,50 +130,47 @@ def run_name(settings: Settings, run: str) -> str:
     return f"{settings.group}.produce.{run}"
 
 
-class RunNotes:
-    """The notes of one run."""
+async def read_note(settings: Settings, topic: str, run: str) -> RunStart | None:
+    """Return the last note of a run into a raw topic, None if there is none.
 
-    def __init__(self, settings: Settings, topic: str, run: str) -> None:
-        self._settings = settings
-        self._topic = produced_topic(topic)
-        self._run = run
+    Raises SourceError where parts of the note are missing, and BrokerError where no broker answers.
+    """
+    name, notes = run.encode(), produced_topic(topic)
+    found = await _noted(settings, notes, name)
+    head = found.pop(name, None)
+    run_start = None if head is None else decode_start(head, found)
+    if head is not None and run_start is None:
+        raise SourceError(
+            f"{notes} does not hold all of what was noted of this run: is it compacted, and nothing else? "
+            "--restart sends all documents again"
+        )
+    return run_start
 
-    async def read(self) -> RunStart | None:
-        """Return the last note, None if there is none.
 
-        Raises SourceError where parts of the note are missing, and BrokerError where no broker answers.
-        """
-        name = self._run.encode()
-        found = await _noted(self._settings, self._topic, name)
-        head = found.pop(name, None)
-        run_start = None if head is None else decode_start(head, found)
-        if head is not None and run_start is None:
-            raise SourceError(
-                f"{self._topic} does not hold all of what was noted of this run: is it compacted, and nothing else? "
-                "--restart sends all documents again"
-            )
-        return run_start
+async def write_note(
+    client: AIOKafkaProducer, topic: str, run: str, run_start: RunStart, earlier: RunStart | None = None
+) -> None:
+    """Note that a part has begun; on return Kafka has the note, and will forget the sources of the earlier part.
 
-    async def write(self, client: AIOKafkaProducer, run_start: RunStart, earlier: RunStart | None = None) -> None:
-        """Note that a part has begun; on return Kafka has the note, and will forget the sources of the earlier part.
+    Raises ProducerFenced where another call has taken the run over.
+    """
+    for key, value in encode_start(run, run_start)[1].items():
+        await _send(client, topic, key, value)
+    await settle_note(client, topic, run, run_start)
+    if earlier is not None and earlier.started_ms != run_start.started_ms:
+        for key in encode_start(run, earlier)[1]:
+            await _send(client, topic, key, None)
 
-        Raises ProducerFenced where another call has taken the run over.
-        """
-        head, parts = encode_start(self._run, run_start)
-        for key, value in parts.items():
-            await self._send(client, key, value)
-        await self._send(client, self._run.encode(), head)
-        if earlier is not None and earlier.started_ms != run_start.started_ms:
-            for key in encode_start(self._run, earlier)[1]:
-                await self._send(client, key, None)
 
-    async def settle(self, client: AIOKafkaProducer, run_start: RunStart) -> None:
-        """Note that all of a part is in the log. Raises as `write` does."""
-        await self._send(client, self._run.encode(), encode_start(self._run, run_start)[0])
+async def settle_note(client: AIOKafkaProducer, topic: str, run: str, run_start: RunStart) -> None:
+    """Note that all of a part is in the log. Raises as `write_note` does."""
+    await _send(client, topic, run.encode(), encode_start(run, run_start)[0])
 
-    async def _send(self, client: AIOKafkaProducer, key: bytes, value: bytes | None) -> None:
-        with sending_to(self._topic, "do without notes: --no-resume"):
-            await client.send_and_wait(self._topic, value, key, 0)
+
+async def _send(client: AIOKafkaProducer, topic: str, key: bytes, value: bytes | None) -> None:
+    notes = produced_topic(topic)
+    with sending_to(notes, "do without notes: --no-resume"):
+        await client.send_and_wait(notes, value, key, 0)
 
 
 async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:

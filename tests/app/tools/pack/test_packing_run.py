@@ -29,9 +29,10 @@ from tests.forked import die_while_starting
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run, parted_sources
-from tokenmill.app.tools.pack.pack_verification import PackVerification, verify_pack
+from tokenmill.app.tools.pack.pack_verification import verify_pack
 from tokenmill.app.tools.pack.packing_run import held_recipe
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.app.tools.verify.verify_result import VerifyResult
 from tokenmill.consumers import Batches
 from tokenmill.errors import (
     DifferenceError,
@@ -48,7 +49,7 @@ from tokenmill.store.layout import StoreLock
 STREAMS = ("raw-text.train", "raw-text.validation")
 
 
-def verified(settings: Settings, paths: list[Path], **plan: Any) -> PackVerification:
+def verified(settings: Settings, paths: list[Path], **plan: Any) -> VerifyResult:
     """Verify in this process, as the command does."""
     reading, sources = opened(settings, paths)
     found = plan_of(settings, paths, **plan)
@@ -243,7 +244,7 @@ def test_texts_over_the_limit_are_left_out_where_they_are_read(tmp_path: Path) -
     summary = pack_into(settings, [tmp_path / "a.jsonl"], partitions=3)
     assert (summary.before + summary.documents, summary.refused, summary.over) == (297, 3, {"max_text_bytes": 3})
     assert not summary.streams["raw-text.all"].totals.dead_lettered
-    assert verified(settings, [tmp_path / "a.jsonl"], partitions=3).to_dict()["complete"]
+    assert verified(settings, [tmp_path / "a.jsonl"], partitions=3).complete
 
 
 def ids_in(store: Path, stream: str, partitions: int) -> list[list[str | int | None]]:
@@ -265,7 +266,7 @@ def test_places_are_ids_in_what_is_packed_now(tmp_path: Path, monkeypatch: pytes
         patch.setattr(parted_sources, "LEAST_BYTES", 0)
         patch.setattr(parted_sources, "PART_BYTES", 900)
         pack_into(parts, [path], partitions=1, processes=2, flush=True)
-        assert verified(parts, [path], partitions=1, flush=True).to_dict()["complete"]
+        assert verified(parts, [path], partitions=1, flush=True).complete
     require_equal(content(one.store), content(parts.store))
     assert ids_in(one.store, "raw-text.all", 1) == [[f"{path}:{number}" for number in range(1, 301)]]
 

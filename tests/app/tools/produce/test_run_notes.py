@@ -19,7 +19,14 @@ from tokenmill.app.settings import Settings, produced_topic
 from tokenmill.app.sources.mapping import Mapping
 from tokenmill.app.sources.source_changes import KnownSource
 from tokenmill.app.tools.produce import run_notes
-from tokenmill.app.tools.produce.run_notes import RunNotes, RunStart, deciding_options, produced_runs, run_identity
+from tokenmill.app.tools.produce.run_notes import (
+    RunStart,
+    deciding_options,
+    produced_runs,
+    read_note,
+    run_identity,
+    write_note,
+)
 
 file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
 
@@ -106,10 +113,9 @@ async def test_stray_records_among_the_notes_of_runs_are_no_runs(broker: Broker,
     raw = topic()
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw,))
     await ensure_produced(settings, raw)
-    notes = RunNotes(settings, raw, "run")
     async with producer(settings) as client:
-        await notes.write(client, NOTE)
+        await write_note(client, raw, "run", NOTE)
         for key, value in STRAYS:
             await client.send_and_wait(produced_topic(raw), value, key, 0)
     assert await produced_runs(settings, raw) == {"run": NOTE}
-    assert await notes.read() == NOTE
+    assert await read_note(settings, raw, "run") == NOTE
