@@ -121,7 +121,7 @@ def found_sources(
         with _without_torch():
             return find_sources(paths, reading, split, walk)
     finally:
-        say_not_read(walk)
+        say_first(walk.left_out, len(walk.left_out), "left out {}")
 
 
 @contextmanager
@@ -319,11 +319,6 @@ def say_refusals(found: PassedOver, told: int = 0) -> None:
     say_first([f"{one.where}: {one.why}" for one in found.examples], found.refused, "passed over {}", told)
     if found.over:
         say(f"{', '.join(f'{number:,} over {name}' for name, number in found.over.items())}: a higher limit takes them")
-
-
-def say_not_read(walk: FolderWalk) -> None:
-    """Name what is in folders and not read: pipes, devices, links that lead elsewhere."""
-    say_first(walk.left_out, len(walk.left_out), "left out {}")
 
 
 def say_unmet(found: PassedOver) -> None:

@@ -199,19 +199,14 @@ def as_variable(value: object) -> str:
         is_json = plain.lstrip().startswith("[")
         return plain if not is_json and parse_names(plain) == list(value) else json.dumps(value)
     if isinstance(value, Mapping):
-        return (
-            ",".join(f"{name}={shards}" for name, shards in value.items()) if _is_splits(value) else json.dumps(value)
-        )
+        is_splits = value and all(isinstance(shards, int) for shards in value.values())
+        return ",".join(f"{name}={shards}" for name, shards in value.items()) if is_splits else json.dumps(value)
     return str(value)
 
 
 def in_the_open(value: object) -> object:
     """Return what a secret hides, and anything else as it is."""
     return value.get_secret_value() if isinstance(value, SecretStr) else value
-
-
-def _is_splits(value: object) -> bool:
-    return isinstance(value, Mapping) and bool(value) and all(isinstance(shards, int) for shards in value.values())
 
 
 class Stream(NamedTuple):

@@ -263,9 +263,9 @@ class DatasetSource:
 
     @property
     def _on_hub(self) -> bool:
-        address = self._address
-        packaged = len(address.parts) == 1 and _is_builder(address.path)
-        return not (self._saved or packaged or Path(address.path).is_dir())
+        path = self._address.path
+        packaged = path.isidentifier() and find_spec(f"{_BUILDERS}.{path}") is not None
+        return not (self._saved or packaged or Path(path).is_dir())
 
     def _entries(self, start: Place) -> Iterator[Entry]:
         """Yield the rows; an error of the libraries is the last entry."""
@@ -384,10 +384,6 @@ def _meanings(address: HubAddress) -> list[tuple[str, str | None]]:
     if configuration:
         return [(f"{owner}/{name}", "/".join(configuration))]
     return [(address.path, None), (owner, name)]
-
-
-def _is_builder(name: str) -> bool:
-    return name.isidentifier() and find_spec(f"{_BUILDERS}.{name}") is not None
 
 
 def _one_line(error: BaseException | None) -> str:

@@ -104,7 +104,8 @@ class FolderWalk:
             return
         real = os.path.realpath(root)
         for path in map(Path, sorted(glob(pattern))):  # noqa: PTH207 - takes absolute ones
-            through = next((one for one in _above(path, Path(root)) if one.is_symlink()), path)
+            above = [one for one in reversed(path.parents) if one != Path(root) and one.is_relative_to(root)]
+            through = next((one for one in above if one.is_symlink()), path)
             if through.is_dir() and through.is_symlink() and _leads_out(path, real) and not self.follow_links:
                 self._leave_out(through)
             elif is_about_data(str(path.relative_to(root)), Path(root).name):
@@ -149,10 +150,6 @@ def _matches(parts: Sequence[str], wild: Sequence[str]) -> bool:
     if wild[0] == ANY_DEPTH:
         return any(_matches(parts[number:], wild[1:]) for number in range(len(parts) + 1))
     return bool(parts) and fnmatchcase(parts[0], wild[0]) and _matches(parts[1:], wild[1:])
-
-
-def _above(path: Path, root: Path) -> list[Path]:
-    return [one for one in reversed(path.parents) if one != root and one.is_relative_to(root)]
 
 
 def _leads_out(link: Path, root: str) -> bool:

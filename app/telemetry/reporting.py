@@ -280,7 +280,8 @@ class WorkerReporter:
 
     def _looked(self, status: Mapping[str, Any]) -> StatusSnapshot:
         said: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
-        not_ready, away_since = self._why_not(), CONTACT.away_since
+        away_since, servers = CONTACT.away_since, self._settings.bootstrap_servers
+        not_ready = self._not_ready() if away_since is None else no_answer(servers, away_since)
         state = "starting" if not_ready else "running"
         worker = {
             "name": self._role,
@@ -306,7 +307,3 @@ class WorkerReporter:
             halts=status.get("halts", {}),
             waits=status.get("waits", {}),
         )
-
-    def _why_not(self) -> str | None:
-        since = CONTACT.away_since
-        return self._not_ready() if since is None else no_answer(self._settings.bootstrap_servers, since)

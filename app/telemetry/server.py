@@ -123,7 +123,8 @@ class Asked:
 
         def page(request: BaseRequest) -> Page:
             # Who has no token takes nothing from the rate of those who have it.
-            if not self._may(request.headers.get("Authorization", "")):
+            said = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+            if self._expected is not None and not hmac.compare_digest(said, self._expected):
                 words = b"this asks for the token of the setting http_token, as Authorization: Bearer TOKEN\n"
                 return Page(words, HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
             if not self._paced():
@@ -132,9 +133,6 @@ class Asked:
             return make(request)
 
         return page
-
-    def _may(self, said: str) -> bool:
-        return self._expected is None or hmac.compare_digest(said.encode("utf-8", "surrogateescape"), self._expected)
 
     def _paced(self) -> bool:
         now = self._now()

@@ -221,11 +221,6 @@ class VerifyResult:
         return self._count("repeated")
 
     @property
-    def different(self) -> int:
-        """Differences of any kind."""
-        return len(self.differences)
-
-    @property
     def dropped(self) -> int:
         """Blocks that were written to the token topic once more after a takeover, which every reader drops."""
         return sum(chain.dropped for chain in self.chains)
@@ -237,9 +232,10 @@ class VerifyResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
-        names = ("ok", "complete", "blocks", "store_blocks", "behind", "lost", "duplicated", "different", "dropped")
+        names = ("ok", "complete", "blocks", "store_blocks", "behind", "lost", "duplicated", "dropped")
         return {
             **{name: getattr(self, name) for name in names},
+            "different": len(self.differences),
             "seconds": round(self.seconds, 3),
             "sample_seed": self.seed,
             "totals": self.totals.to_dict(),
