@@ -5,7 +5,7 @@ the file alone: files of lines and tables are divided where a line or row ends, 
 part yields has the numbers, and so the ids, that it has in the whole file. The lane of a file, or a part, is a hash of
 its name, and a lane's run has an identity of its own. So a lane is sent once, by any worker and however often it is
 begun: a second attempt fences the first one off, and goes on behind what is acknowledged
-(`app.tools.produce.resuming`). All workers must reach the brokers, and the files by the same paths.
+(`app.tools.produce.producing`). All workers must reach the brokers, and the files by the same paths.
 """
 
 import asyncio

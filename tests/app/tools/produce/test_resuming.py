@@ -18,9 +18,8 @@ from tokenmill.app.kafka.topics import partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, find_sources
-from tokenmill.app.tools.produce import resuming as resuming_module
-from tokenmill.app.tools.produce.producing import RunPlan, produce
-from tokenmill.app.tools.produce.resuming import Resuming
+from tokenmill.app.tools.produce import producing
+from tokenmill.app.tools.produce.producing import Resuming, RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunStart, run_identity
 from tokenmill.app.tools.produce.summary import Summary
 from tokenmill.errors import BrokerError, InputError
@@ -188,9 +187,9 @@ async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypat
     async def settle(_client: object, _topic: str, _run: str, run_start: RunStart) -> None:
         noted.append(run_start)
 
-    monkeypatch.setattr(resuming_module, "partition_ends", ends)
+    monkeypatch.setattr(producing, "partition_ends", ends)
     monkeypatch.setattr(retry, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(resuming_module, "settle_note", settle)
+    monkeypatch.setattr(producing, "settle_note", settle)
     client: Any = object()
     run_start = RunStart(1, {0: 0}, ())
     await Resuming(Settings(), client, "raw", "run", []).settle(run_start, {0: 6}, NOTHING_BEFORE)
