@@ -1,5 +1,6 @@
-"""A function of a user that takes its time."""
+"""Functions of a user: one that takes its time, one that a record kills the whole process with."""
 
+import os
 import time
 
 from tokenmill.documents import Document
@@ -11,4 +12,11 @@ def slow(document: Document) -> Document:
     return document
 
 
-slow.version = "1"  # type: ignore[attr-defined]
+def fragile(document: Document) -> Document:
+    """Return the document; end the process on one that says so, as a fault in a native library would."""
+    if document.text == "poison":
+        os._exit(13)
+    return document
+
+
+slow.version = fragile.version = "1"  # type: ignore[attr-defined]

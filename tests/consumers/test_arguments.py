@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import era_store, expected, open_batches, raises_in_workers, rows_of
+from tests.consumers.scenes import ERAS, era_store, expected, open_batches, raises_in_workers, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, PaddedBatches, StepDataset, Windows
 from tokenmill.consumers.transfer import device_of
@@ -23,6 +24,25 @@ from tokenmill.store import Store
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Return a store that tests only read."""
     return era_store(tmp_path_factory.mktemp("store"))
+
+
+def test_numbers_of_numpy_are_numbers(store: Store) -> None:
+    """They come from configurations; the state is JSON all the same."""
+    batches = open_batches(
+        store,
+        batch_size=np.int64(2),
+        seed=np.uint8(1),
+        shuffle=np.bool_(1),
+        timeout=np.float32(1),
+        rank=np.int16(0),
+        world_size=np.int8(1),
+    )
+    assert rows_of(batches) == expected()
+    assert batches.state_dict() == open_batches(store).state_dict() | {
+        "sample": 40,
+        "content": [4, ERAS[4].hash.hex()],
+    }
+    assert all(type(value) in {int, str, bool, list} for value in batches.state_dict().values())
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda")])
@@ -61,9 +81,26 @@ def test_what_workers_cannot_have_is_refused(store: Store, options: dict[str, An
         StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, **options)
 
 
-def test_a_state_after_the_last_step_is_refused(store: Store) -> None:
-    """With the number of the last one."""
-    for reader in (StepDataset(store.path, STREAM, batch_size=2, sequence_length=4), open_batches(store)):
+@pytest.mark.parametrize("state", [None, {}, [], "state", {"data": {}, "made": 0}, {"data": None, "made": "1"}])
+def test_what_is_no_state_is_refused(store: Store, state: Any) -> None:
+    """By all that take one."""
+    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4)
+    for take in (open_batches(store).load_state_dict, steps.load_state_dict, steps.resume):
+        with pytest.raises(InputError, match=r"is no state|whole number"):
+            take(state)
+
+
+def test_steps_that_cannot_be_are_refused(store: Store) -> None:
+    """To skip, and to have a state after."""
+    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, seed=1)
+    for value in (-1, 1.0, "1", None):
+        with pytest.raises(InputError, match="whole number of steps"):
+            open_batches(store).skip(value)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="whole number of steps"):
+            steps.state_after(value)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="whole number of steps"):
+            open_batches(store).state_after(value)  # type: ignore[arg-type]
+    for reader in (steps, open_batches(store)):
         assert reader.state_after(19)["sample"] == 40
         with pytest.raises(InputError, match="last one of this run is 19"):
             reader.state_after(20)

@@ -30,12 +30,12 @@ from tests.consumers.scenes import (
     rows_of,
     together,
 )
-from tests.store.chains import fill, make_store, segment_of, tokens_of
+from tests.store.chains import STREAM, fill, make_store, segment_of, tokens_of
 from tests.store.eras import write_eras
 from tokenmill.consumers import Batches, Mixture, copy_thread, transfer
 from tokenmill.consumers.sample_lookup import Rows
 from tokenmill.consumers.transfer import HostStaging, Sent, Staged
-from tokenmill.errors import InputError, StoreError
+from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import Store
 
 worlds = st.sampled_from([1, 2, 3, 4, 8])
@@ -186,10 +186,30 @@ def test_two_places_at_once_are_refused(store: Store) -> None:
             next(loop)
 
 
-def test_arguments_that_do_not_fit_together_are_refused(store: Store) -> None:
-    """With both names; `test_every_argument` has what is wrong by itself."""
-    with pytest.raises(InputError, match=r"mask_loss.*widen=False"):
-        open_batches(store, mask_loss=True, widen=False)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sequence_length": 3}, "give 4 or 2 or 1"),
+        ({"batch_size": 0}, "1 or more"),
+        ({"rank": 2, "world_size": 2}, "rank"),
+        ({"eras": range(3, 3)}, r"range\(0, 8\)"),
+        ({"eras": range(0, 4, 2)}, r"range\(0, 8\)"),
+        ({"passes": 0}, "of passes, 1 or more"),
+        ({"prefetch": -1}, "prefetch"),
+        ({"mask_loss": True, "widen": False}, "widen=False"),
+        ({"seed": 1 << 64}, "64 bits"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(store: Store, options: dict[str, Any], message: str) -> None:
+    """Each with what would."""
+    with pytest.raises(InputError, match=message):
+        open_batches(store, **options)
+
+
+def test_a_missing_stream_is_refused(store: Store) -> None:
+    """With those that there are."""
+    with pytest.raises(StoreError, match=STREAM):
+        Batches(store.path, "other", batch_size=1, sequence_length=4)
 
 
 def test_a_state_behind_the_end_is_refused(store: Store) -> None:
@@ -397,6 +417,14 @@ def damage(store: Store, blocks: list[int]) -> list[list[int]]:
             file.seek(block % 4 * INFO.block_bytes)
             file.write(b"\x00\xff")
     return [tokens_of(CHAINS[0], INFO)[block].tolist() for block in blocks]
+
+
+def test_damage_is_found_when_checking(tmp_path: Path) -> None:
+    """And stops the iteration."""
+    store = era_store(tmp_path)
+    damage(store, [0])
+    with pytest.raises(DamagedError, match="block 0"):
+        list(open_batches(store, check=True))
 
 
 def test_damaged_blocks_are_left_out_when_told_to(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import pickle
 from collections.abc import Iterable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,3 +219,10 @@ def stateful(dataset: StepDataset, workers: int, **options: Any) -> Any:
     """Return torchdata's loader."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
     return loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers, **options)
+
+
+def test_states_of_other_sequences_are_refused(store: Store, tmp_path: Path) -> None:
+    """As by Batches."""
+    state = open_steps(store).state_after(3)
+    with pytest.raises(InputError, match="seed"):
+        open_steps(store, seed=2).resume(state)

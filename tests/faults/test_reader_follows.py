@@ -14,6 +14,7 @@ import pytest
 from tests.faults.trial import Trial
 from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store, tokens_of
 from tests.store.giving import ChainDonor
+from tests.store.test_killed_writer import WRITE
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair.repairing import repair_partition
 from tokenmill.errors import DamagedError
@@ -21,26 +22,6 @@ from tokenmill.store import PartitionReader, open_partition
 
 INFO: Final = make_info(block_tokens=17, segment_blocks=16)
 """As in `WRITE`."""
-WRITE: Final = """
-import random, sys
-from tests.store.chains import STREAM, cut, make_chain, make_info
-from tokenmill.store import PartitionWriter, Store
-
-info = make_info(block_tokens=17, segment_blocks=16)
-chain = make_chain(info, int(sys.argv[2]))
-rng = random.Random(int(sys.argv[3]))
-writer = PartitionWriter.open(Store.open(sys.argv[1]), STREAM, 0)
-print("recovered", writer.truncated_bytes, flush=True)
-while writer.next_block < int(sys.argv[2]):
-    for _ in range(rng.randint(1, 3)):
-        end = min(writer.next_block + rng.randint(1, 20), int(sys.argv[2]))
-        if end > writer.next_block:
-            writer.append(cut(chain, info, writer.next_block, end), token_offset=end)
-    writer.commit()
-    print("committed", writer.next_block, flush=True)
-    sys.stdin.readline()
-"""
-"""A writer that is asked for each of its commits."""
 NOTICED_SECONDS: Final = 60
 """Readers look at the files under them some twenty times a second, and map those that grew again after five seconds."""
 KEPT: Final = 96

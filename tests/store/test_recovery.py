@@ -1,6 +1,7 @@
 """Recovery: the longest committed prefix, nothing more cut off, and damage refused."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.chains import STREAM, contents, directory_of, fill, make_chain, make_info, make_store
+from tests.store.chains import STREAM, contents, directory_of, fill, make_chain, make_info, make_store, segment_of
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError
 from tokenmill.store import PartitionWriter, Store, open_partition
@@ -56,6 +57,36 @@ def flip(data: bytes, at: int, bit: int = 0) -> bytes:
     return data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
 
 
+def test_a_log_cut_anywhere_in_the_last_two_commits_gives_the_commit_before(scene: Scene) -> None:
+    """At every byte; what data and table hold beyond it is cut off, and no more than that."""
+    for length in range(scene.lengths[2]["commits"], scene.lengths[4]["commits"]):
+        last = 2 if length < scene.lengths[3]["commits"] else 3
+        found = scene.recover(commits=scene.files["commits"][:length])
+        assert len(found.rows) == ENDS[last - 1]
+        assert scene.sizes() == scene.lengths[last]
+
+
+@pytest.mark.parametrize("suffix", ["bin", "docs"])
+def test_a_tail_cut_anywhere_before_its_commit_is_cut_off(scene: Scene, suffix: str) -> None:
+    """A crash before the record leaves any part of data and table."""
+    log = scene.files["commits"][: scene.lengths[3]["commits"]]
+    for length in range(scene.lengths[3][suffix], scene.lengths[4][suffix] + 1):
+        found = scene.recover(commits=log, **{suffix: scene.files[suffix][:length]})
+        assert len(found.rows) == ENDS[2]
+        assert scene.sizes() == scene.lengths[3]
+        whole = sum(scene.lengths[4].values()) - scene.lengths[4]["commits"] + scene.lengths[3]["commits"]
+        missing = scene.lengths[4][suffix] - length
+        assert found.truncated_bytes == whole - missing - sum(scene.lengths[3].values())
+
+
+@pytest.mark.parametrize("suffix", ["bin", "docs"])
+def test_committed_bytes_that_are_missing_are_damage(scene: Scene, suffix: str) -> None:
+    """At every byte: the record came after them, so they were there."""
+    for length in range(scene.lengths[2][suffix], scene.lengths[4][suffix]):
+        with pytest.raises(DamagedError, match=rf"{0:012d}\.{suffix}: .*committed"):
+            scene.recover(**{suffix: scene.files[suffix][:length]})
+
+
 @pytest.mark.parametrize("suffix", ["bin", "docs"])
 def test_a_committed_file_that_was_removed_is_called_missing(scene: Scene, suffix: str) -> None:
     """Not empty, as after a full disk; and the command that makes it again is named."""
@@ -71,6 +102,24 @@ def test_a_flip_in_the_blocks_of_the_last_commit_is_damage(scene: Scene, suffix:
     for at in range(scene.lengths[3][suffix], scene.lengths[4][suffix]):
         with pytest.raises(DamagedError, match=rf"{0:012d}\.{suffix}: .*block"):
             scene.recover(**{suffix: flip(scene.files[suffix], at)})
+
+
+@pytest.mark.parametrize("suffix", ["bin", "docs"])
+@pytest.mark.slow
+def test_a_flip_in_older_blocks_is_found_by_a_checking_reader(scene: Scene, suffix: str) -> None:
+    """Recovery reads the last commit alone; a reader that checks refuses the block, and only that."""
+    for at in range(scene.lengths[2][suffix]):
+        scene.recover(**{suffix: flip(scene.files[suffix], at)})
+        reader = open_partition(scene.directory.parent.parent, STREAM, 0, check=True)
+        refused = []
+        for block in range(ENDS[-1]):
+            try:
+                reader.read(block)
+                reader.documents(block)
+            except DamagedError as error:
+                refused.append(str(error))
+        assert len(refused) == 1
+        assert f"{0:012d}.{suffix}: " in refused[0]
 
 
 @given(st.data())
@@ -103,6 +152,14 @@ def test_recovery_changes_nothing_where_nothing_happened(scene: Scene) -> None:
         assert found.rows["chain"][-1].tobytes() == CHAIN.chains[ENDS[-1] - 1]
 
 
+def test_a_missing_commit_log_is_damage(scene: Scene) -> None:
+    """The files are created together, before anything is written to one of them."""
+    scene.recover()
+    (scene.directory / f"{0:012d}.commits").unlink()
+    with pytest.raises(DamagedError, match="commit log is missing"):
+        recover_partition(scene.directory, INFO, 0)
+
+
 @pytest.mark.parametrize("created", [[], ["bin"], ["bin", "docs"], ["bin", "docs", "commits"]])
 def test_a_crash_while_creating_a_segment_leaves_an_empty_one(tmp_path: Path, created: list[str]) -> None:
     """Whichever of its files are there."""
@@ -120,6 +177,21 @@ def sealed_store(path: Path) -> Store:
     store = make_store(path, INFO)
     fill(store, INFO, CHAIN, [12, 20, 30])
     return store
+
+
+@pytest.mark.parametrize("suffix", ["bin", "docs", "commits"])
+def test_a_lost_open_segment_is_written_again(tmp_path: Path, suffix: str) -> None:
+    """The error says what to do; without the files, moved away by hand, the partition goes on before them, too."""
+    store = sealed_store(tmp_path)
+    whole = contents(store)
+    file = segment_of(store, 24).directory / f"{24:012d}.{suffix}"
+    file.write_bytes(file.read_bytes()[:-1] if suffix != "commits" else flip(file.read_bytes(), 0) + file.read_bytes())
+    with pytest.raises(DamagedError, match=r"run `tokenmill repair raw-text\.train 0 --store "):
+        PartitionWriter.open(store, STREAM, 0)
+    for left in directory_of(store).glob(f"{24:012d}.*"):
+        left.unlink()
+    fill(store, INFO, CHAIN, [30])
+    assert contents(store) == whole
 
 
 def test_sealed_segments_need_no_commit_log(tmp_path: Path) -> None:
@@ -149,11 +221,33 @@ def test_a_partition_may_begin_after_block_0(tmp_path: Path) -> None:
     assert open_partition(store.path, STREAM, 0).first_block == 12
 
 
+def lose(suffix: str) -> Callable[[Store], None]:
+    """Return what unlinks a file of the second segment."""
+    return lambda store: (directory_of(store) / f"{12:012d}.{suffix}").unlink()
+
+
+def lose_segment(store: Store) -> None:
+    """Unlink the second segment."""
+    for file in directory_of(store).glob(f"{12:012d}.*"):
+        file.unlink()
+
+
+def lose_manifest_and_log(store: Store) -> None:
+    """Unlink what tells which blocks count."""
+    lose("json")(store)
+    lose("commits")(store)
+
+
+def lose_first_segment(store: Store) -> None:
+    """Unlink the oldest segment, without saying that it is retired."""
+    for file in directory_of(store).glob(f"{0:012d}.*"):
+        file.unlink()
+
+
 def test_a_first_segment_that_nobody_retired_is_damage(tmp_path: Path) -> None:
     """Nothing says that the partition begins after it."""
     store = sealed_store(tmp_path)
-    for file in directory_of(store).glob(f"{0:012d}.*"):
-        file.unlink()
+    lose_first_segment(store)
     with pytest.raises(DamagedError, match=rf"{0:012d}\.bin: it is missing"):
         PartitionWriter.open(store, STREAM, 0)
 
@@ -167,6 +261,25 @@ def test_an_open_segment_of_another_chain_is_refused(tmp_path: Path) -> None:
         shutil.copy(file, directory_of(store))
     with pytest.raises(DamagedError, match="block 24 does not continue the chain"):
         PartitionWriter.open(store, STREAM, 0)
+
+
+@pytest.mark.parametrize("damage", [lose_segment, lose_manifest_and_log])
+def test_a_hole_between_segments_is_damage(tmp_path: Path, damage: Callable[[Store], None]) -> None:
+    """A later segment proves that it was there."""
+    store = sealed_store(tmp_path)
+    damage(store)
+    with pytest.raises(DamagedError, match=f"{12:012d}"):
+        PartitionWriter.open(store, STREAM, 0)
+
+
+def test_a_lost_manifest_is_made_again(tmp_path: Path) -> None:
+    """From the commit log, also where later segments exist."""
+    store = sealed_store(tmp_path)
+    whole = contents(store)
+    lose("json")(store)
+    lose("index")(store)
+    fill(store, INFO, CHAIN, [])
+    assert contents(store) == whole
 
 
 @pytest.mark.parametrize("suffix", ["bin", "docs", "index", "json"])
@@ -185,6 +298,14 @@ def test_damage_to_the_last_sealed_segment_is_refused(tmp_path: Path, suffix: st
         file.unlink()
         with pytest.raises(DamagedError, match=f"{file.name}: it is missing"):
             PartitionWriter.open(store, STREAM, 0)
+
+
+def test_a_segment_of_another_stream_is_refused(tmp_path: Path) -> None:
+    """Copied into the wrong directory, here another partition's."""
+    store = sealed_store(tmp_path)
+    shutil.copytree(directory_of(store), directory_of(store, 1))
+    with pytest.raises(DamagedError, match="belongs elsewhere"):
+        PartitionWriter.open(store, STREAM, 1)
 
 
 def test_a_segment_at_an_impossible_place_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tests.store.chains import STREAM, contents, cut, directory_of, fill, make_chain, make_info, make_store
 from tokenmill.errors import DiskError, GapError, InputError, LockedError, StoreError
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.store import PartitionWriter, open_partition
+from tokenmill.store import PartitionWriter, Store, open_partition
 from tokenmill.store.layout import SegmentPaths
 from tokenmill.store.sealing import Manifest, scan
 from tokenmill.store.sealing import seal as real_seal
@@ -134,6 +135,73 @@ def test_tokens_entries_and_hashes_must_belong_together(tmp_path: Path) -> None:
         assert writer.next_block == 0
 
 
+class FailingDisk:
+    """One of the system's calls that write, sync, rename and open fails: the nth, once."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, nth: int, code: int) -> None:
+        self.left = nth
+        self._code = code
+        for name in ("pwrite", "fdatasync", "fsync", "open", "rename"):
+            patch.setattr(os, name, self._failing(name, getattr(os, name)))
+
+    @property
+    def failed(self) -> bool:
+        """Whether it came to the nth call."""
+        return self.left <= 0
+
+    def _failing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                if name == "pwrite" and self._code == errno.ENOSPC:  # a full disk takes a part
+                    descriptor, data, offset = args
+                    call(descriptor, bytes(data)[: len(data) // 2], offset)
+                raise OSError(self._code, os.strerror(self._code))
+            return call(*args, **named)
+
+        return wrapper
+
+
+def write_until_it_fails(store: Store) -> int:
+    """Append and commit until the disk fails or all is written; return what was committed by then."""
+    committed = 0
+    writer = None
+    try:
+        writer = PartitionWriter.open(store, STREAM, 0)
+        for end in (3, 4, 9, 11):
+            writer.append(cut(CHAIN, INFO, writer.next_block, end), token_offset=end)
+            writer.commit()
+            committed = end
+    except StoreError:
+        if writer is not None:
+            with pytest.raises(StoreError, match="is closed"):
+                writer.commit()
+    else:
+        writer.close()
+    return committed
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.slow
+def test_after_any_failed_call_the_writer_is_closed_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes], code: int
+) -> None:
+    """What had been committed stands; with the disk mended, the store becomes what it would have been."""
+    for nth in itertools.count(1):
+        store = make_store(tmp_path / str(nth), INFO)
+        with monkeypatch.context() as patch:
+            disk = FailingDisk(patch, nth, code)
+            committed = write_until_it_fails(store)
+        with PartitionWriter.open(store, STREAM, 0) as again:
+            assert again.next_block >= committed
+            again.append(cut(CHAIN, INFO, again.next_block, 22), token_offset=0)
+            again.commit()
+        assert contents(store) == whole
+        if not disk.failed:
+            break
+        assert committed < 11
+
+
 def test_nothing_is_committed_where_nobody_would_look_for_it(tmp_path: Path) -> None:
     """A directory that was moved away, or over which another one lies, takes no more; in its place again, it does."""
     store = make_store(tmp_path, INFO)
@@ -155,12 +223,8 @@ def test_nothing_is_committed_where_nobody_would_look_for_it(tmp_path: Path) -> 
 
 def test_a_failed_write_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the system's words, and that what was committed is kept."""
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with PartitionWriter.open(make_store(tmp_path, INFO), STREAM, 0) as writer:
-        monkeypatch.setattr(os, "pwrite", full)
+        FailingDisk(monkeypatch, 1, errno.ENOSPC)
         with pytest.raises(StoreError, match=r"No space left on device.*committed is kept"):
             writer.append(cut(CHAIN, INFO, 0, 1), token_offset=0)
 

@@ -130,30 +130,6 @@ async def test_an_era_that_another_closed_counts(scene: Scene) -> None:
     assert await one.step(scene.client) is None
 
 
-async def test_of_two_writers_at_once_one_counts(scene: Scene) -> None:
-    """Both find an era due and write it; readers see the first, and both writers go on after it."""
-    scene.stream.send(0, 4)
-    both_are_ready = asyncio.Barrier(2)
-
-    async def write(topic: str, key: bytes, value: bytes) -> None:
-        await both_are_ready.wait()
-        await scene.write(topic, key, value)
-
-    one, other = (EraCloser(scene.settled, write, era_blocks=1, era_seconds=NEVER) for _ in range(2))
-    first = asyncio.create_task(one.step(scene.client))
-    while not both_are_ready.n_waiting:  # noqa: ASYNC110 - a barrier tells nobody who waits for others
-        await asyncio.sleep(0)
-    scene.now = 1.0
-    second = await other.step(scene.client)
-    assert await first is not None
-    assert second is not None
-    assert second != first.result()
-    assert [await one.step(scene.client), await other.step(scene.client)] == [None, None]
-    follower = EraFollower(scene.stream.stream.name, scene.stream.recipe.fingerprint)
-    (era,) = [era async for part in read_eras(scene.client, scene.control.topic, follower) for era, _ in part]
-    assert era in {first.result(), second}
-
-
 async def test_the_end_marker_comes_after_the_last_blocks_and_nothing_after_it(scene: Scene) -> None:
     """However many steps it takes."""
     scene.stream.send(0, 1)

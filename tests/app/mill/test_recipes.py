@@ -2,17 +2,15 @@
 
 import asyncio
 import json
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from faust.types import TP
 from structlog.testing import capture_logs
 
+from tests.app.mill.test_raw_partition import EPOCH, resumed
 from tests.app.milling.decoding.opened import opened
 from tests.app.milling.decoding.registered import Registry, avro, framed, written
 from tests.conftest import TopicFactory
@@ -20,14 +18,11 @@ from tests.marked import until as wait_until
 from tests.registry_servers import SmallRegistry, small_registry
 from tests.service import Raw, Service, in_own_loop, raw_records, reference_blocks, send, service_settings
 from tests.vocabularies import gemma_style
-from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.control_topic import settle, settled_recipe
 from tokenmill.app.kafka.fetched_batches import FetchedBatch
-from tokenmill.app.kafka.topics import Existing
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.raw_partition import RawPartition
-from tokenmill.app.mill.recipes import MillContext, SchemaWait, plan_topic
-from tokenmill.app.mill.skip_list import SkipList
+from tokenmill.app.mill.recipes import SchemaWait, plan_topic
 from tokenmill.app.milling.decoding import FramedDecoder, RegisteredSchema
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.tracing import trace_block
@@ -43,51 +38,6 @@ NEWER: Any = {
     "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}],
 }
 HANG_SECONDS = 0.05
-EPOCH = 7
-
-
-@asynccontextmanager
-async def resumed(settings: Settings) -> AsyncIterator[RawPartition]:
-    """Yield partition 0 of the only raw topic, resumed with `EPOCH`, on real clients."""
-    (raw_topic,) = settings.raw_topics
-    plan = plan_topic(settings, raw_topic)
-    streams = [await settle(settings, s, recipe, plan.tokenizer.content) for s, recipe in plan.recipes.items()]
-    async with producer(settings) as client:
-
-        async def publish(
-            topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
-        ) -> int:
-            return int((await client.send_and_wait(topic, value, key, partition, headers=list(headers))).offset)
-
-        async def partitions(topic: str) -> int:
-            return len(await client.partitions_for(topic))
-
-        async def require(_partition: int) -> None:
-            """Find the token partitions where they should be."""
-
-        async def start_partition(_tp: TP, _offset: int) -> int:
-            return EPOCH
-
-        context = MillContext(
-            settings=settings,
-            stages=plan.stages,
-            streams=streams,
-            skip_list=SkipList(settings, streams),
-            token_topics=defaultdict(lambda: Existing(1, {"max.message.bytes": "1048576"})),
-            letter_bytes=defaultdict(lambda: 1 << 20),
-            require_partition=require,
-            send=publish,
-            partitions=partitions,
-            leader=lambda _tp: None,
-            start_partition=start_partition,
-            set_durable=lambda _tp, _offset: None,
-        )
-        milled = RawPartition(TP(raw_topic, 0), context)
-        await milled.resume()
-        try:
-            yield milled
-        finally:
-            milled.stop()
 
 
 @pytest.fixture

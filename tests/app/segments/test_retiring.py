@@ -1,5 +1,8 @@
 """Retiring old segments, beside writers and readers, killed or not."""
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from tests.store.chains import (
     segment_of,
     tokens_of,
 )
+from tests.store.dying import dies
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import EraWriter, PartitionWriter, Start, Store, open_partition
@@ -82,6 +86,57 @@ def test_a_store_with_retired_segments_grows_as_any_other(store: Store, tmp_path
     found = contents(store)
     del found["start.json"]
     assert found == kept
+
+
+@pytest.mark.parametrize("healer", ["call again", "writer", "reader"])
+@pytest.mark.slow
+def test_killed_anywhere_it_is_finished_later(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healer: str
+) -> None:
+    """Before each call that changes something: there is never a hole, and what is left goes by itself."""
+    raised = 0
+    for nth in range(1, 100):
+        one = make_store(tmp_path / str(nth), INFO)
+        shutil.copytree(directory_of(store), directory_of(one))
+        killed = _until(one, nth, monkeypatch)
+        reader = open_partition(one.path, STREAM, 0, check=True)
+        assert reader.first_block in {0, 12}
+        assert reader.gather(range(reader.first_block, 22)).tobytes() == TOKENS[reader.first_block : 22].tobytes()
+        raised += reader.first_block == 12
+        if healer == "call again":
+            retire(one.path, STREAM, 0, 12)
+        elif healer == "writer":
+            fill(one, INFO, CHAIN, [22])
+        else:
+            continue
+        if reader.first_block or healer == "call again":
+            assert firsts(one) == [12, 16, 20]
+        if not killed:
+            break
+    assert raised > 10
+
+
+def _until(store: Store, nth: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Retire three segments, but die before the nth call; return whether it came to it."""
+    names = ("pwrite", "fdatasync", "fsync", "rename", "unlink")
+    return dies(lambda: retire(store.path, STREAM, 0, 12), nth, names, monkeypatch)
+
+
+def test_the_start_is_durable_before_anything_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Synced, renamed, its directory synced; then the first unlink."""
+    calls: list[str] = []
+
+    def noting(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def wrapper(*args: object, **named: object) -> object:
+            calls.append(name)
+            return call(*args, **named)
+
+        return wrapper
+
+    for name in ("fdatasync", "rename", "fsync", "unlink"):
+        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+    retire(store.path, STREAM, 0, 4)
+    assert calls[:4] == ["fdatasync", "rename", "fsync", "unlink"]
 
 
 def test_readers_outlive_the_segments_that_they_hold(store: Store) -> None:

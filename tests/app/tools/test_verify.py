@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from tests.conftest import TopicFactory
-from tests.milled import SPLITS, Milled, head, mill_everything
+from tests.milled import SPLITS, Milled, all_in_eras, head, mill_everything
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tests.store.chains import make_chain, make_info
 from tokenmill.app.cli import main
@@ -24,7 +24,9 @@ from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools import verify as verifying
+from tokenmill.app.tools.verify import ChainResult, VerifyResult
 from tokenmill.app.tools.verify.comparison import BlockBytes, compare_blocks
+from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import FingerprintError, InputError, StoreError, TopicError
 from tokenmill.reading.continuing import genesis_point
@@ -62,6 +64,17 @@ def test_what_the_service_made_is_equal_to_the_reference(milled: Milled) -> None
     assert all(e.eras == e.store_eras == e.store_equal >= 3 for e in result.eras)
     assert sum(e.blocks for e in result.eras) == result.blocks
     assert all(c.era_ends >= 3 for c in result.chains)
+
+
+def test_one_stream_alone_without_a_store(milled: Milled) -> None:
+    """Named streams are verified and no other; without a store nothing is said of one."""
+    result = verify(bare(milled), [milled.train])
+
+    assert result.ok
+    assert [(c.stream, c.partition, c.store_blocks) for c in result.chains] == [
+        (milled.train, 0, None),
+        (milled.train, 1, None),
+    ]
 
 
 def test_a_damaged_store_is_different(milled: Milled, tmp_path: Path) -> None:
@@ -247,6 +260,26 @@ def check_retention(milled: Milled, train: str) -> None:
     assert "records 0 to 6 are gone" in unread.notes[0]
 
 
+def test_an_ever_growing_topic_is_verified_up_to_a_mark(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """While documents flow, what stands in topic and store is a prefix of the reference; the end is told."""
+    settings = service_settings(broker, topic(), tmp_path)
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        results: list[VerifyResult] = []
+        for number in range(2):
+            send(settings, [Raw(f"a text of the flood {number} {n}".encode()) for n in range(400)])
+            service.wait_until(lambda: head(settings, settings.streams()[0].name, 0) is not None)
+            results.append(verify(settings, store=settings.store))
+        chains = service.wait_until_complete()
+        service.wait_until(lambda: all_in_eras(settings, chains))
+    results.append(verify(settings, store=settings.store))
+
+    assert [result.differences for result in results] == [[], [], []]
+    assert [result.chains[0].raw_range[1] for result in results] == [400, 800, 800]
+    assert results[-1].complete
+
+
 @pytest.mark.usefixtures("logging_restored")
 def test_a_verification_goes_on_where_the_last_one_ended(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """It looks at what is new, finds what is wrong there, and leaves its place alone if anything is."""
@@ -306,6 +339,29 @@ def test_the_place_of_another_stream_is_refused(milled: Milled, tmp_path: Path) 
     place.write_text(place.read_text().replace(milled.train, other))
     with pytest.raises(InputError, match=f"is about another stream {other}"):
         verify(bare(milled), [other], since=place)
+
+
+def test_the_reference_computes_a_sample_that_is_named(milled: Milled) -> None:
+    """All of what is little, the same for the same seed; or all of everything."""
+    sample = verify(bare(milled), [milled.train], seed=5)
+    again = verify(bare(milled), [milled.train], seed=5)
+    full = verify(bare(milled), [milled.train], reference=True)
+
+    assert sample.seed == 5
+    assert [c.sampled for c in sample.chains] == [c.sampled for c in again.chains]
+    assert all(c.sampled == [(0, c.raw_range[1])] for c in full.chains)
+    assert sum(c.sampled_blocks for c in full.chains) == full.blocks > 0
+
+
+async def test_a_dead_letter_that_is_not_there_is_different(milled: Milled) -> None:
+    """A record that must be dead-lettered and is not is named; those that are there are no difference."""
+    chain = ChainResult(milled.train, 0, milled.raw_topic, (0, 9), (0, 9))
+    chain.dead_letters.extend([5, 10])
+
+    differences, notes = await check_dead_letters(milled.settings, milled.raw_topic, [chain], {0: (0, 1), 1: (0, 2)})
+
+    assert notes == []
+    assert [(d.side, d.kind, d.partition, d.offset) for d in differences] == [("dead letters", "missing", 0, 5)]
 
 
 def test_the_first_difference_of_a_block_is_named_by_its_document() -> None:

@@ -18,7 +18,7 @@ from tokenmill.app.cli import create_cli
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.consumers import Batches
-from tokenmill.errors import DamagedError, InputError, LockedError, StoreError
+from tokenmill.errors import DamagedError, FingerprintError, InputError, LockedError, StoreError, TopicError
 from tokenmill.store import Store, StoreLock, open_eras, open_partition
 from tokenmill.store.layout import partition_directory
 
@@ -97,6 +97,14 @@ def test_all_stores_are_equal(scene: Scene) -> None:
     assert sum(name.endswith(".idx") for name in wanted) >= 4
     for store in scene.mirrors:
         assert equal_files(store, scene.stream) == wanted
+
+
+@pytest.mark.slow
+def test_mirror_that_begins_late_ends_at_the_head(scene: Scene) -> None:
+    """Everything at once, without anyone who writes."""
+    code, said = mirror_once(scene.settings, scene.directory / "later")
+    assert (code, said.splitlines()[-1].endswith("; complete")) == (0, True), said
+    assert equal_files(scene.directory / "later", scene.stream) == equal_files(scene.settings.store, scene.stream)
 
 
 @pytest.mark.slow
@@ -183,6 +191,17 @@ def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
         next(iter(batches(store)))
 
 
+def test_state_of_a_foreign_stream_is_refused(scene: Scene) -> None:
+    """One of the same name and another fingerprint; nothing is retired."""
+    store = scene.mirrors[1]
+    file = scene.directory / "foreign.json"
+    state = Batches(store, scene.stream, batch_size=1, sequence_length=63, seed=1).state_dict()
+    file.write_text(json.dumps({**state, "fingerprint": "00" * 16}))
+    code, said = mirror_once(scene.settings, store, "--keep-from", str(file))
+    assert (code, "fingerprint 0000" in said) == (InputError.exit_code, True), said
+    assert equal_files(store, scene.stream) == equal_files(scene.settings.store, scene.stream)
+
+
 def test_damage_is_told_and_stops_that_partition_alone(scene: Scene) -> None:
     """The other partition is complete; the exit code is that of damage, and the message says what mends it."""
     store = scene.directory / "damaged"
@@ -195,3 +214,28 @@ def test_damage_is_told_and_stops_that_partition_alone(scene: Scene) -> None:
     code, said = mirror_once(scene.settings, store)
     assert (code, "tokenmill repair" in said) == (DamagedError.exit_code, True), said
     assert open_partition(store, scene.stream, 1).blocks == open_partition(scene.settings.store, scene.stream, 1).blocks
+
+
+def test_a_store_of_another_stream_of_that_name_is_refused(scene: Scene) -> None:
+    """It was made with other settings; nothing is added to it."""
+    store = scene.directory / "foreign"
+    (store / scene.stream).mkdir(parents=True)
+    description = json.loads((scene.settings.store / scene.stream / "stream.json").read_text())
+    description["segment_blocks"] += 1
+    description["genesis"]["segment_blocks"] += 1
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    (store / scene.stream / "stream.json").write_text(text + "\n")
+    code, said = mirror_once(scene.settings, store)
+    assert (code, "use another store" in said) == (FingerprintError.exit_code, True), said
+
+
+@pytest.mark.slow
+def test_unknown_streams_are_waited_for_or_refused(scene: Scene) -> None:
+    """With --once there is nothing to wait for."""
+    other = scene.settings.model_copy(update={"stream_suffix": "-missing"})
+    code, said = mirror_once(other, scene.directory / "unknown")
+    assert (code, "is not settled on these brokers" in said) == (TopicError.exit_code, True)
+    with Mirroring(other, scene.directory / "unknown") as waiting:
+        while "no mill has settled these streams yet" not in waiting.log:
+            assert waiting.process.poll() is None, waiting.log
+        assert waiting.stop() == 0

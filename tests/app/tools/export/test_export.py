@@ -114,7 +114,8 @@ def test_every_packing_comes_back_token_for_token(tmp_path: Path, shape: str) ->
         assert len(rows) == documents.rows > 10
 
 
-@pytest.mark.parametrize(("shape", "to"), [*(("concat", to) for to in HERE), ("fit", "parquet")])
+@pytest.mark.parametrize("to", HERE)
+@pytest.mark.parametrize("shape", ["concat", "fit"])
 def test_of_a_stream_that_has_ended_everything_comes_back(tmp_path: Path, to: FormatChoice, shape: str) -> None:
     """Beside what was exported before: blocks of segments that are not full, and all documents that have their ends."""
     milled = milled_store(tmp_path / "store", dtype="uint16", **SHAPES.get(shape, {}))

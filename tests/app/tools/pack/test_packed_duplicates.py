@@ -68,10 +68,10 @@ def told_by(settings: Settings) -> dict[tuple[int, int], tuple[str, str]]:
 @pytest.mark.slow
 def test_duplicates_are_those_of_a_list_whatever_packs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With their places; kept, filtered and verified alike; totals count each of them."""
-    found = repeating(1000)
+    found = repeating(1500)
     paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    write_jsonl(paths[0], found[:450])
-    write_jsonl(paths[1], found[450:])
+    write_jsonl(paths[0], found[:700])
+    write_jsonl(paths[1], found[700:])
     stores, told = {}, wanted(found)
     for processes, room, seconds in ((1, 1 << 14, 5.0), (3, 1 << 10, 0.1)):
         monkeypatch.setattr(packing_run, "BATCH_BYTES", room)
@@ -95,7 +95,7 @@ def test_duplicates_are_those_of_a_list_whatever_packs_them(tmp_path: Path, monk
     )
     checked = asyncio.run(verify_pack(stores[1], sources, reading, plan, sample=everything))
 
-    assert (again.documents, again.before) == (0, len(found))
+    assert (again.documents, again.before) == (0, 1500)
     assert checked.ok, checked.differences
     assert all(chain.sampled_blocks == chain.reference_blocks for chain in checked.chains)
 
@@ -112,9 +112,9 @@ main(sys.argv[1:])
 @pytest.mark.slow
 def test_a_pack_that_is_killed_goes_on_with_the_same_duplicates(tmp_path: Path) -> None:
     """Killed twice, with its processes, at places that the window has left long ago at the end."""
-    found = repeating(3000)
+    found = repeating(6000)
     (tmp_path / "texts").mkdir()
-    for number in range(6):
+    for number in range(12):
         write_jsonl(tmp_path / "texts" / f"{number:02}.jsonl", found[number * 500 : (number + 1) * 500])
     options = [
         "--sequence-length",
@@ -122,7 +122,7 @@ def test_a_pack_that_is_killed_goes_on_with_the_same_duplicates(tmp_path: Path) 
         "--partitions",
         str(PARTITIONS),
         "--processes",
-        "1",
+        "2",
         "--dedup",
         json.dumps(NEAR),
     ]
@@ -137,7 +137,7 @@ def test_a_pack_that_is_killed_goes_on_with_the_same_duplicates(tmp_path: Path) 
         before = killed[-1] if killed else 0
         while process.poll() is None:
             position = files.read_position()
-            if position is not None and position.number >= before + 750:
+            if position is not None and position.number >= before + 1500:
                 process.kill()
                 break
             time.sleep(0.002)
@@ -149,7 +149,7 @@ def test_a_pack_that_is_killed_goes_on_with_the_same_duplicates(tmp_path: Path) 
     pack_into(whole, [tmp_path / "texts"], partitions=PARTITIONS)
 
     assert done.returncode == 0, done.stderr
-    assert 0 < killed[0] < killed[1] < len(found)
+    assert 0 < killed[0] < killed[1] < 6000
     assert told_by(settings) == told_by(whole)
     require_equal(content(settings.store, eras=False), content(whole.store, eras=False))
     assert len(list(files.directory.glob("seen-*.bin"))) <= 4

@@ -207,7 +207,7 @@ def test_a_process_that_ends_while_it_starts_ends_the_pack(tmp_path: Path, monke
 )
 def test_every_tenth_of_a_run_is_as_the_whole(tmp_path: Path, partitions: int, period: int, key: str | None) -> None:
     """Whatever alternates in the source, and however much more one partition has than the others."""
-    kinds = [("a", 400) if number % period == 0 else ("b", 90) for number in range(2000)]
+    kinds = [("a", 400) if number % period == 0 else ("b", 90) for number in range(3000)]
     write_jsonl(tmp_path / "a.jsonl", [{"text": kind * length, "lang": kind} for kind, length in kinds])
     settings = small_settings(tmp_path / "store", era_blocks=100, splits={"all": 1})
     pack_into(settings, [tmp_path / "a.jsonl"], partitions=partitions, reading={"key": key} if key else None, end=True)

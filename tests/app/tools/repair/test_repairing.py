@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.store.chains import (
     segment_of,
     tokens_of,
 )
+from tests.store.dying import dies
 from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair.repairing import Donor, Repaired, repair_partition, store_donor
@@ -249,6 +251,65 @@ def lose_all(paths: SegmentPaths) -> None:
     """Unlink a segment."""
     for path in paths.all:
         path.unlink()
+
+
+DAMAGES: dict[str, Callable[[Store], None]] = {
+    "a sealed segment's data": lambda store: flip(segment_of(store, 8).tokens, 3),
+    "all of it": lambda store: lose_all(segment_of(store, 8)),
+    "the open one's table": lambda store: flip(segment_of(store, 20).documents, 3),
+    "the open one's log": lambda store: flip(segment_of(store, 20).commits, 300),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.slow
+def test_a_repair_that_is_killed_anywhere_goes_on(
+    whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Before each of its writes, syncs, renames and links; the donor has nothing left the second time that it gave."""
+    calls = 0
+    while True:
+        calls += 1
+        store = copy(whole, tmp_path / str(calls))
+        DAMAGES[damage](store)
+        killed = _repair_until(store, calls, monkeypatch)
+        if not killed:
+            break
+        reader = open_partition(store.path, STREAM, 0, on_damage="skip")
+        assert reader.gather([0, 1, 16]).shape == (3, 5)
+        repair(store, ChainDonor(CHAIN, INFO))
+        assert contents(store) == contents(whole)
+        assert not (directory_of(store) / "repair").exists()
+        with PartitionWriter.open(store, STREAM, 0) as writer:
+            assert writer.next_block == 22
+    assert calls > 20
+
+
+def test_own_blocks_outlive_a_kill_while_files_change_places(
+    whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the rebuilt segment is ready, no donor is needed any more, though its own files may be moved already."""
+    calls, ready = 0, 0
+    while True:
+        calls += 1
+        store = copy(whole, tmp_path / str(calls))
+        flip(segment_of(store, 8).tokens, 3)
+        killed = _repair_until(store, calls, monkeypatch)
+        if not killed:
+            break
+        if (directory_of(store) / "repair" / "ready").exists():
+            ready += 1
+            with pytest.raises(DamagedError, match="a repair was cut off"):
+                PartitionWriter.open(store, STREAM, 0)
+            assert repair(store, NOBODY) == []
+            assert contents(store) == contents(whole)
+    assert ready > 2
+
+
+def _repair_until(store: Store, calls: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Repair, but die before one of the system's calls that change something; return whether it came to that call."""
+    names = ("pwrite", "fdatasync", "fsync", "rename", "link", "unlink", "mkdir")
+    return dies(lambda: repair(store, ChainDonor(CHAIN, INFO)), calls, names, monkeypatch)
 
 
 def test_a_reader_goes_on_behind_a_rebuilt_commit_log(whole: Store, tmp_path: Path) -> None:

@@ -2,23 +2,22 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tests.store.eras import with_offsets
+from tests.app.tools.verify import test_store_eras as damages
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import verify_bounds
-from tokenmill.app.tools.verify.comparison import BlockRun
-from tokenmill.app.tools.verify.era_check import END, EraCheck, EraCopy, EraEnds, EraEndsFiles
+from tokenmill.app.tools.verify.era_check import END, EraCheck, EraCopy, EraEndsFiles
 from tokenmill.app.tools.verify.verify_bounds import EraMarks, StoreEras, VerifiedEras
 from tokenmill.app.tools.verify.verify_result import EraResult
-from tokenmill.eras import ERA_KEY, Era, EraRange
+from tokenmill.eras import ERA_KEY, Era
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
 from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed
 
@@ -43,6 +42,11 @@ class Scene:
         log = [record for record in kafka.logs[self.control] if record.key == ERA_KEY]
         self.eras: list[tuple[Era, int]] = [(Era.unpack(record.value), record.offset) for record in log]
 
+    @property
+    def milled(self) -> Any:
+        """Say what the stream is called, as a fixture of streams on a broker does."""
+        return SimpleNamespace(train=self.stream.stream.name)
+
     def store(self, eras: int) -> Path:
         """Bring so many eras into the store, two with each commit."""
         store = Store.open_or_create(self.settings.store)
@@ -62,67 +66,6 @@ class Scene:
         result = await EraCheck(self.stream.settled, marks, store, since, files).run(self.settings)
         ends = {n: np.fromfile(path, END)[["block", "era"]].tolist() for n, path in files.close().items()}
         return result, ends
-
-
-def change(store: Path, stream: str, name: str, at: int) -> None:
-    """Change one byte of a file of the eras."""
-    path = store / stream / name
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-
-
-def change_line(store: Path, stream: str) -> None:
-    """Change what era 1 says."""
-    change(store, stream, "eras.jsonl", open_eras(store, stream).row(0).stop + 20)
-
-
-def change_row(store: Path, stream: str) -> None:
-    """Change the row of era 1, which others follow."""
-    change(store, stream, "eras.index", ROW_BYTES + 9)
-
-
-def change_last_row(store: Path, stream: str) -> None:
-    """Change a row that none follows."""
-    change(store, stream, "eras.index", (open_eras(store, stream).eras - 1) * ROW_BYTES + 9)
-
-
-def remove_one(store: Path, stream: str) -> None:
-    """Take line and row of era 1 away, as though it had never been."""
-    eras, directory = open_eras(store, stream), store / stream
-    lines, rows = (directory / "eras.jsonl").read_bytes(), (directory / "eras.index").read_bytes()
-    (directory / "eras.jsonl").write_bytes(lines[: eras.row(0).stop] + lines[eras.row(1).stop :])
-    (directory / "eras.index").write_bytes(rows[:ROW_BYTES] + rows[2 * ROW_BYTES :])
-
-
-def remove_line(store: Path, stream: str) -> None:
-    """Take the line of era 1 away alone."""
-    eras, path = open_eras(store, stream), store / stream / "eras.jsonl"
-    lines = path.read_bytes()
-    path.write_bytes(lines[: eras.row(0).stop] + lines[eras.row(1).stop :] + b" " * 2000)
-
-
-def other_eras(store: Path, stream: str) -> None:
-    """Write a chain of eras that is another from era 1 on."""
-    reader = open_eras(store, stream)
-    eras = [reader.era(number) for number in range(reader.eras)]
-    offsets = [reader.row(number).offset for number in range(reader.eras)]
-    for name in ("eras.jsonl", "eras.index"):
-        (store / stream / name).unlink()
-    for number in range(1, len(eras)):
-        eras[number] = replace(eras[number], closed=eras[number].closed + 1, before=eras[number - 1].hash)
-    with EraWriter.open(Store.adopt(store), stream) as writer:
-        writer.append(list(zip(eras, offsets, strict=True)))
-
-
-def other_offset(store: Path, stream: str) -> None:
-    """Write the same eras with other offsets."""
-    reader = open_eras(store, stream)
-    eras = [reader.era(number) for number in range(reader.eras)]
-    for name in ("eras.jsonl", "eras.index"):
-        (store / stream / name).unlink()
-    with EraWriter.open(Store.adopt(store), stream) as writer:
-        writer.append(with_offsets(eras))
 
 
 @pytest.fixture
@@ -155,7 +98,7 @@ async def test_what_was_verified_before_is_left_out(scene: Scene, first: int) ->
     """Wherever that was; what came since is compared, counted and laid down, and it may be nothing."""
     (earlier, _), name = await scene.check(scene.store(first)), scene.stream.stream.name
     store = scene.store(ERAS)
-    change(store, scene.stream.stream.name, "eras.jsonl", 20)
+    damages.change(store, scene.milled, "eras.jsonl", 20)
     result, ends = await scene.check(store, since=earlier.verified)
     assert (result.differences, result.since, result.eras, result.store_equal) == ([], first, ERAS, ERAS - first)
     assert sorted(era for found in ends.values() for _, era in found) == sorted(
@@ -204,26 +147,20 @@ async def test_what_is_no_era_is_counted(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("damage", "kind", "era", "text"),
     [
-        (change_line, "damaged", 1, "era 1, at byte .* is not what was committed.*Stop the segment worker"),
-        (change_row, "damaged", None, "row of era 1 is damaged.*Stop the segment worker"),
-        (change_last_row, "damaged", ERAS - 1, "1 rows of .* are not whole. A segment worker that is started"),
-        (remove_one, "damaged", 1, "rows of .* from era 1 on are not whole"),
-        (remove_line, "damaged", 1, "era 1, at byte .* is not what was committed"),
-        (
-            other_eras,
-            "different",
-            1,
-            "era 1 differs from the one on the control topic.*move eras.jsonl and eras.index",
-        ),
-        (other_offset, "damaged", 0, r"row of era 0 is wrong \(offset\)"),
+        (damages.change_line, "damaged", 1, "era 1, at byte .* is not what was committed"),
+        (damages.change_row, "damaged", None, "row of era 1 is damaged"),
+        (damages.change_last_row, "damaged", ERAS - 1, "1 rows of .* are not whole"),
+        (damages.remove_line, "damaged", 1, "era 1, at byte .* is not what was committed"),
+        (damages.other_eras, "different", 1, "era 1 differs from the one on the control topic"),
+        (damages.other_offset, "damaged", 0, r"row of era 0 is wrong \(offset\)"),
     ],
 )
 async def test_eras_that_are_wrong_in_the_store_are_named(
-    scene: Scene, damage: Callable[[Path, str], None], kind: str, era: int | None, text: str
+    scene: Scene, damage: Callable[[Path, Any], None], kind: str, era: int | None, text: str
 ) -> None:
-    """The first one, once, with what to do; those before it are equal."""
+    """The first one, once; those before it are equal."""
     store = scene.store(ERAS)
-    damage(store, scene.stream.stream.name)
+    damage(store, scene.milled)
     result, _ = await scene.check(store)
     (found,) = result.differences
     assert (found.side, found.kind, found.era) == ("store", kind, era)
@@ -259,32 +196,3 @@ async def test_a_row_that_names_a_commit_which_nobody_wrote_is_damage(scene: Sce
     assert found[0] is None
     assert found[1] is not None
     assert "the row of era 1 is wrong (its checksum or place)" in found[1].text
-
-
-def test_ends_of_eras_are_held_against_the_blocks_that_pass(tmp_path: Path) -> None:
-    """In runs of any length; the first wrong one is named, and what no run passed is told."""
-    hashes = [bytes([n]) * 16 for n in range(1, 60)]
-    stops = [4, 5, 9, 30, 40, 58]
-    bounds = list(zip([0, *stops], stops, strict=False))
-    eras = [
-        Era(n, bytes(16), (EraRange(0, 0, bytes(16), bytes(16)), EraRange(low, high, bytes(16), hashes[high - 1])), 0)
-        for n, (low, high) in enumerate(bounds)
-    ]
-    files = EraEndsFiles(tmp_path / "ends")
-    for era in eras:
-        files.add(era)
-    paths = files.close()
-    assert list(paths) == [1]
-
-    def run(first: int, end: int) -> BlockRun:
-        return BlockRun(first, memoryview(b""), [b""] * (end - first), hashes[first:end], None)
-
-    ends = EraEnds(paths[1])
-    assert [ends.first_wrong(run(*span)) for span in ((4, 8), (8, 30), (30, 41))] == [None] * 3
-    assert ends.checked == 4
-    assert ends.rest() == [(4, 0, hashes[3]), (58, 5, hashes[57])]
-    hashes[29] = bytes(16)
-    ends = EraEnds(paths[1])
-    assert ends.first_wrong(run(0, 59)) == (3, 30)
-    assert (ends.wrong, ends.checked) == (True, 3)
-    assert EraEnds(None).rest() == []
