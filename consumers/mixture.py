@@ -7,28 +7,12 @@ from typing import Any, Self
 from tokenmill.errors import InputError
 from tokenmill.samples import Course, Point, Position, Schedule
 
-from . import arguments
+from . import arguments, mixture_state
 from .arguments import naming_unknown
 from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
 from .mixed_rows import Ended, MixedReader, MixturePlace
-from .mixture_state import (
-    MIXED,
-    MixtureLeg,
-    StreamShare,
-    beginning_of,
-    ends_early,
-    fill_of,
-    mixing_of,
-    read_mixture,
-    require_alike,
-    shares_of,
-    streams_of,
-    told,
-    weight_of,
-    weights_of,
-)
 from .step_loop import StepLoop
 from .step_schedule import Found
 from .waiting import Awaited, ReachableStream
@@ -81,19 +65,19 @@ class Mixture(StepLoop):
             DamagedError: with "tokens", the first era is damaged.
 
         """
-        with told("streams", streams):
-            self._streams = streams_of(streams)
-        require_alike(self._streams)
+        with mixture_state.told("streams", streams):
+            self._streams = mixture_state.streams_of(streams)
+        mixture_state.require_alike(self._streams)
         first = next(iter(self._streams.values()))
         self._tokenizer = first._tokenizer
         delivery, ranks = first._delivery, first._ranks
-        begin = beginning_of(self._streams, ranks.global_batch)
+        begin = mixture_state.beginning_of(self._streams, ranks.global_batch)
         super().__init__(
             delivery,
             ReachableStream(*(place for one in self._streams.values() for place in one._reachable.streams)),
             begin,
         )
-        self._mixing = mixing = mixing_of(
+        self._mixing = mixing = mixture_state.mixing_of(
             self._streams,
             weights,
             linear=linear,
@@ -132,13 +116,13 @@ class Mixture(StepLoop):
             as `Batches` and `Mixture`.
 
         """
-        mixed = {name: options.pop(name) for name in MIXED if name in options}
-        with told("streams", streams):
+        mixed = {name: options.pop(name) for name in mixture_state.MIXED if name in options}
+        with mixture_state.told("streams", streams):
             given = arguments.options_of("streams", streams)
             each = {name: arguments.options_of(f"stream {name!r}", own) for name, own in given.items()}
         opened = {}
         for name, own in each.items():
-            with told(f"stream {name!r}", own):
+            with mixture_state.told(f"stream {name!r}", own):
                 opened[name] = Batches(**(options | own))
         return cls(opened, weights, **mixed)
 
@@ -175,8 +159,8 @@ class Mixture(StepLoop):
             InputError: a weight is none, or of no stream, or of one that left; or the step was made already.
 
         """
-        with told("weights", weights):
-            exact = weights_of(weights, self._reader.parts)
+        with mixture_state.told("weights", weights):
+            exact = mixture_state.weights_of(weights, self._reader.parts)
         self._change(exact, from_step)
 
     def add_stream(self, name: str, batches: Batches, weight: Any, from_step: int | None = None) -> None:
@@ -195,15 +179,15 @@ class Mixture(StepLoop):
             InputError: the stream is in the mixture already, or does not fit; the weight is none, or the step was made.
 
         """
-        with told("name", name), told("batches", batches):
-            streams = streams_of({name: batches})
+        with mixture_state.told("name", name), mixture_state.told("batches", batches):
+            streams = mixture_state.streams_of({name: batches})
         if name in self._place.course.schedule.names:
             raise InputError(
                 f"name is {name!r}, a stream that is in the mixture already: give another one, or set_weights"
             )
-        with told("batches", batches):
-            require_alike({**self._streams, **streams})
-        share = weight_of(f"weight of {name!r}", weight, below_one=True)
+        with mixture_state.told("batches", batches):
+            mixture_state.require_alike({**self._streams, **streams})
+        share = mixture_state.weight_of(f"weight of {name!r}", weight, below_one=True)
         start = self._start_of(from_step)
         self._settle()
         self._streams = dict(sorted({**self._streams, **streams}.items()))
@@ -214,9 +198,9 @@ class Mixture(StepLoop):
         others = {other: part * (1 - share) for other, part in zip(course.schedule.names, held, strict=True) if part}
         self._change({**others, name: share}, from_step)
 
-    def shares(self) -> dict[str, StreamShare]:
+    def shares(self) -> dict[str, mixture_state.StreamShare]:
         """Return, of each stream, what it was to give and gave up to now, and how fresh its latest samples are."""
-        return shares_of(self._now(), self._reader.parts, self._mixing.whole_steps)
+        return mixture_state.shares_of(self._now(), self._reader.parts, self._mixing.whole_steps)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, as `Batches` do; weights that were set, and streams that left, come with it.
@@ -225,7 +209,7 @@ class Mixture(StepLoop):
         lengths; or a stream that was added later is not given; or it is one over other content.
         """
         state = arguments.state_of(state_dict, {"format", "mixture"}, "what state_dict() of Mixture returned")
-        saved = read_mixture(state, self._begin, self._streams, self._mixing)
+        saved = mixture_state.read_mixture(state, self._begin, self._streams, self._mixing)
         for name, position in saved.positions.items():
             self._reader.parts[name].trainable.content.accept(position)
         self._go_on(saved.position, state.get("lengths"))
@@ -309,7 +293,7 @@ class Mixture(StepLoop):
     def _first_place(self) -> MixturePlace:
         fill = {}
         if self._mixing.counts_tokens:
-            fill = {name: fill_of(part.trainable, name) for name, part in self._reader.parts.items()}
+            fill = {name: mixture_state.fill_of(part.trainable, name) for name, part in self._reader.parts.items()}
         schedule = Schedule(self._resolved(), self._mixing.linear, (), fill)
         return self._open(schedule, 0, [0] * len(schedule.names), {})
 
@@ -365,10 +349,12 @@ class Mixture(StepLoop):
             self._place = self._open(course.schedule, course.place, course.taken, place.samples)
         super()._settle()
 
-    def _leg(self) -> MixtureLeg:
+    def _leg(self) -> mixture_state.MixtureLeg:
         contents = {name: part.trainable.content for name, part in self._reader.parts.items()}
         told_of_all = self._mixing.told(rotates=self._reader.rotates) | self._told_lengths()
-        return MixtureLeg(self._position, self._place, self._reader, contents, dict(self._positions), told_of_all)
+        return mixture_state.MixtureLeg(
+            self._position, self._place, self._reader, contents, dict(self._positions), told_of_all
+        )
 
     def _looks(self) -> Iterator[Found | None]:
         walk, place, parts = self._walk(), self._place, self._reader.parts
@@ -382,7 +368,7 @@ class Mixture(StepLoop):
             chunk = self._reader.read(place, walk.step, steps) if agrees else None  # a state may be ahead of the stores
             if chunk is Ended.ENDED:
                 if not step and not len(self):
-                    raise ends_early(self._ranks)
+                    raise mixture_state.ends_early(self._ranks)
                 return
             if chunk is None or isinstance(chunk, Ended):
                 yield None

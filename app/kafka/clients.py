@@ -6,29 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import (
-    BrokerResponseError,
-    ClusterAuthorizationFailedError,
-    CorruptRecordException,
-    GroupAuthorizationFailedError,
-    GroupCoordinatorNotAvailableError,
-    GroupLoadInProgressError,
-    InvalidTimestampError,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    MessageSizeTooLargeError,
-    NoOffsetForPartitionError,
-    OffsetOutOfRangeError,
-    PolicyViolationError,
-    ProducerFenced,
-    RecordListTooLargeError,
-    TopicAuthorizationFailedError,
-    UnsupportedForMessageFormatError,
-    kafka_errors,
-)
 
 from tokenmill.errors import BrokerError, MovedError, SettingsError, TopicError
 from tokenmill.records import SourceRecord
@@ -63,22 +42,26 @@ RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing in addition to the largest value that a producer here sends."""
 
 
-class _InvalidRecordError(BrokerResponseError):  # type: ignore[misc]  # untyped there
+class _InvalidRecordError(errors.BrokerResponseError):  # type: ignore[misc]  # untyped there
     """What brokers answer since Kafka 2.4 for a record that the topic does not take; aiokafka does not know it."""
 
     errno = 87
 
 
-InvalidRecordError: Final[type[KafkaError]] = kafka_errors.setdefault(87, _InvalidRecordError)
+InvalidRecordError: Final[type[errors.KafkaError]] = errors.kafka_errors.setdefault(87, _InvalidRecordError)
 """The error of a record that the topic does not take."""
-AGAIN: Final = (InvalidTimestampError, CorruptRecordException)
+AGAIN: Final = (errors.InvalidTimestampError, errors.CorruptRecordException)
 """What may have ended when the same is sent again: a record that waited for a broker is old, a network changes bits."""
 REFUSALS: Final = (
-    *(*AGAIN, InvalidRecordError, MessageSizeTooLargeError, PolicyViolationError),
-    *(RecordListTooLargeError, UnsupportedForMessageFormatError),
+    *(*AGAIN, InvalidRecordError, errors.MessageSizeTooLargeError, errors.PolicyViolationError),
+    *(errors.RecordListTooLargeError, errors.UnsupportedForMessageFormatError),
 )
 """What brokers answer because of the records of a batch, of which they have taken none."""
-REFUSED: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
+REFUSED: Final = (
+    errors.TopicAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.ClusterAuthorizationFailedError,
+)
 
 
 def connection(settings: ConnectionSettings) -> dict[str, Any]:
@@ -105,11 +88,11 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
     """
     try:
         yield
-    except InvalidTimestampError as error:
+    except errors.InvalidTimestampError as error:
         raise refused_time() from error
     except REFUSED as error:
         raise not_allowed(settings, str(error)) from error
-    except KafkaError as error:
+    except errors.KafkaError as error:
         if not is_unreached(error):
             raise
         servers = settings.bootstrap_servers
@@ -131,17 +114,17 @@ def sending_to(topic: str, instead: str = "lower max_record_bytes") -> Iterator[
     """
     try:
         yield
-    except (ProducerFenced, KafkaTimeoutError, *REFUSED):
+    except (errors.ProducerFenced, errors.KafkaTimeoutError, *REFUSED):
         raise
-    except InvalidTimestampError as error:
+    except errors.InvalidTimestampError as error:
         raise refused_time(topic) from error
-    except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+    except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
         raise TopicError(f"topic {topic} refuses a record: raise its max.message.bytes, or {instead}") from error
     except InvalidRecordError as error:
         raise TopicError(
             f"topic {topic} refuses a record, as compacted topics do without a key: set its cleanup.policy=delete"
         ) from error
-    except KafkaError as error:
+    except errors.KafkaError as error:
         raise TopicError(f"topic {topic} refuses records: {error}") from error
 
 
@@ -159,9 +142,11 @@ async def require_group(settings: ConnectionSettings, group: str) -> None:
     Raises SettingsError where they do not, and BrokerError where no broker answers.
     """
     async with admin(settings) as client:
-        with suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):  # rights are checked first
+        with suppress(
+            errors.GroupCoordinatorNotAvailableError, errors.GroupLoadInProgressError
+        ):  # rights are checked first
             for answer in await client.describe_consumer_groups([group]):
-                if any(described[0] == GroupAuthorizationFailedError.errno for described in answer.groups):
+                if any(described[0] == errors.GroupAuthorizationFailedError.errno for described in answer.groups):
                     raise not_allowed(settings, f"group {group}")
 
 
@@ -235,8 +220,8 @@ async def _running(
             async with asyncio.timeout(DELIVERY_MS / 1000):  # an idempotent producer would try for ever
                 await start()
         except TimeoutError as error:
-            raise KafkaTimeoutError(str(error)) from error
-        except KafkaConnectionError:
+            raise errors.KafkaTimeoutError(str(error)) from error
+        except errors.KafkaConnectionError:
             if reason := await why_not(settings):
                 raise reason from None
             raise
@@ -322,7 +307,7 @@ async def read_batches(
     while await client.position(partition) < end:
         try:
             batches = await client.getmany(partition, timeout_ms=POLL_MS)
-        except (OffsetOutOfRangeError, NoOffsetForPartitionError):
+        except (errors.OffsetOutOfRangeError, errors.NoOffsetForPartitionError):
             batches = {}
         fetched = batches.get(partition, ())
         if not fetched:

@@ -9,6 +9,7 @@ from tokenmill.packings import SEPARATE, packing_of
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 
+from . import tokenizers
 from .curation.choosing import faster_steps
 from .decoding import SchemaSource, open_decoder
 from .document_frame import NONE, TemplateName, Wanted, document_frame
@@ -16,17 +17,6 @@ from .outcomes import Stages
 from .splits import SplitRule
 from .steps import open_steps
 from .steps.pipeline import NO_LISTS
-from .tokenizers import (
-    AUTO,
-    REFERENCE,
-    EngineName,
-    SpecialTokens,
-    TokenizerFile,
-    choose_engine,
-    dtype_for,
-    probe,
-    text_limit_of,
-)
 
 OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
 LATER_BOUND: Final = "texts that normalizing makes very long are refused since; the stream's blocks stay as they are"
@@ -34,8 +24,8 @@ LATER_BOUND: Final = "texts that normalizing makes very long are refused since; 
 
 def open_stages(
     recipe: Recipe,
-    tokenizer: TokenizerFile,
-    engine: EngineName = AUTO,
+    tokenizer: tokenizers.TokenizerFile,
+    engine: tokenizers.EngineName = tokenizers.AUTO,
     schemas: SchemaSource | None = None,
     lists: Mapping[str, bytes] = NO_LISTS,
 ) -> Stages:
@@ -44,10 +34,12 @@ def open_stages(
     ``schemas`` is where records' schemas are, for a recipe whose records name some; ``lists`` are the lists that its
     steps name, by SHA-256. Raises SettingsError where a value in the recipe cannot be used.
     """
-    choice = choose_engine(tokenizer, engine, cast("SpecialTokens", recipe.special_tokens_in_text))
+    choice = tokenizers.choose_engine(
+        tokenizer, engine, cast("tokenizers.SpecialTokens", recipe.special_tokens_in_text)
+    )
     steps = open_steps(recipe, lists, tokenizer)
     refused = ""
-    if engine != REFERENCE:
+    if engine != tokenizers.REFERENCE:
         steps, refused = faster_steps(steps)
     return Stages(
         decoder=open_decoder(recipe, schemas),
@@ -62,9 +54,9 @@ def open_stages(
 
 def complete(
     draft: Recipe,
-    tokenizer: TokenizerFile,
+    tokenizer: tokenizers.TokenizerFile,
     end_of_document: Wanted,
-    engine: EngineName = AUTO,
+    engine: tokenizers.EngineName = tokenizers.AUTO,
     schemas: SchemaSource | None = None,
     *,
     lists: Mapping[str, bytes] = NO_LISTS,
@@ -78,7 +70,7 @@ def complete(
     the stages. Raises SettingsError where a value in the draft cannot be used.
     """
     if not draft.max_text_bytes:
-        draft = replace(draft, max_text_bytes=text_limit_of(tokenizer.name))
+        draft = replace(draft, max_text_bytes=tokenizers.text_limit_of(tokenizer.name))
     stages = open_stages(draft, tokenizer, engine, schemas, lists)
     packing = packing_of(draft)
     opened = stages.engine
@@ -106,16 +98,16 @@ def complete(
         end_of_document=frame.after[0] if len(frame.after) == 1 else frame.after,
         padding=frame.padding,
         vocabulary_size=opened.vocabulary_size,
-        probe=probe(opened),
-        dtype=dtype_for(opened.vocabulary_size).name,
+        probe=tokenizers.probe(opened),
+        dtype=tokenizers.dtype_for(opened.vocabulary_size).name,
     )
     return recipe, stages
 
 
 def reopen_stages(
     recipe: Recipe,
-    tokenizer: TokenizerFile,
-    engine: EngineName = AUTO,
+    tokenizer: tokenizers.TokenizerFile,
+    engine: tokenizers.EngineName = tokenizers.AUTO,
     schemas: SchemaSource | None = None,
     lists: Mapping[str, bytes] = NO_LISTS,
 ) -> Stages:

@@ -17,17 +17,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from tokenmill.errors import (
-    BrokerError,
-    DamagedError,
-    DiskError,
-    GapError,
-    InputError,
-    MovedError,
-    SourceError,
-    StoreError,
-    TopicError,
-)
+from tokenmill import errors
 from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import EraReader, Store, open_eras, partitions_in, read_stream, streams_in
 
@@ -50,7 +40,7 @@ from .retiring import retire
 from .store_opening import bring_stream
 from .token_partition import SegmentContext, TokenPartition
 
-PASSING: Final = (BrokerError, KafkaError, SourceError, DiskError, OSError)
+PASSING: Final = (errors.BrokerError, KafkaError, errors.SourceError, errors.DiskError, OSError)
 """What a new start gets over: it looks at everything again, and goes on with what the store holds."""
 POLL_MS: Final = 500
 """How long one poll of a partition waits for records; also how soon a change of its leader is noticed."""
@@ -114,7 +104,7 @@ class StreamFlow:
         if partition is None:
             return None
         if partition.waiting and partition.vain_looks:
-            return GapError(
+            return errors.GapError(
                 f"{partition.waiting}; the token topic does not hold it now. The next mill worker of the partition "
                 "writes it again: start one, or wait"
             )
@@ -231,7 +221,7 @@ class StreamFlow:
         if before in {None, NO_LEADER}:
             self._leaders[tp] = now
         elif now != before:
-            raise MovedError(f"the leader of {tp.topic}[{tp.partition}] changed: its log is looked at again")
+            raise errors.MovedError(f"the leader of {tp.topic}[{tp.partition}] changed: its log is looked at again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +307,7 @@ class CheckpointKeeper:
             await asyncio.sleep(KEEP_LOOK_SECONDS)
             try:
                 await in_thread(self.look)
-            except (InputError, StoreError, DamagedError) as error:
+            except (errors.InputError, errors.StoreError, errors.DamagedError) as error:
                 self._say(str(error))
 
     def look(self) -> None:
@@ -329,7 +319,7 @@ class CheckpointKeeper:
         positions = [self._read(file) for file in self._files]
         for stream in sorted({position.sequence.stream for position in positions}):
             if stream not in streams_in(self._store):
-                raise InputError(
+                raise errors.InputError(
                     f"a state is one of stream {stream!r}, which is not in {self._store} (streams there: "
                     f"{', '.join(streams_in(self._store)) or 'none'}): name states of runs over these"
                 )
@@ -429,7 +419,9 @@ class Mirror:
                 await retry(self._settings, lambda: self._begin(group))
                 if self._once and (self._finder.missing or not self._flows):
                     missing = ", ".join(self._finder.missing) or "a stream"
-                    raise TopicError(f"{missing} is not settled on these brokers: check the name, or start a mill")
+                    raise errors.TopicError(
+                        f"{missing} is not settled on these brokers: check the name, or start a mill"
+                    )
                 group.create_task(self._bringer.run(self._settings), name="eras")
                 group.create_task(self._look_on(group), name="look")
                 if self._keeper:
@@ -438,8 +430,8 @@ class Mirror:
                     group.create_task(self._until_head(), name="head")
                 else:
                     self._reporter.start()
-        except BaseExceptionGroup as errors:
-            error = first_of(errors)
+        except BaseExceptionGroup as several:
+            error = first_of(several)
             if not isinstance(error, _AtHeadError):
                 raise error from None
         finally:

@@ -238,6 +238,6 @@ def test_a_full_segment_is_committed_before_it_is_sealed(tmp_path: Path, monkeyp
         committed.append(len(found.rows))
         return real_seal(paths, *arguments, **options)
 
-    monkeypatch.setattr("tokenmill.store.writer.seal", seal)
+    monkeypatch.setattr("tokenmill.store.sealing.seal", seal)
     fill(make_store(tmp_path, INFO), INFO, CHAIN, [10])
     assert committed == [INFO.segment_blocks] * (10 // INFO.segment_blocks)

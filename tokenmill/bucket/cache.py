@@ -25,17 +25,7 @@ from tokenmill.bucket.head_log import BucketSegment, HeadLog
 from tokenmill.bucket.objects import Bucket
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DifferenceError, DiskError, InputError, LockedError, TokenMillError
-from tokenmill.store import EraReader, EraWriter, Store, StreamInfo, partitions_in
-from tokenmill.store.layout import (
-    TEMPORARY,
-    SegmentPaths,
-    blaming,
-    partition_directory,
-    put_file,
-    segment_firsts,
-    store_directory,
-    take_lock,
-)
+from tokenmill.store import EraReader, EraWriter, Store, StreamInfo, layout, partitions_in
 
 LOOK_SECONDS: Final = 5.0
 """How often the bucket is asked for new heads."""
@@ -69,7 +59,7 @@ class CacheFolder:
         """Let nobody else on this host say what is wanted, or remove anything: what was there is not removed unseen."""
         descriptor = os.open(self.claims, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            take_lock(descriptor, fcntl.LOCK_EX, self.claims)
+            layout.take_lock(descriptor, fcntl.LOCK_EX, self.claims)
             yield
         finally:
             os.close(descriptor)
@@ -90,9 +80,9 @@ class CacheFolder:
         """Return the size of the tokens of so many segments."""
         return segments * self.info.segment_blocks * self.info.block_bytes
 
-    def paths(self, partition: int, first: int) -> SegmentPaths:
+    def paths(self, partition: int, first: int) -> layout.SegmentPaths:
         """Return the files of a segment."""
-        return SegmentPaths(partition_directory(self.path, self.info.name, partition), first)
+        return layout.SegmentPaths(layout.partition_directory(self.path, self.info.name, partition), first)
 
     def has(self, place: Place) -> bool:
         """Return whether a segment is here: its seal is written last."""
@@ -102,20 +92,20 @@ class CacheFolder:
     def put(self, fetched: Fetched) -> None:
         """Write a segment."""
         paths = self.paths(fetched.segment.partition, fetched.segment.first)
-        with blaming(paths.directory):
+        with layout.blaming(paths.directory):
             paths.directory.mkdir(exist_ok=True)
             for end, data in fetched.files.items():
-                put_file(paths.directory / f"{paths.first:012d}.{end}", data)
+                layout.put_file(paths.directory / f"{paths.first:012d}.{end}", data)
 
     def keep(self, kept: Collection[Place]) -> None:
         """Remove all other segments; who has mapped one keeps it."""
         for partition in partitions_in(self.path, self.info.name):
-            directory = partition_directory(self.path, self.info.name, partition)
+            directory = layout.partition_directory(self.path, self.info.name, partition)
             names = os.listdir(directory)  # noqa: PTH208 - names alone
             for name in names:
-                if name.endswith(TEMPORARY):  # of a process that was killed
+                if name.endswith(layout.TEMPORARY):  # of a process that was killed
                     (directory / name).unlink(missing_ok=True)
-            for first in segment_firsts(names):
+            for first in layout.segment_firsts(names):
                 if (partition, first) not in kept:
                     for path in reversed(self.paths(partition, first).all):  # the seal first
                         path.unlink(missing_ok=True)
@@ -136,11 +126,11 @@ class BucketCache:
         self._folder = CacheFolder(store.path, info)
         self._most_bytes = most_bytes
         self._claimed: Any = None
-        with blaming(claims := self._folder.claims):
+        with layout.blaming(claims := self._folder.claims):
             claims.mkdir(exist_ok=True)
             file = claims / uuid4().hex
-            self._claim = os.open(new := file.with_suffix(TEMPORARY), os.O_RDWR | os.O_CREAT)
-            take_lock(self._claim, fcntl.LOCK_EX, new)
+            self._claim = os.open(new := file.with_suffix(layout.TEMPORARY), os.O_RDWR | os.O_CREAT)
+            layout.take_lock(self._claim, fcntl.LOCK_EX, new)
             new.rename(file)  # who fetches takes one that is not locked for that of a process that is gone
         self._work = FetchWork(bucket, store, self._folder, most_bytes)
         weakref.finalize(self, os.close, self._claim).atexit = False  # who fetches removes a file that is not locked
@@ -279,7 +269,7 @@ class FetchWork:
     def _read_claims(self) -> Iterator[Any]:
         """Yield the claims of processes that live, and remove those of others."""
         for file in self._folder.claims.iterdir():
-            if file.suffix == TEMPORARY:
+            if file.suffix == layout.TEMPORARY:
                 continue
             with suppress(FileNotFoundError), file.open("rb") as opened:
                 try:
@@ -308,7 +298,7 @@ def open_cache(store: Any, stream: str, cache: Any, most_bytes: int | None) -> B
                 raise InputError(f"{name} is {value!r:.200}, and does nothing where store is no bucket: give none")
         return None
     try:
-        folder = store_directory(cache)
+        folder = layout.store_directory(cache)
     except InputError as error:
         raise InputError(
             f"store is {store!r}, a bucket, and cache is {cache!r:.200}: give cache a folder on a disk of this host, "

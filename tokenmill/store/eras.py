@@ -28,19 +28,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.eras import Era, EraLog, era_hash
 from tokenmill.errors import DamagedError, GapError, InputError, StoreError
-from tokenmill.store.layout import (
-    ERA_INDEX_FILE,
-    ERA_LINES_FILE,
-    PartitionLock,
-    StorePath,
-    blaming,
-    eras_damaged,
-    store_directory,
-    stream_directory,
-    sync_directory,
-    too_short,
-    write_at,
-)
+from tokenmill.store import layout
 from tokenmill.store.maps import FileAhead, read_part
 from tokenmill.store.store import Store, StreamInfo, read_stream
 from tokenmill.untrusted import open_regular
@@ -154,8 +142,8 @@ class EraReader:
         self.ahead = 0
         """Eras behind these that the index has and the lines lack: a copy of both is under way, or was interrupted."""
         self._directory = directory
-        self._lines = directory / ERA_LINES_FILE
-        self._index = directory / ERA_INDEX_FILE
+        self._lines = directory / layout.ERA_LINES_FILE
+        self._index = directory / layout.ERA_INDEX_FILE
         self._seed = row_seed(info.fingerprint)
         self._forget()
         self._lines_end = self._index_end = 0
@@ -172,7 +160,7 @@ class EraReader:
         """
         size = _size(self._index)
         if size < self.eras * ROW_BYTES:
-            raise eras_damaged(self._index, too_short(self._index, size, self.eras * ROW_BYTES))
+            raise layout.eras_damaged(self._index, layout.too_short(self._index, size, self.eras * ROW_BYTES))
         if size // ROW_BYTES > self.eras:
             if _size(self._lines) < self._lines_end:
                 raise self._cut_off(_size(self._lines), self._lines_end)
@@ -180,7 +168,7 @@ class EraReader:
             if found.damage:  # seen while the writer finished one commit and began the next: look again
                 found = self._look(_size(self._index))
             if found.damage:
-                raise eras_damaged(self._index, found.damage)
+                raise layout.eras_damaged(self._index, found.damage)
             self._hold_back(_size(self._lines))
         return self.eras
 
@@ -209,7 +197,9 @@ class EraReader:
         except ValueError as error:
             why = str(error)
         self._forget()
-        raise eras_damaged(self._lines, f"era {number}, at byte {self.row(number - 1).stop}, cannot be read ({why})")
+        raise layout.eras_damaged(
+            self._lines, f"era {number}, at byte {self.row(number - 1).stop}, cannot be read ({why})"
+        )
 
     def hash_of(self, number: int) -> bytes:
         """Return the hash of an era, which pins it, all eras before it, and the blocks of all of these.
@@ -240,7 +230,7 @@ class EraReader:
         first = self._row_of(number - 1, rows[:ROW_BYTES]).stop if number else 0
         line = self._lines_ahead.read(first, row.stop, self._lines_end)
         if len(line) != row.stop - first or crc32(line) != row.line:
-            raise eras_damaged(self._lines, f"era {number}, at byte {first}, is not what was committed")
+            raise layout.eras_damaged(self._lines, f"era {number}, at byte {first}, is not what was committed")
         return line[:-1]
 
     def blocks_before(self, number: int) -> int:
@@ -277,7 +267,7 @@ class EraReader:
 
     def _row_of(self, number: int, row: bytes) -> EraRow:
         if len(row) != ROW_BYTES:
-            raise eras_damaged(self._index, f"the row of era {number} is missing")
+            raise layout.eras_damaged(self._index, f"the row of era {number} is missing")
         return EraRow.decode(row)
 
     def _look(self, size: int) -> EraScan:
@@ -296,7 +286,7 @@ class EraReader:
         """Return the error for what stands behind the last valid row, once no writer is at it; None: nothing does."""
         if self.ahead or _size(self._index) <= self.eras * ROW_BYTES:
             return None
-        return eras_damaged(self._index, f"what stands behind its {self.eras} valid rows is none")
+        return layout.eras_damaged(self._index, f"what stands behind its {self.eras} valid rows is none")
 
     def is_complete(self) -> bool:
         """Return whether the end marker is the last era, or the last line: then all that it ends was written once."""
@@ -312,7 +302,7 @@ class EraReader:
         return self._cut_off(_size(self._lines), self._index_end)
 
     def _cut_off(self, size: int, wanted: int) -> DamagedError:
-        return eras_damaged(self._lines, too_short(self._lines, size, wanted))
+        return layout.eras_damaged(self._lines, layout.too_short(self._lines, size, wanted))
 
     def _require(self, number: int) -> None:
         if not 0 <= number < self.eras:
@@ -336,10 +326,10 @@ class EraWriter:
     the disk is unknown, and only a new `open`, which recovers, may go on.
     """
 
-    def __init__(self, directory: Path, info: StreamInfo, lock: PartitionLock) -> None:
+    def __init__(self, directory: Path, info: StreamInfo, lock: layout.PartitionLock) -> None:
         """Recover in the locked directory; callers use `open`."""
         self._directory = directory
-        self._lock: PartitionLock | None = lock
+        self._lock: layout.PartitionLock | None = lock
         self._files: list[int] = []
         reader = EraReader(directory, info)
         if reader.ahead:  # no writer leaves that, and to cut them off would lose what was committed
@@ -373,11 +363,11 @@ class EraWriter:
             DiskError: the store cannot be read or written to, or is no longer in its place.
 
         """
-        directory = stream_directory(store.path, stream)
-        with ExitStack() as stack, blaming(directory):
+        directory = layout.stream_directory(store.path, stream)
+        with ExitStack() as stack, layout.blaming(directory):
             store.require()
             info = read_stream(store.path, stream)
-            writer = cls(directory, info, stack.enter_context(PartitionLock(directory)))
+            writer = cls(directory, info, stack.enter_context(layout.PartitionLock(directory)))
             stack.pop_all()
             return writer
 
@@ -391,7 +381,7 @@ class EraWriter:
             raise StoreError(f"the writer of the eras in {self._directory} is closed; open it again, which recovers")
         self._require_continuing(eras)
         try:
-            with blaming(self._directory):
+            with layout.blaming(self._directory):
                 self._lock.check_place()
                 for first in range(0, len(eras), COMMIT_ROWS):
                     self._commit(eras[first : first + COMMIT_ROWS])
@@ -427,9 +417,9 @@ class EraWriter:
         """Make eras durable and visible: lines, sync, rows, sync."""
         lines, rows = encode_commit(eras, self._seed, self._row)
         text, index = self._files
-        write_at(text, lines, self._row.stop)
+        layout.write_at(text, lines, self._row.stop)
         os.fdatasync(text)
-        write_at(index, rows, self.next_number * ROW_BYTES)
+        layout.write_at(index, rows, self.next_number * ROW_BYTES)
         os.fdatasync(index)
         self._row = EraRow.decode(rows[-ROW_BYTES:])
         self.next_number += len(eras)
@@ -446,15 +436,17 @@ class EraWriter:
         wanted = self._row.stop, reader.eras * ROW_BYTES
         truncated = 0
         try:
-            for name, length in zip((ERA_LINES_FILE, ERA_INDEX_FILE), wanted, strict=True):
+            for name, length in zip((layout.ERA_LINES_FILE, layout.ERA_INDEX_FILE), wanted, strict=True):
                 file = open_regular(self._directory / name, os.O_RDWR | os.O_CREAT)
                 self._files.append(file)
                 truncated += max(os.fstat(file).st_size - length, 0)
                 os.ftruncate(file, length)
-            sync_directory(self._directory)
+            layout.sync_directory(self._directory)
             first = max(reader.eras - COMMIT_ROWS, 0)
             index = self._files[1]
-            write_at(index, os.pread(index, (reader.eras - first) * ROW_BYTES, first * ROW_BYTES), first * ROW_BYTES)
+            layout.write_at(
+                index, os.pread(index, (reader.eras - first) * ROW_BYTES, first * ROW_BYTES), first * ROW_BYTES
+            )
             for file in self._files:
                 os.fsync(file)
         except (OSError, DamagedError):
@@ -463,10 +455,10 @@ class EraWriter:
         return truncated
 
 
-def open_eras(store: StorePath, stream: str) -> EraReader:
+def open_eras(store: layout.StorePath, stream: str) -> EraReader:
     """Open the eras of a stream in a store, or in any copy of one, for reading.
 
     Raises StoreError where the store holds no such stream; DamagedError where what was committed was changed or is
     missing.
     """
-    return EraReader(stream_directory(store_directory(store), stream), read_stream(store, stream))
+    return EraReader(layout.stream_directory(layout.store_directory(store), stream), read_stream(store, stream))

@@ -39,16 +39,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError
-from tokenmill.store.layout import (
-    FORMAT,
-    MISSING,
-    SegmentPaths,
-    damaged,
-    put_file,
-    segment_firsts,
-    sync_directory,
-    write_at,
-)
+from tokenmill.store import layout
 from tokenmill.store.store import StreamInfo, read_start
 from tokenmill.untrusted import MAX_JSON_BYTES, open_regular, parse_json, read_regular, regular_file
 
@@ -214,7 +205,7 @@ class OpenSegment:
     cannot be mapped, and a reader that maps ``*.bin`` should not have to handle one.
     """
 
-    def __init__(self, paths: SegmentPaths, info: StreamInfo, rows: Rows, log_bytes: int) -> None:
+    def __init__(self, paths: layout.SegmentPaths, info: StreamInfo, rows: Rows, log_bytes: int) -> None:
         self.paths = paths
         self._info = info
         self._rows = np.zeros(info.segment_blocks, BLOCK_ROW)
@@ -243,9 +234,9 @@ class OpenSegment:
             self._open()
         bins, docs, _ = self._files
         rows = make_rows(tokens, entries, chains, self._docs_bytes)
-        write_at(bins, tokens, self.blocks * self._info.block_bytes)
+        layout.write_at(bins, tokens, self.blocks * self._info.block_bytes)
         documents = b"".join(entries)
-        write_at(docs, documents, self._docs_bytes)
+        layout.write_at(docs, documents, self._docs_bytes)
         if self.written is not None:
             self.written = DataCrcs(crc32(tokens, self.written.tokens), crc32(documents, self.written.documents))
         self._rows[self.blocks : self.blocks + len(rows)] = rows
@@ -257,7 +248,7 @@ class OpenSegment:
         try:
             for path in (self.paths.tokens, self.paths.documents, self.paths.commits):
                 self._files.append(open_regular(path, os.O_RDWR | os.O_CREAT))
-            sync_directory(self.paths.directory)
+            layout.sync_directory(self.paths.directory)
         except (OSError, DamagedError):
             self.close()
             raise
@@ -278,7 +269,7 @@ class OpenSegment:
             source_offset=self._source_offset,
             rows=rows,
         ).encode()
-        write_at(log, record, self._log_bytes)
+        layout.write_at(log, record, self._log_bytes)
         os.fdatasync(log)
         self._log_bytes += len(record)
         self._committed = self.blocks
@@ -293,7 +284,7 @@ class OpenSegment:
 class Manifest:
     """The description of a sealed segment. Two stores of one stream hold equal manifests, byte for byte."""
 
-    format: int = FORMAT
+    format: int = layout.FORMAT
     stream: str
     partition: int
     first: int
@@ -330,8 +321,8 @@ class Manifest:
         values = parse_json(data)
         if not isinstance(values, dict) or set(values) != {field.name for field in fields(cls)}:
             raise ValueError("it is no manifest")
-        if values["format"] != FORMAT:
-            raise ValueError(f"it has format {values['format']}, this version knows format {FORMAT}")
+        if values["format"] != layout.FORMAT:
+            raise ValueError(f"it has format {values['format']}, this version knows format {layout.FORMAT}")
         for name in ("fingerprint", "chain_before", "chain_after"):
             if values[name] != bytes.fromhex(str(values[name])).hex():
                 raise ValueError(f"its {name} is no hexadecimal number")
@@ -363,7 +354,7 @@ _CHUNK: Final = 1 << 18
 
 
 def seal(
-    paths: SegmentPaths,
+    paths: layout.SegmentPaths,
     info: StreamInfo,
     partition: int,
     rows: Rows,
@@ -386,10 +377,10 @@ def seal(
     except FileNotFoundError as error:
         if not paths.directory.is_dir():
             raise  # the disk is gone, not the file
-        raise damaged(Path(error.filename), MISSING) from None
+        raise layout.damaged(Path(error.filename), layout.MISSING) from None
     index = rows.tobytes()
-    put_file(paths.index, index)
-    put_file(paths.megatron, megatron_index(len(rows), info.block_tokens, info.dtype))
+    layout.put_file(paths.index, index)
+    layout.put_file(paths.megatron, megatron_index(len(rows), info.block_tokens, info.dtype))
     manifest = Manifest(
         stream=info.name,
         partition=partition,
@@ -406,11 +397,11 @@ def seal(
         docs_crc32=written.documents,
         index_crc32=crc32(index),
     )
-    put_file(paths.manifest, manifest.encode())
+    layout.put_file(paths.manifest, manifest.encode())
     return manifest
 
 
-def check_data(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> DataCrcs:
+def check_data(paths: layout.SegmentPaths, info: StreamInfo, rows: Rows) -> DataCrcs:
     """Check the CRC of each block of a full segment; return the CRCs of its whole tokens and document table.
 
     Raises DamagedError where they are not what was committed; names the file, the first such block, and the byte.
@@ -435,7 +426,7 @@ def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int
     whole = start = 0
     with regular_file(path) as file:
         if os.fstat(file.fileno()).st_size != ends[-1]:
-            raise damaged(path, f"it is not {ends[-1]} bytes long, as its commit log says")
+            raise layout.damaged(path, f"it is not {ends[-1]} bytes long, as its commit log says")
         for low, high in _chunks(ends):
             data = memoryview(file.read(ends[high - 1] - start))
             whole = crc32(data, whole)
@@ -443,7 +434,9 @@ def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int
             for number in range(low, high):
                 size = ends[number] - start - at
                 if crc32(data[at : at + size]) != crcs[number]:
-                    raise damaged(path, f"block {first + number}, at byte {start + at}, is not what was committed")
+                    raise layout.damaged(
+                        path, f"block {first + number}, at byte {start + at}, is not what was committed"
+                    )
                 at += size
             start = ends[high - 1]
     return whole
@@ -467,20 +460,20 @@ def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterat
     sealed.
     """
     try:
-        firsts = segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
+        firsts = layout.segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
     except FileNotFoundError:
         return
     start = read_start(directory, info, partition).block
     for first in (first for first in firsts if first >= start):
-        paths = SegmentPaths(directory, first)
+        paths = layout.SegmentPaths(directory, first)
         manifest = load_manifest(paths, info, partition)
         if manifest is not None:
             yield manifest
         elif first < firsts[-1] - info.segment_blocks:  # the last but one may be about to be sealed
-            raise damaged(paths.manifest, MISSING)
+            raise layout.damaged(paths.manifest, layout.MISSING)
 
 
-def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Manifest | None:
+def load_manifest(paths: layout.SegmentPaths, info: StreamInfo, partition: int) -> Manifest | None:
     """Return the manifest of a segment, or None if the segment is not sealed.
 
     Raises DamagedError where the manifest was changed, or belongs to another stream, partition or place.
@@ -490,11 +483,11 @@ def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Mani
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise damaged(paths.manifest, str(error)) from error
+        raise layout.damaged(paths.manifest, str(error)) from error
     found = (manifest.stream, manifest.partition, manifest.first, manifest.blocks, manifest.fingerprint)
     wanted = (info.name, partition, paths.first, info.segment_blocks, info.fingerprint.hex())
     if found != wanted or (manifest.block_tokens, manifest.dtype) != (info.block_tokens, info.dtype.name):
-        raise damaged(
+        raise layout.damaged(
             paths.manifest,
             f"it belongs elsewhere: its stream, partition, first block, blocks and fingerprint are {found}, here "
             f"belongs {wanted}",
@@ -502,7 +495,7 @@ def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Mani
     return manifest
 
 
-def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
+def load_index(paths: layout.SegmentPaths, manifest: Manifest) -> Rows:
     """Return the rows of a sealed segment's blocks.
 
     Raises DamagedError where the index is missing, or not what the manifest says.
@@ -510,32 +503,32 @@ def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
     try:
         data = read_regular(paths.index)
     except FileNotFoundError:
-        raise damaged(paths.index, MISSING) from None
+        raise layout.damaged(paths.index, layout.MISSING) from None
     rows = np.frombuffer(data, BLOCK_ROW) if len(data) == manifest.blocks * BLOCK_ROW.itemsize else None
     if rows is None or crc32(data) != manifest.index_crc32 or chain_after(rows, -1).hex() != manifest.chain_after:
-        raise damaged(paths.index, "it is not what the manifest says")
+        raise layout.damaged(paths.index, "it is not what the manifest says")
     return rows
 
 
-def check_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, crcs: DataCrcs) -> None:
+def check_sealed(paths: layout.SegmentPaths, info: StreamInfo, manifest: Manifest, crcs: DataCrcs) -> None:
     """Check the other files of a sealed segment, whose tokens and documents have these CRCs.
 
     Raises DamagedError where the manifest has others, or the Megatron index is missing or another.
     """
     if crcs != (manifest.bin_crc32, manifest.docs_crc32):
-        raise damaged(paths.manifest, "its checksums are not those of the files")
+        raise layout.damaged(paths.manifest, "its checksums are not those of the files")
     index = megatron_index(manifest.blocks, info.block_tokens, info.dtype)
     if not paths.megatron.exists() or read_regular(paths.megatron) != index:
-        raise damaged(paths.megatron, "it is missing, or not the index of its tokens")
+        raise layout.damaged(paths.megatron, "it is missing, or not the index of its tokens")
 
 
-def check_sizes(paths: SegmentPaths, manifest: Manifest) -> None:
+def check_sizes(paths: layout.SegmentPaths, manifest: Manifest) -> None:
     """Check that a sealed segment's data is as long as it must be.
 
     Raises DamagedError where a file is missing, or has another length.
     """
     for path, wanted in ((paths.tokens, manifest.bin_bytes), (paths.documents, manifest.docs_bytes)):
         if not path.exists():
-            raise damaged(path, MISSING)
+            raise layout.damaged(path, layout.MISSING)
         if path.stat().st_size != wanted:
-            raise damaged(path, f"it has {path.stat().st_size} bytes, the manifest says {wanted}")
+            raise layout.damaged(path, f"it has {path.stat().st_size} bytes, the manifest says {wanted}")

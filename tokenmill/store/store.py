@@ -27,29 +27,7 @@ from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreError, TokenMillError
 from tokenmill.recipe import RAW_BYTES_SHA256
 from tokenmill.recipe_differences import differences
-from tokenmill.store.layout import (
-    FORMAT,
-    GOES_ON,
-    START_FILE,
-    STORE_FILE,
-    STREAM_FILE,
-    TEMPORARY,
-    TOKENIZER_FILE,
-    PartitionLock,
-    SegmentPaths,
-    StorePath,
-    blaming,
-    damaged,
-    description_damaged,
-    partition_directory,
-    partition_numbers,
-    put_file,
-    store_directory,
-    stream_directory,
-    sync_directory,
-    sync_way_to,
-    unreadable,
-)
+from tokenmill.store import layout
 from tokenmill.untrusted import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, parse_json, read_json_file, read_regular
 from tokenmill.wire.chain import HASH_BYTES, genesis_hash
 from tokenmill.wire.genesis import Genesis
@@ -92,7 +70,7 @@ class StreamInfo:
         """Return a store's description of a stream, with segments of ``segment_blocks`` blocks."""
         return cls.from_values(
             {
-                "format": FORMAT,
+                "format": layout.FORMAT,
                 "stream": genesis.stream,
                 "fingerprint": genesis.recipe.fingerprint.hex(),
                 "raw_topic": genesis.recipe.raw_topic,
@@ -110,9 +88,9 @@ class StreamInfo:
 
         Raises StoreError where the format is another; DamagedError where a field is missing or impossible.
         """
-        if values.get("format") != FORMAT:
+        if values.get("format") != layout.FORMAT:
             raise StoreError(
-                f"its format is {values.get('format')!r}, this version knows format {FORMAT}: "
+                f"its format is {values.get('format')!r}, this version knows format {layout.FORMAT}: "
                 "use the version of tokenmill that wrote it"
             )
         try:
@@ -194,7 +172,7 @@ class Start:
 
     def encode(self) -> bytes:
         """Return the bytes of ``start.json``: canonical JSON with a CRC of all but itself, and one newline."""
-        values = {"format": FORMAT, "first_block": self.block, "chain_before": self.chain.hex()}
+        values = {"format": layout.FORMAT, "first_block": self.block, "chain_before": self.chain.hex()}
         return canonical_json({**values, "crc32": crc32(canonical_json(values))}) + b"\n"
 
 
@@ -205,7 +183,7 @@ def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
 
     Raises DamagedError where the file is not what was written.
     """
-    path = directory / START_FILE
+    path = directory / layout.START_FILE
     try:
         data = read_regular(path, most=MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -214,15 +192,15 @@ def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
         values = parse_json(data)
         start = Start(values["first_block"], bytes.fromhex(values["chain_before"]))
     except (ValueError, TypeError, LookupError) as error:
-        raise damaged(path, f"it does not say where the partition begins ({error!r})") from error
+        raise layout.damaged(path, f"it does not say where the partition begins ({error!r})") from error
     if start.encode() != data or len(start.chain) != HASH_BYTES or start.block % info.segment_blocks:
-        raise damaged(path, "it is not what was written (its CRC differs)")
+        raise layout.damaged(path, "it is not what was written (its CRC differs)")
     return start
 
 
 def write_start(directory: Path, start: Start) -> None:
     """Write down durably where a partition begins."""
-    put_file(directory / START_FILE, start.encode())
+    layout.put_file(directory / layout.START_FILE, start.encode())
 
 
 def unlink_below(directory: Path, firsts: Iterable[int], block: int) -> list[int]:
@@ -232,7 +210,7 @@ def unlink_below(directory: Path, firsts: Iterable[int], block: int) -> list[int
     """
     gone = [first for first in firsts if first < block]
     for first in gone:
-        for path in SegmentPaths(directory, first).all:
+        for path in layout.SegmentPaths(directory, first).all:
             path.unlink(missing_ok=True)
     return gone
 
@@ -246,29 +224,29 @@ class Store:
     """A random UUID; part of the consumer group's name."""
 
     @classmethod
-    def open(cls, path: StorePath) -> Self:
+    def open(cls, path: layout.StorePath) -> Self:
         """Open a store for writing.
 
         Raises StoreError where the directory is no store, or its identity belongs to another host or directory;
         DiskError where its identity cannot be read.
         """
-        path = store_directory(path)
-        file = path / STORE_FILE
-        with blaming(path):
+        path = layout.store_directory(path)
+        file = path / layout.STORE_FILE
+        with layout.blaming(path):
             try:
                 identity, here = read_json_file(file), _here(path)
             except FileNotFoundError:
                 raise StoreError(
-                    f"{path} is no store: it has no {STORE_FILE}; give the directory that has one"
+                    f"{path} is no store: it has no {layout.STORE_FILE}; give the directory that has one"
                 ) from None
             except (ValueError, DamagedError) as error:
                 raise StoreError(
                     f"{file} is not JSON ({error}); {_adopt(path)} gives the store a new identity"
                 ) from error
-        known = isinstance(identity, dict) and identity.get("format") == FORMAT
+        known = isinstance(identity, dict) and identity.get("format") == layout.FORMAT
         if not known or not isinstance(identity.get("id"), str):
             raise StoreError(
-                f"{file} is no identity of format {FORMAT}; use the version of tokenmill that wrote it, or "
+                f"{file} is no identity of format {layout.FORMAT}; use the version of tokenmill that wrote it, or "
                 f"{_adopt(path)}, which gives the store a new one"
             )
         owner = identity.get("host"), identity.get("directory")
@@ -281,18 +259,18 @@ class Store:
         return cls(path, identity["id"])
 
     @classmethod
-    def open_or_create(cls, path: StorePath) -> Self:
+    def open_or_create(cls, path: layout.StorePath) -> Self:
         """Open a store for writing; a directory without identity gets a new one, and keeps the streams that it holds.
 
         Raises StoreError where the identity belongs to another host or directory; DiskError where the directory cannot
         be made, read or written to.
         """
-        path = store_directory(path)
-        with blaming(path):
+        path = layout.store_directory(path)
+        with layout.blaming(path):
             path.mkdir(parents=True, exist_ok=True)
-            if not (path / STORE_FILE).exists():
+            if not (path / layout.STORE_FILE).exists():
                 _create_identity(path)
-            sync_way_to(path)  # always: its creator may have died before the sync
+            layout.sync_way_to(path)  # always: its creator may have died before the sync
         return cls.open(path)
 
     def require(self) -> None:
@@ -308,12 +286,12 @@ class Store:
             there = None
         if there != self.id:
             raise DiskError(
-                f"{self.path} no longer holds the store {self.id}: mount its disk again, or move it back: {GOES_ON}. "
-                "To begin a new store here, stop the service and start it again"
+                f"{self.path} no longer holds the store {self.id}: mount its disk again, or move it back: "
+                f"{layout.GOES_ON}. To begin a new store here, stop the service and start it again"
             )
 
     @classmethod
-    def adopt(cls, path: StorePath) -> Self:
+    def adopt(cls, path: layout.StorePath) -> Self:
         """Give a copied or moved store a new identity, bound to this host and directory, whatever it had before.
 
         It is durable when this returns. What the store holds stays as it is.
@@ -321,15 +299,17 @@ class Store:
         Raises StoreError where the directory holds neither an identity nor a stream, so it is no store; LockedError
         where a process writes to it.
         """
-        path = store_directory(path)
-        if not (path / STORE_FILE).exists() and not streams_in(path):
-            raise StoreError(f"{path} is no store: it has no {STORE_FILE} and no stream; give the directory of one")
+        path = layout.store_directory(path)
+        if not (path / layout.STORE_FILE).exists() and not streams_in(path):
+            raise StoreError(
+                f"{path} is no store: it has no {layout.STORE_FILE} and no stream; give the directory of one"
+            )
         with ExitStack() as locks:
             for stream in streams_in(path):
-                locks.enter_context(PartitionLock(stream_directory(path, stream)))
+                locks.enter_context(layout.PartitionLock(layout.stream_directory(path, stream)))
                 for partition in partitions_in(path, stream):
-                    locks.enter_context(PartitionLock(partition_directory(path, stream, partition)))
-            put_file(path / STORE_FILE, _identity(path, uuid.uuid4().hex))
+                    locks.enter_context(layout.PartitionLock(layout.partition_directory(path, stream, partition)))
+            layout.put_file(path / layout.STORE_FILE, _identity(path, uuid.uuid4().hex))
         return cls.open(path)
 
     def add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
@@ -340,26 +320,26 @@ class Store:
         Raises FingerprintError where the store holds a stream of that name with another fingerprint or other segments;
         DiskError where the store cannot be read or written to.
         """
-        directory = stream_directory(self.path, info.name)
-        with blaming(self.path):
-            if (directory / STREAM_FILE).exists():
+        directory = layout.stream_directory(self.path, info.name)
+        with layout.blaming(self.path):
+            if (directory / layout.STREAM_FILE).exists():
                 known = read_stream(self.path, info.name)
                 if (known.fingerprint, known.segment_blocks) != (info.fingerprint, info.segment_blocks):
                     raise FingerprintError(
                         f"{directory} holds a stream made with other settings ({known.differences(info)}): use another "
                         "store, or a new stream name"
                     )
-                sync_directory(directory)  # its writer may have died before the sync
+                layout.sync_directory(directory)  # its writer may have died before the sync
                 return known
             directory.mkdir(exist_ok=True)
-            sync_directory(self.path)
+            layout.sync_directory(self.path)
             if tokenizer is not None:
-                _put_shared(directory / TOKENIZER_FILE, tokenizer)
-            _put_shared(directory / STREAM_FILE, info.encode())
+                _put_shared(directory / layout.TOKENIZER_FILE, tokenizer)
+            _put_shared(directory / layout.STREAM_FILE, info.encode())
             return info
 
 
-def read_stream(store: StorePath, stream: str) -> StreamInfo:
+def read_stream(store: layout.StorePath, stream: str) -> StreamInfo:
     """Return a stream's description in a store, or in a copy of one.
 
     Raises:
@@ -368,26 +348,28 @@ def read_stream(store: StorePath, stream: str) -> StreamInfo:
         DamagedError: the stream's description was changed.
 
     """
-    store = store_directory(store)
-    directory = stream_directory(store, stream)
+    store = layout.store_directory(store)
+    directory = layout.stream_directory(store, stream)
     try:
-        data = read_regular(directory / STREAM_FILE, most=MAX_JSON_BYTES)
+        data = read_regular(directory / layout.STREAM_FILE, most=MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         if directory.is_dir() and partitions_in(store, stream):
-            raise description_damaged(directory / STREAM_FILE, "it is missing, and partitions are there") from None
+            raise layout.description_damaged(
+                directory / layout.STREAM_FILE, "it is missing, and partitions are there"
+            ) from None
         known = ", ".join(streams_in(store)) or "none"
         raise StoreError(
             f"the store {store} holds no stream {stream!r} (streams there: {known}); check both names, and whether "
             "anything fills this store: a segment worker, a mirror, or `tokenmill pack`"
         ) from None
     except OSError as error:
-        raise unreadable(directory / STREAM_FILE, error) from error
+        raise layout.unreadable(directory / layout.STREAM_FILE, error) from error
     try:
         info = StreamInfo.decode(data)
     except DamagedError as error:
-        raise description_damaged(directory / STREAM_FILE, error.what) from error
+        raise layout.description_damaged(directory / layout.STREAM_FILE, error.what) from error
     except StoreError as error:
-        raise StoreError(f"{directory / STREAM_FILE}: {error}") from error
+        raise StoreError(f"{directory / layout.STREAM_FILE}: {error}") from error
     if info.name != stream:
         raise StoreError(f"{directory} holds the stream {info.name!r}: give the directory that name again")
     return info
@@ -395,7 +377,7 @@ def read_stream(store: StorePath, stream: str) -> StreamInfo:
 
 def tokenizer_path(store: Path, info: StreamInfo) -> Path:
     """Return where a store keeps the ``tokenizer.json`` of a stream."""
-    return stream_directory(store, info.name) / TOKENIZER_FILE
+    return layout.stream_directory(store, info.name) / layout.TOKENIZER_FILE
 
 
 def read_tokenizer(store: Path, info: StreamInfo) -> bytes | None:
@@ -411,32 +393,34 @@ def read_tokenizer(store: Path, info: StreamInfo) -> bytes | None:
         content = read_regular(path, most=MAX_TOKENIZER_BYTES)
     except FileNotFoundError:
         if digest:
-            raise description_damaged(path, f"the stream's tokenizer is missing (SHA-256 {digest})") from None
+            raise layout.description_damaged(path, f"the stream's tokenizer is missing (SHA-256 {digest})") from None
         return None  # a store of an early version
     if digest and sha256(content).hexdigest() != digest:
-        raise description_damaged(path, f"it is not the stream's tokenizer, whose SHA-256 is {digest}")
+        raise layout.description_damaged(path, f"it is not the stream's tokenizer, whose SHA-256 is {digest}")
     return content
 
 
-def streams_in(store: StorePath) -> list[str]:
+def streams_in(store: layout.StorePath) -> list[str]:
     """Return the names of the streams in a store; none where there is no such directory.
 
     Raises DiskError where the directory may not be read.
     """
-    path = store_directory(store)
+    path = layout.store_directory(store)
     try:
         inside = [*path.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise layout.unreadable(path, error) from error
     # False, unlike Path.exists, also of a folder of somebody else's that is no stream
-    return sorted(one.name for one in inside if os.path.exists(one / STREAM_FILE))  # noqa: PTH110
+    return sorted(one.name for one in inside if os.path.exists(one / layout.STREAM_FILE))  # noqa: PTH110
 
 
-def partitions_in(store: StorePath, stream: str) -> list[int]:
+def partitions_in(store: layout.StorePath, stream: str) -> list[int]:
     """Return the partitions of a stream that the store holds something of, in order."""
-    return partition_numbers(path.name for path in stream_directory(store_directory(store), stream).iterdir())
+    return layout.partition_numbers(
+        path.name for path in layout.stream_directory(layout.store_directory(store), stream).iterdir()
+    )
 
 
 def _here(path: Path) -> tuple[str, str]:
@@ -449,24 +433,24 @@ def _adopt(path: Path) -> str:
 
 def _identity(path: Path, identity: str) -> bytes:
     host, directory = _here(path)
-    return canonical_json({"format": FORMAT, "id": identity, "host": host, "directory": directory}) + b"\n"
+    return canonical_json({"format": layout.FORMAT, "id": identity, "host": host, "directory": directory}) + b"\n"
 
 
 def _put_shared(path: Path, data: bytes) -> None:
     """Put a file in its place while other processes may be doing so with the same content."""
-    mine = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
-    put_file(mine, data)
+    mine = path.with_name(f"{path.name}.{uuid.uuid4().hex}{layout.TEMPORARY}")
+    layout.put_file(mine, data)
     mine.rename(path)
-    sync_directory(path.parent)
+    layout.sync_directory(path.parent)
 
 
 def _create_identity(path: Path) -> None:
     """Write a new identity, unless another process is quicker; the first one counts."""
     identity = uuid.uuid4().hex
-    mine = path / f"{STORE_FILE}.{identity}{TEMPORARY}"
-    put_file(mine, _identity(path, identity))
+    mine = path / f"{layout.STORE_FILE}.{identity}{layout.TEMPORARY}"
+    layout.put_file(mine, _identity(path, identity))
     try:
-        os.link(mine, path / STORE_FILE)  # unlike a rename, this fails where the name is taken
+        os.link(mine, path / layout.STORE_FILE)  # unlike a rename, this fails where the name is taken
     except FileExistsError:
         pass
     finally:

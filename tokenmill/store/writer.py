@@ -16,37 +16,8 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import GapError, InputError, StoreError
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.store.layout import (
-    MISSING,
-    READY_FILE,
-    REPAIR_DIRECTORY,
-    START_FILE,
-    TEMPORARY,
-    PartitionLock,
-    SegmentPaths,
-    blaming,
-    damaged,
-    partition_directory,
-    segment_firsts,
-    sync_directory,
-    too_short,
-    write_at,
-)
+from tokenmill.store import layout, sealing
 from tokenmill.store.reader import PartitionReader
-from tokenmill.store.sealing import (
-    BLOCK_ROW,
-    UNKNOWN,
-    OpenSegment,
-    Rows,
-    Scan,
-    chain_after,
-    check_sizes,
-    entry_span,
-    load_index,
-    load_manifest,
-    scan,
-    seal,
-)
 from tokenmill.store.store import Start, Store, StreamInfo, read_start, read_stream, unlink_below, write_start
 from tokenmill.untrusted import open_regular, read_regular, regular_file
 from tokenmill.wire.chain import next_hash
@@ -56,10 +27,10 @@ from tokenmill.wire.chain import next_hash
 class Recovered:
     """An unsealed segment as recovery left it; with no rows, it may have no files yet."""
 
-    paths: SegmentPaths
+    paths: layout.SegmentPaths
     chain_before: bytes
     """Chain hash before the segment's first block."""
-    rows: Rows
+    rows: sealing.Rows
     """Of the committed blocks."""
     log_bytes: int
     source_offset: int
@@ -79,39 +50,41 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
     Raises DamagedError where committed bytes are missing or changed, or a segment belongs to another stream.
     """
     names = set(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
-    if (ready := directory / REPAIR_DIRECTORY / READY_FILE).exists():
-        raise damaged(ready, "a repair was cut off; what it rebuilt is not all in its place yet")
+    if (ready := directory / layout.REPAIR_DIRECTORY / layout.READY_FILE).exists():
+        raise layout.damaged(ready, "a repair was cut off; what it rebuilt is not all in its place yet")
     start = read_start(directory, info, partition)
     if start.block:
-        sync_directory(directory)  # its writer may have died before the sync; what follows depends on it
+        layout.sync_directory(directory)  # its writer may have died before the sync; what follows depends on it
     for name in names:
-        if name.endswith(TEMPORARY) and name != START_FILE + TEMPORARY:  # `retire` takes no lock, and may be writing it
+        if (
+            name.endswith(layout.TEMPORARY) and name != layout.START_FILE + layout.TEMPORARY
+        ):  # `retire` takes no lock, and may be writing it
             (directory / name).unlink()
-    firsts = segment_firsts(names)
+    firsts = layout.segment_firsts(names)
     firsts = firsts[len(unlink_below(directory, firsts, start.block)) :]
     _check_firsts(directory, firsts, info.segment_blocks, start.block)
     for first in firsts:
-        paths = SegmentPaths(directory, first)
+        paths = layout.SegmentPaths(directory, first)
         if paths.manifest.name in names:
             _check_names(paths, names)
             continue
         found = _recover_segment(paths, info, _chain_before(paths, info, partition, start))
         if len(found.rows) == info.segment_blocks:
-            seal(paths, info, partition, found.rows, found.chain_before)
+            sealing.seal(paths, info, partition, found.rows, found.chain_before)
         elif first != firsts[-1]:
-            raise damaged(paths.commits, f"it holds {len(found.rows)} blocks, but later segments exist")
+            raise layout.damaged(paths.commits, f"it holds {len(found.rows)} blocks, but later segments exist")
         elif len(found.rows) or first == firsts[0]:
             return replace(found, begun=first != firsts[0])
         else:  # nothing in it yet, so the segment before is the one to go on from
             source_offset = _check_last(directory, firsts[-2], info, partition, start)
             return replace(found, source_offset=source_offset, begun=True)
-    paths = SegmentPaths(directory, firsts[-1] + info.segment_blocks if firsts else start.block)
-    source_offset = _check_last(directory, firsts[-1], info, partition, start) if firsts else UNKNOWN
+    paths = layout.SegmentPaths(directory, firsts[-1] + info.segment_blocks if firsts else start.block)
+    source_offset = _check_last(directory, firsts[-1], info, partition, start) if firsts else sealing.UNKNOWN
     chain_before = _chain_before(paths, info, partition, start)
-    return Recovered(paths, chain_before, np.empty(0, BLOCK_ROW), 0, source_offset, 0, begun=bool(firsts))
+    return Recovered(paths, chain_before, np.empty(0, sealing.BLOCK_ROW), 0, source_offset, 0, begun=bool(firsts))
 
 
-def _recover_segment(paths: SegmentPaths, info: StreamInfo, chain_before: bytes) -> Recovered:
+def _recover_segment(paths: layout.SegmentPaths, info: StreamInfo, chain_before: bytes) -> Recovered:
     """Recover one unsealed segment: its files end with the last commit, which is durable."""
     log, found = read_log(paths, info)
     last = found.commits[-1] if found.commits else None
@@ -126,10 +99,10 @@ def _recover_segment(paths: SegmentPaths, info: StreamInfo, chain_before: bytes)
         if path.exists()
     )
     truncated += _settle_log(paths.commits, log, found)
-    return Recovered(paths, chain_before, rows, found.end, last.source_offset if last else UNKNOWN, truncated)
+    return Recovered(paths, chain_before, rows, found.end, last.source_offset if last else sealing.UNKNOWN, truncated)
 
 
-def read_log(paths: SegmentPaths, info: StreamInfo) -> tuple[bytes, Scan]:
+def read_log(paths: layout.SegmentPaths, info: StreamInfo) -> tuple[bytes, sealing.Scan]:
     """Return the commit log of an unsealed segment, and what it says; the other two files are as long as that.
 
     Raises DamagedError where committed bytes are missing, or the log was changed.
@@ -137,19 +110,19 @@ def read_log(paths: SegmentPaths, info: StreamInfo) -> tuple[bytes, Scan]:
     sizes = [path.stat().st_size if path.exists() else 0 for path in (paths.tokens, paths.documents)]
     log = read_regular(paths.commits) if paths.commits.exists() else b""
     if any(sizes) and not paths.commits.exists():
-        raise damaged(paths.commits, "the commit log is missing")
-    found = scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
+        raise layout.damaged(paths.commits, "the commit log is missing")
+    found = sealing.scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
     if found.damage:
-        raise damaged(paths.commits, found.damage)
+        raise layout.damaged(paths.commits, found.damage)
     last = found.commits[-1] if found.commits else None
     committed = (last.bin_bytes, last.docs_bytes) if last else (0, 0)
     for path, size, wanted in zip((paths.tokens, paths.documents), sizes, committed, strict=True):
         if size < wanted:
-            raise damaged(path, too_short(path, size, wanted))
+            raise layout.damaged(path, layout.too_short(path, size, wanted))
     return log, found
 
 
-def check_blocks(paths: SegmentPaths, info: StreamInfo, rows: Rows, numbers: range) -> None:
+def check_blocks(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, numbers: range) -> None:
     """Check the CRCs of some blocks of a segment (counted from 0), against its rows.
 
     Raises DamagedError, naming the file and the first block that differs.
@@ -159,76 +132,78 @@ def check_blocks(paths: SegmentPaths, info: StreamInfo, rows: Rows, numbers: ran
             block = os.pread(tokens.fileno(), info.block_bytes, number * info.block_bytes)
             if crc32(block) != rows["tokens_crc"][number]:
                 at = number * info.block_bytes
-                raise damaged(paths.tokens, f"block {paths.first + number}, at byte {at}, is not what was committed")
-            start, end = entry_span(rows, number)
+                raise layout.damaged(
+                    paths.tokens, f"block {paths.first + number}, at byte {at}, is not what was committed"
+                )
+            start, end = sealing.entry_span(rows, number)
             if crc32(os.pread(documents.fileno(), end - start, start)) != rows["entry_crc"][number]:
-                raise damaged(
+                raise layout.damaged(
                     paths.documents,
                     f"the entry of block {paths.first + number}, at byte {start}, is not what was committed",
                 )
 
 
-def continues(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes) -> bool:
+def continues(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, chain_before: bytes) -> bool:
     """Return whether a segment's first block continues a chain; one that fails its CRC proves nothing."""
     with regular_file(paths.tokens) as tokens, regular_file(paths.documents) as documents:
         block, entry = tokens.read(info.block_bytes), documents.read(int(rows["docs_end"][0]))
     whole = (crc32(block), crc32(entry)) == (rows["tokens_crc"][0], rows["entry_crc"][0])
-    return not whole or next_hash(chain_before, block, entry) == chain_after(rows, 0)
+    return not whole or next_hash(chain_before, block, entry) == sealing.chain_after(rows, 0)
 
 
-def check_link(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes) -> None:
+def check_link(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, chain_before: bytes) -> None:
     """Check that an unsealed segment's first block continues the chain: a commit log does not name its chain.
 
     Raises DamagedError where it continues another; readers report one that fails its CRC.
     """
     if not continues(paths, info, rows, chain_before):
-        raise damaged(paths.tokens, f"block {paths.first} does not continue the chain before it")
+        raise layout.damaged(paths.tokens, f"block {paths.first} does not continue the chain before it")
 
 
 def _check_firsts(directory: Path, firsts: list[int], segment_blocks: int, start: int) -> None:
     """Check that the segments follow each other without a hole, from block ``start`` on."""
     for wanted, first in enumerate(firsts):
-        paths = SegmentPaths(directory, first)
-        missing = SegmentPaths(directory, start + wanted * segment_blocks)
+        paths = layout.SegmentPaths(directory, first)
+        missing = layout.SegmentPaths(directory, start + wanted * segment_blocks)
         if first % segment_blocks:
-            raise damaged(paths.tokens, f"it does not begin at a multiple of {segment_blocks} blocks")
+            raise layout.damaged(paths.tokens, f"it does not begin at a multiple of {segment_blocks} blocks")
         if first != missing.first:
-            raise damaged(missing.tokens, f"it is missing, but {paths.tokens.name} exists")
+            raise layout.damaged(missing.tokens, f"it is missing, but {paths.tokens.name} exists")
 
 
-def _check_names(paths: SegmentPaths, names: Collection[str]) -> None:
+def _check_names(paths: layout.SegmentPaths, names: Collection[str]) -> None:
     """Check that a sealed segment's files are among the names in its directory, but for the commit log."""
     for path in (paths.tokens, paths.documents, paths.index, paths.megatron):
         if path.name not in names:
-            raise damaged(path, MISSING)
+            raise layout.damaged(path, layout.MISSING)
 
 
-def _chain_before(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start) -> bytes:
+def _chain_before(paths: layout.SegmentPaths, info: StreamInfo, partition: int, start: Start) -> bytes:
     """Return the chain hash before a segment: from the manifest of the one before it."""
     if paths.first == start.block:
         return start.chain
-    previous = SegmentPaths(paths.directory, paths.first - info.segment_blocks)
-    manifest = load_manifest(previous, info, partition)
+    previous = layout.SegmentPaths(paths.directory, paths.first - info.segment_blocks)
+    manifest = sealing.load_manifest(previous, info, partition)
     if manifest is None:
-        raise damaged(previous.manifest, "it is missing, and without it the next segment cannot be continued")
+        raise layout.damaged(previous.manifest, "it is missing, and without it the next segment cannot be continued")
     return bytes.fromhex(manifest.chain_after)
 
 
 def _check_last(directory: Path, first: int, info: StreamInfo, partition: int, start: Start) -> int:
     """Check a sealed segment after which writing goes on; return the source offset of its commit log, if any."""
-    paths = SegmentPaths(directory, first)
-    manifest = load_manifest(paths, info, partition)
+    paths = layout.SegmentPaths(directory, first)
+    manifest = sealing.load_manifest(paths, info, partition)
     if manifest is None:
-        raise damaged(paths.manifest, "it vanished while its partition was locked")
+        raise layout.damaged(paths.manifest, "it vanished while its partition was locked")
     if manifest.chain_before != _chain_before(paths, info, partition, start).hex():
-        raise damaged(paths.manifest, "it does not continue the chain before it")
-    check_sizes(paths, manifest)
-    rows = load_index(paths, manifest)
+        raise layout.damaged(paths.manifest, "it does not continue the chain before it")
+    sealing.check_sizes(paths, manifest)
+    rows = sealing.load_index(paths, manifest)
     check_blocks(paths, info, rows, range(len(rows) - 1, len(rows)))
     log = read_regular(paths.commits) if paths.commits.exists() else b""
-    commits = scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).commits
+    commits = sealing.scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).commits
     whole = bool(commits) and commits[-1].chain.hex() == manifest.chain_after
-    return commits[-1].source_offset if whole else UNKNOWN
+    return commits[-1].source_offset if whole else sealing.UNKNOWN
 
 
 def _truncate(path: Path, wanted: int) -> int:
@@ -239,7 +214,7 @@ def _truncate(path: Path, wanted: int) -> int:
     return size - wanted
 
 
-def _settle_log(path: Path, log: bytes, found: Scan) -> int:
+def _settle_log(path: Path, log: bytes, found: sealing.Scan) -> int:
     """Cut off a record that was never finished, and make the last whole one durable; return the bytes cut off.
 
     The last record may have been written without its sync having returned, or with its sync having failed; the page
@@ -252,7 +227,7 @@ def _settle_log(path: Path, log: bytes, found: Scan) -> int:
         os.ftruncate(descriptor, found.end)
         if found.commits:
             record = found.commits[-1].encode()
-            write_at(descriptor, record, found.end - len(record))
+            layout.write_at(descriptor, record, found.end - len(record))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -266,7 +241,7 @@ class PartitionWriter:
     `open`, which recovers, may go on.
     """
 
-    def __init__(self, directory: Path, info: StreamInfo, partition: int, lock: PartitionLock) -> None:
+    def __init__(self, directory: Path, info: StreamInfo, partition: int, lock: layout.PartitionLock) -> None:
         """Recover the locked directory; callers use `open`."""
         found = recover_partition(directory, info, partition)
         self.source_hint = found.source_offset
@@ -278,14 +253,14 @@ class PartitionWriter:
         """Whether the partition holds blocks; if not, it may begin later (`begin`)."""
         self.next_block = found.paths.first + len(found.rows)
         """Number of the block that `append` wants next; all before it were appended, committed or not."""
-        self.chain = chain_after(found.rows, -1) if len(found.rows) else found.chain_before
+        self.chain = sealing.chain_after(found.rows, -1) if len(found.rows) else found.chain_before
         """Chain hash before ``next_block``."""
         self._directory = directory
         self._info = info
         self._partition = partition
-        self._lock: PartitionLock | None = lock
+        self._lock: layout.PartitionLock | None = lock
         self._chain_before = found.chain_before
-        self._segment = OpenSegment(found.paths, info, found.rows, found.log_bytes)
+        self._segment = sealing.OpenSegment(found.paths, info, found.rows, found.log_bytes)
 
     @property
     def segment_blocks(self) -> int:
@@ -303,13 +278,13 @@ class PartitionWriter:
             DiskError: the store cannot be read or written to, or is no longer in its place.
 
         """
-        directory = partition_directory(store.path, stream, partition)
-        with ExitStack() as stack, blaming(directory):
+        directory = layout.partition_directory(store.path, stream, partition)
+        with ExitStack() as stack, layout.blaming(directory):
             store.require()
             info = read_stream(store.path, stream)
             directory.mkdir(exist_ok=True)
-            sync_directory(directory.parent)
-            writer = cls(directory, info, partition, stack.enter_context(PartitionLock(directory)))
+            layout.sync_directory(directory.parent)
+            writer = cls(directory, info, partition, stack.enter_context(layout.PartitionLock(directory)))
             stack.pop_all()
             return writer
 
@@ -328,7 +303,7 @@ class PartitionWriter:
         self.next_block, self.chain = start.block, start.chain
         self._chain_before = start.chain
         empty = self._segment.rows[:0]
-        self._segment = OpenSegment(SegmentPaths(self._directory, start.block), self._info, empty, 0)
+        self._segment = sealing.OpenSegment(layout.SegmentPaths(self._directory, start.block), self._info, empty, 0)
 
     def append(self, blocks: Blocks, *, token_offset: int) -> None:
         """Write the blocks of (a part of) the message at ``token_offset``; `commit` makes them count.
@@ -360,7 +335,7 @@ class PartitionWriter:
             return self.chain
         if block > self._segment.paths.first:
             known = block - self._segment.paths.first - 1
-            return chain_after(self._segment.rows, known) if block < self.next_block else None
+            return sealing.chain_after(self._segment.rows, known) if block < self.next_block else None
         reader = PartitionReader(self._directory, self._info, self._partition)
         return reader.chain_before(block)
 
@@ -395,7 +370,7 @@ class PartitionWriter:
         if self._lock is None:
             raise StoreError(f"the writer of {self._directory} is closed; open it again, which recovers what counts")
         try:
-            with blaming(self._directory):
+            with layout.blaming(self._directory):
                 action()
         except BaseException:
             self.close()
@@ -428,7 +403,7 @@ class PartitionWriter:
         self._commit()
         full = self._segment
         full.close()
-        seal(full.paths, self._info, self._partition, full.rows, self._chain_before, written=full.written)
+        sealing.seal(full.paths, self._info, self._partition, full.rows, self._chain_before, written=full.written)
         self._chain_before = self.chain
-        following = SegmentPaths(self._directory, self.next_block)
-        self._segment = OpenSegment(following, self._info, full.rows[:0], 0)
+        following = layout.SegmentPaths(self._directory, self.next_block)
+        self._segment = sealing.OpenSegment(following, self._info, full.rows[:0], 0)

@@ -14,22 +14,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from . import chunk_lookup
 from .byte_strings import PADDING
-from .chunk_lookup import (
-    AHEAD,
-    BYTES,
-    CHARACTERS,
-    CHUNK_ODD,
-    CHUNK_REJOINED,
-    KEY,
-    MOST_ENTRIES,
-    WordTable,
-    emptied,
-    empty_table,
-    look_up,
-    put_words,
-    with_room,
-)
 from .chunk_words import HASH_START, HASH_STEP, Hashes, is_in
 from .chunked_text import SPACE, TextPart, find_chunks
 from .compiled import compiled
@@ -37,7 +23,7 @@ from .english_rules import EnglishRules, english_rules, special_sequences
 
 
 @compiled
-def find_runs(part: TextPart, table: WordTable, pairs: Hashes, runs: npt.NDArray[np.int64]) -> int:
+def find_runs(part: TextPart, table: chunk_lookup.WordTable, pairs: Hashes, runs: npt.NDArray[np.int64]) -> int:
     """Find chunks whose words depend on their neighbours, in runs of ``[first, last)``; return how many there are.
 
     No sequence reaches over a run's ends, so its words depend on nothing else. ``pairs`` are those of `EnglishRules`;
@@ -49,14 +35,14 @@ def find_runs(part: TextPart, table: WordTable, pairs: Hashes, runs: npt.NDArray
         free = chunk
         while chunk < last:
             flags = table.flags[part.entry[chunk]]
-            odd |= (flags & CHUNK_ODD) != 0
-            if flags & CHUNK_REJOINED:
+            odd |= (flags & chunk_lookup.CHUNK_ODD) != 0
+            if flags & chunk_lookup.CHUNK_REJOINED:
                 first = chunk
                 while first > free and _may_be_spanned(part, table, pairs, first):
                     first -= 1
                 while chunk + 1 < last and _may_be_spanned(part, table, pairs, chunk + 1):
                     chunk += 1
-                    odd |= (table.flags[part.entry[chunk]] & CHUNK_ODD) != 0
+                    odd |= (table.flags[part.entry[chunk]] & chunk_lookup.CHUNK_ODD) != 0
                 free = chunk + 1
                 if free - first > 1:
                     runs[count, 0], runs[count, 1] = first, free
@@ -67,7 +53,7 @@ def find_runs(part: TextPart, table: WordTable, pairs: Hashes, runs: npt.NDArray
 
 
 @compiled
-def _may_be_spanned(part: TextPart, table: WordTable, pairs: Hashes, chunk: int) -> bool:
+def _may_be_spanned(part: TextPart, table: chunk_lookup.WordTable, pairs: Hashes, chunk: int) -> bool:
     """Return whether one of spaCy's sequences may have the word before ``chunk``, in the same text, and its first."""
     last, first = table.last_hash[part.entry[chunk - 1]], table.first_hash[part.entry[chunk]]
     if part.gap[chunk] != SPACE:
@@ -114,7 +100,7 @@ class WordSplit:
         self._parts: deque[tuple[TextPart, dict[str, int]]] = deque(maxlen=KEPT_PARTS)
         """The latest ones, and the row of each text in them."""
         self._runs: dict[str, list[int]] = {}
-        self.table: WordTable = empty_table(self._seed)
+        self.table: chunk_lookup.WordTable = chunk_lookup.empty_table(self._seed)
 
     def locate(self, texts: Sequence[str]) -> Iterator[Located]:
         """Yield where the texts are; those that are in no part yet are in a new one."""
@@ -182,19 +168,21 @@ class WordSplit:
         longest = find_chunks(data, begin, end, last, chunk_begin, chunk_end, gap)
         count = int(last[-1]) if len(last) else 0
         chunk_begin, chunk_end, gap = chunk_begin[:count].copy(), chunk_end[:count], gap[:count].copy()
-        if may_forget and self.table.used[0] > MOST_ENTRIES:
+        if may_forget and self.table.used[0] > chunk_lookup.MOST_ENTRIES:
             self.forget()
         entry, unknown = np.empty(count, np.int32), np.empty(count, np.int32)
-        scratch, ahead = np.empty((3, longest + 1), np.int32), np.empty((3, AHEAD), np.uint64)
+        scratch, ahead = np.empty((3, longest + 1), np.int32), np.empty((3, chunk_lookup.AHEAD), np.uint64)
         done = 0
         while True:
             table = self.table
-            done, left = look_up(table, self.rules, data, chunk_begin, chunk_end, done, entry, unknown, scratch, ahead)
+            done, left = chunk_lookup.look_up(
+                table, self.rules, data, chunk_begin, chunk_end, done, entry, unknown, scratch, ahead
+            )
             self._ask_spacy(unknown[:left].tolist())
             if done == count:
                 break
             size = int(chunk_end[done] - chunk_begin[done])
-            self.table = with_room(table, 1, size, size)
+            self.table = chunk_lookup.with_room(table, 1, size, size)
         characters = np.fromiter(map(len, texts), np.int64, len(texts)) if texts is not None else np.zeros(0, np.int64)
         first = np.append([0], last[:-1])
         part = TextPart(
@@ -210,16 +198,16 @@ class WordSplit:
         """Forget all chunks and parts."""
         self._parts.clear()
         self._runs.clear()
-        self.table = emptied(self.table)
+        self.table = chunk_lookup.emptied(self.table)
 
     def _cut_together(self, part: TextPart, first: int, behind: int) -> None:
         """Give the chunks ``[first, behind)``, which have one space between them, the words that they have together."""
         old = part.entry[first:behind].tolist()
-        end = int(part.chunk_begin[behind - 1]) + int(self.table.chunks[old[-1], BYTES])
+        end = int(part.chunk_begin[behind - 1]) + int(self.table.chunks[old[-1], chunk_lookup.BYTES])
         text = part.data[part.chunk_begin[first] : end].tobytes().decode()
         entries = self._runs.get(text)
         if entries is None:
-            self.table = with_room(self.table, len(old), 0, len(text))
+            self.table = chunk_lookup.with_room(self.table, len(old), 0, len(text))
             words = iter(self._words_of(text))
             entries = [self._twin(entry, words) for entry in old]
             self._runs[text] = entries
@@ -234,7 +222,7 @@ class WordSplit:
             column[twin] = column[entry]
         table.hashes[twin] = 0
         own: list[str] = []
-        missing = int(table.chunks[entry, CHARACTERS])
+        missing = int(table.chunks[entry, chunk_lookup.CHARACTERS])
         while missing > 0:
             own.append(next(words))
             missing -= len(own[-1])
@@ -245,15 +233,15 @@ class WordSplit:
         """Fill in the words of chunks that the kernel leaves to spaCy."""
         table = self.table
         for entry in entries:
-            begin, size = int(table.chunks[entry, KEY]), int(table.chunks[entry, BYTES])
+            begin, size = int(table.chunks[entry, chunk_lookup.KEY]), int(table.chunks[entry, chunk_lookup.BYTES])
             chunk = table.keys[begin : begin + size].tobytes().decode()
             words = self._words_of(chunk)
             if any(text in chunk for text in self._sequences):  # perhaps more than needed: spaCy is asked once more
-                table.flags[entry] |= CHUNK_REJOINED
+                table.flags[entry] |= chunk_lookup.CHUNK_REJOINED
             if "".join(words) == chunk:
                 self._put_words(entry, words)
             else:
-                table.flags[entry] |= CHUNK_ODD
+                table.flags[entry] |= chunk_lookup.CHUNK_ODD
 
     def _words_of(self, text: str) -> list[str]:
         """Return spaCy's words, with another one in place of IS_ALPHA, which it cannot hold."""
@@ -264,4 +252,4 @@ class WordSplit:
     def _put_words(self, entry: int, words: list[str]) -> None:
         text = np.array(list(map(ord, "".join(words))), np.int32)
         ends = np.cumsum([*map(len, words)], dtype=np.int32)
-        put_words(self.table, self.rules.classes, entry, text, ends, len(words))
+        chunk_lookup.put_words(self.table, self.rules.classes, entry, text, ends, len(words))

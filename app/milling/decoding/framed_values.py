@@ -17,18 +17,8 @@ from tokenmill.documents import Document
 from tokenmill.errors import RecordError, RegistryError
 
 from ..native_calls import NativeCode, shown_error
+from . import protocol
 from .json_objects import ObjectFields, no_text
-from .protocol import (
-    NOT_AN_OBJECT,
-    NOT_FRAMED,
-    RULES,
-    SCHEMA_MISMATCH,
-    TOO_DEEP,
-    UNUSABLE_SCHEMA,
-    VALUE_RULES,
-    Decoder,
-    DecodingRules,
-)
 from .refusals import nesting
 
 _FRAME: Final = Struct(">bi")
@@ -105,7 +95,7 @@ class SchemaFormat(Protocol):
     def is_json(self) -> bool:
         """Whether values are JSON, of which a parser may have rounded the numbers."""
 
-    def reader(self, schema: RegisteredSchema, rules: DecodingRules) -> Reader:
+    def reader(self, schema: RegisteredSchema, rules: protocol.DecodingRules) -> Reader:
         """Return the function that reads the values of a schema within the bounds of the rules.
 
         Raises:
@@ -116,7 +106,7 @@ class SchemaFormat(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FramedDecoder(Decoder):
+class FramedDecoder(protocol.Decoder):
     """Takes a framed value whose schema makes it an object with a text; anything else is refused, with the reason.
 
     A schema that has not been learned (`learn`) is fetched while a value of it is decoded. Only then may decoding raise
@@ -126,26 +116,29 @@ class FramedDecoder(Decoder):
     fields: ObjectFields
     format: SchemaFormat
     source: SchemaSource
-    rules: DecodingRules = RULES
+    rules: protocol.DecodingRules = protocol.RULES
     _readers: dict[int, Reader] = field(default_factory=dict)
 
     def describe(self) -> tuple[Mapping[str, Any], ...]:
         """Return the versions of the rules for objects, and of the rules by which values become objects."""
-        return ({"name": "decode", "rules": self.rules.number, "values": VALUE_RULES[self.rules.number]},)
+        return ({"name": "decode", "rules": self.rules.number, "values": protocol.VALUE_RULES[self.rules.number]},)
 
     def __call__(self, value: bytes) -> Document:
         """Return the document; see `milling.decoding.protocol` for what is refused."""
         number = schema_number(value)
         if number is None:
             raise RecordError(
-                NOT_FRAMED, "the value does not begin with a zero byte and the id of a schema, in 4 bytes and no sign"
+                protocol.NOT_FRAMED,
+                "the value does not begin with a zero byte and the id of a schema, in 4 bytes and no sign",
             )
         if number not in self._readers:
             self.learn(number)
         payload = value[_FRAME.size :]
         parsed = self._parsed(number, payload)
         if not isinstance(parsed, dict):
-            raise RecordError(NOT_AN_OBJECT, f"schema {number} describes no record, but single values or a list")
+            raise RecordError(
+                protocol.NOT_AN_OBJECT, f"schema {number} describes no record, but single values or a list"
+            )
         document = self.fields.document(parsed, payload if self.format.is_json else None)
         if document is None:
             raise no_text(self.fields, parsed)
@@ -176,13 +169,13 @@ class FramedDecoder(Decoder):
             ) from error
         except Exception as error:  # noqa: BLE001 - whatever a library raises over a schema belongs to it alone
             why = shown_error(error).removeprefix("ValueError: ")
-            self._readers[number] = self._refusing(number, UNUSABLE_SCHEMA, f"cannot be used: {why}")
+            self._readers[number] = self._refusing(number, protocol.UNUSABLE_SCHEMA, f"cannot be used: {why}")
 
     def _reader(self, number: int) -> Reader:
         schema = self.source.schema(number)
         if schema.kind != self.format.kind:
             what = f"is of the kind {schema.kind}, and decode wants {self.format.kind}"
-            return self._refusing(number, SCHEMA_MISMATCH, what)
+            return self._refusing(number, protocol.SCHEMA_MISMATCH, what)
         size = len(schema.text) + sum(len(one.text) for one in schema.needed().values())
         if size > self.rules.most_schema_characters:
             raise ValueError(f"it has {size:,} characters, over {self.rules.most_schema_characters:,}")
@@ -206,7 +199,7 @@ class FramedDecoder(Decoder):
         except (MemoryError, RecordError):
             raise
         except RecursionError:
-            raise RecordError(TOO_DEEP, f"values of schema {number} are nested too deep in it") from None
+            raise RecordError(protocol.TOO_DEEP, f"values of schema {number} are nested too deep in it") from None
         except Exception as error:  # whatever a library raises over bytes belongs to this record alone
             raise mismatch(shown_error(error)) from error
 
@@ -221,4 +214,4 @@ def schema_number(value: bytes) -> int | None:
 
 def mismatch(detail: str) -> RecordError:
     """Return the error for bytes that are no value of their schema."""
-    return RecordError(SCHEMA_MISMATCH, f"the bytes do not fit their schema: {detail}")
+    return RecordError(protocol.SCHEMA_MISMATCH, f"the bytes do not fit their schema: {detail}")

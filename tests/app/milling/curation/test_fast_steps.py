@@ -105,7 +105,7 @@ def test_n_grams_are_equal_where_their_words_are_cut_in_other_places() -> None:
 def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.MonkeyPatch, fast: tuple[Step, ...]) -> None:
     """More chunks than it holds come in one text, and then in many: answers stay right."""
     words = fast[0].words  # type: ignore[attr-defined]
-    monkeypatch.setattr("tokenmill.app.milling.curation.word_split.MOST_ENTRIES", 50)
+    monkeypatch.setattr("tokenmill.app.milling.curation.chunk_lookup.MOST_ENTRIES", 50)
     monkeypatch.setattr("tokenmill.app.milling.curation.chunk_lookup.TABLE_ENTRIES", 8)
     words.forget()
     texts = [
