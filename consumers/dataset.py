@@ -86,18 +86,15 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
         self._views = count_views(self._info, self._length)
         with self._reachable:
             found = freeze_eras(self._store, self._info, eras, self._open(), from_start=True)
-        self._eras, self._merged, self._content = found.eras, found.merged, found.content.hash
+        self.eras = found.eras
+        """The eras that these samples are from."""
+        self._merged, self._content = found.merged, found.content.hash
         self._order = EraOrder(self._merged, views=self._views, shuffle=False, seed=0, passed=0)
         self._rows: RowReader | None = None
 
     def __len__(self) -> int:
         """Return how many samples the eras have together."""
         return self._order.samples
-
-    @property
-    def eras(self) -> range:
-        """The eras that these samples are from."""
-        return self._eras
 
     def __getitem__(self, index: SupportsIndex) -> Sample:
         return self.__getitems__([arguments.index_of("the index", index)])[0]

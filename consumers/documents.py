@@ -179,8 +179,9 @@ class Documents(HasTokenizer):
         arguments.eras_of("eras", eras)
         named = Labels.of(label_field, label_names)
         drops = arguments.choice("on_missing_label", on_missing_label, ("refuse", "drop")) == "drop"
-        self._info = read_stream(self._store, arguments.stream_name("stream", stream))
-        self._tokenizer = StoredTokenizer(self._store, self._info)
+        self.info = read_stream(self._store, arguments.stream_name("stream", stream))
+        """The stream."""
+        self._tokenizer = StoredTokenizer(self._store, self.info)
         self._reachable = ReachableStream((self._store, stream))
         self._readers: dict[int, PartitionReader] = {}
         self._watch = MapWatch()
@@ -191,10 +192,10 @@ class Documents(HasTokenizer):
         self.label_names = named.names if named else None
         """The labels, in the order of their numbers; None: they are numbers, or there are none."""
         with self._reachable:
-            trainable = open_trainable(self._store, self._info, max(self._info.block_tokens - 1, 1), 1)
-            self._frozen = freeze_eras(self._store, self._info, eras, trainable, from_start=False)
+            trainable = open_trainable(self._store, self.info, max(self.info.block_tokens - 1, 1), 1)
+            self._frozen = freeze_eras(self._store, self.info, eras, trainable, from_start=False)
             self._index = DocumentIndex.of_ranges(
-                self._info,
+                self.info,
                 [
                     (self._reader(partition), part.first, part.stop)
                     for partition, part in enumerate(self._frozen.merged.ranges)
@@ -208,7 +209,7 @@ class Documents(HasTokenizer):
 
     def _label(self, named: Labels, *, drops: bool) -> None:
         """Find the labels of all documents; drop or refuse those without."""
-        named.require_field(self._info)
+        named.require_field(self.info)
         labels = np.empty(len(self), np.int64)
         for first in range(0, len(self), _LABELS_AT_ONCE):
             documents = np.arange(first, min(first + _LABELS_AT_ONCE, len(self)))
@@ -231,7 +232,7 @@ class Documents(HasTokenizer):
     def __repr__(self) -> str:
         # As that of an EraDataset: what decides the documents, for frameworks that compare data sources by it.
         return (
-            f"Documents(stream={self._info.name!r}, fingerprint={self._info.fingerprint.hex()!r}, "
+            f"Documents(stream={self.info.name!r}, fingerprint={self.info.fingerprint.hex()!r}, "
             f"eras={self.eras}, content={self._frozen.content.hash!r}, documents={len(self)})"
         )
 
@@ -285,11 +286,6 @@ class Documents(HasTokenizer):
         return self._frozen.eras
 
     @property
-    def info(self) -> StreamInfo:
-        """The stream."""
-        return self._info
-
-    @property
     def lengths(self) -> npt.NDArray[np.int32]:
         """Tokens of each document, ``[len]``."""
         return self._index.lengths
@@ -298,8 +294,8 @@ class Documents(HasTokenizer):
     def _identity(self) -> dict[str, Any]:
         """What decides which document has which number, for states: JSON, with the hash of the last era."""
         return {
-            "stream": self._info.name,
-            "fingerprint": self._info.fingerprint.hex(),
+            "stream": self.info.name,
+            "fingerprint": self.info.fingerprint.hex(),
             "eras": [self.eras.start, self.eras.stop],
             "content": list(self._frozen.content),
             "documents": len(self),
@@ -324,7 +320,7 @@ class Documents(HasTokenizer):
         """Return the era with which each document was whole, ``[len]``: that of the last of its blocks."""
         found = np.empty(len(self), np.int64)
         with self._reachable:
-            eras = open_eras(self._store, self._info.name)
+            eras = open_eras(self._store, self.info.name)
             ranges = [eras.era(number).ranges for number in self.eras]
         for partition in range(len(self._frozen.merged.ranges)):
             stops = np.array([parts[partition].stop if partition < len(parts) else 0 for parts in ranges])
@@ -373,11 +369,11 @@ class Documents(HasTokenizer):
         found = self._readers.get(partition)
         if found is None:
             self._reachable.require()
-            directory = partition_directory(self._store, self._info.name, partition)
+            directory = partition_directory(self._store, self.info.name, partition)
             least, most = _MAPPED_SEGMENTS
-            mapped = min(max(_MAPPED_BLOCKS // self._info.segment_blocks, least), most)
+            mapped = min(max(_MAPPED_BLOCKS // self.info.segment_blocks, least), most)
             options: dict[str, Any] = {"check": self._check, "open_segments": mapped}
-            found = self._readers[partition] = PartitionReader(directory, self._info, partition, **options)
+            found = self._readers[partition] = PartitionReader(directory, self.info, partition, **options)
         return found
 
     def __getstate__(self) -> dict[str, Any]:

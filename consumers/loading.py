@@ -54,7 +54,8 @@ class LoopPlace:
     """
 
     def __init__(self, state: State) -> None:
-        self._key = uuid4().hex
+        self.key = uuid4().hex
+        """By which batches find this place."""
         self.state = state
         self.turn = 0
         """Counts the states that were set: what was used before one says nothing of what comes after it."""
@@ -112,22 +113,17 @@ class LoopPlace:
         self._loops += 1
         self._publish(_looping())
 
-    @property
-    def key(self) -> str:
-        """By which batches find this place."""
-        return self._key
-
     def __getstate__(self) -> dict[str, Any]:
-        return {"_key": self._key, "turn": self.turn, "state": self.state, "_loops": 0, "_born": ""}
+        return {"key": self.key, "turn": self.turn, "state": self.state, "_loops": 0, "_born": ""}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
-        if self._key in _PLACES:  # a copy in the same process goes its own way
-            self._key = uuid4().hex
+        if self.key in _PLACES:  # a copy in the same process goes its own way
+            self.key = uuid4().hex
         self._enter()
 
     def _enter(self) -> None:
-        _PLACES[self._key] = self
+        _PLACES[self.key] = self
         weakref.finalize(self, _remove, self._directory(os.getpid()), os.getpid())
 
     def _publish(self, looping: int) -> None:
@@ -139,7 +135,7 @@ class LoopPlace:
 
         Raises StoreError where somebody else has made it, who would say where training goes on.
         """
-        directory = Path(tempfile.gettempdir()) / f"tokenmill-{self._key}-{process}"
+        directory = Path(tempfile.gettempdir()) / f"tokenmill-{self.key}-{process}"
         with suppress(FileNotFoundError):
             status = directory.lstat()
             if not S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:

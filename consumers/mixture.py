@@ -13,6 +13,7 @@ from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
 from .mixed_rows import Ended, MixedReader, MixturePlace
+from .mixture_state import StreamShare
 from .step_loop import StepLoop
 from .step_schedule import Found
 from .waiting import Awaited, ReachableStream
@@ -198,7 +199,7 @@ class Mixture(StepLoop):
         others = {other: part * (1 - share) for other, part in zip(course.schedule.names, held, strict=True) if part}
         self._change({**others, name: share}, from_step)
 
-    def shares(self) -> dict[str, mixture_state.StreamShare]:
+    def shares(self) -> dict[str, StreamShare]:
         """Return, of each stream, what it was to give and gave up to now, and how fresh its latest samples are."""
         return mixture_state.shares_of(self._now(), self._reader.parts, self._mixing.whole_steps)
 

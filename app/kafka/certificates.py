@@ -5,7 +5,6 @@ Python's ssl says that of the other side's certificate, and of authorities; not 
 
 import re
 import ssl
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -52,15 +51,12 @@ def _end(der: bytes) -> float:
 
 def _parts(der: bytes) -> list[tuple[int, bytes]]:
     """Return tag and content of each part of what DER puts together."""
-    return list(_read(der))
-
-
-def _read(der: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
+    found, at = [], 0
     while at < len(der):
         tag, length, at = der[at], der[at + 1], at + 2
         if length & 0x80:  # the length of the length
             size = length & 0x7F
             length, at = int.from_bytes(der[at : at + size], "big"), at + size
-        yield tag, der[at : at + length]
+        found.append((tag, der[at : at + length]))
         at += length
+    return found

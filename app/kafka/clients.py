@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
@@ -150,10 +150,9 @@ async def require_group(settings: ConnectionSettings, group: str) -> None:
                     raise not_allowed(settings, f"group {group}")
 
 
-@asynccontextmanager
-async def producer(
+def producer(
     settings: Settings, *, max_message_bytes: int = 0, **options: Any
-) -> AsyncIterator[AIOKafkaProducer]:
+) -> AbstractAsyncContextManager[AIOKafkaProducer]:
     """Yield a started idempotent producer: what it acknowledged is in the log once, and its order is kept.
 
     It waits for nothing before it sends (``linger_ms=0``) and takes values of ``max_message_bytes`` (the settings'
@@ -165,15 +164,10 @@ async def producer(
     largest = max(max_message_bytes, settings.max_record_bytes) + RECORD_OVERHEAD_BYTES
     fixed = {"acks": "all", "enable_idempotence": True, "linger_ms": 0, "max_request_size": largest}
     fixed["request_timeout_ms"] = DELIVERY_MS
-    with broker_errors(settings):
-        client = AIOKafkaProducer(**connection(settings), **(fixed | options))
-        prepare(client)
-        async with _running(settings, client.start, client.stop):
-            yield client
+    return _running(settings, lambda: AIOKafkaProducer(**connection(settings), **(fixed | options)))
 
 
-@asynccontextmanager
-async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+def consumer(settings: Settings, **options: Any) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
     """Yield a started consumer of no group and no topic, to `assign` and `seek`; it reads committed records only.
 
     It never jumps: a position that the log does not hold raises. ``options`` go to aiokafka. Raises as `producer`.
@@ -187,47 +181,40 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
         "request_timeout_ms": REQUEST_MS,
         "value_deserializer": packed_batches,
     }
-    with broker_errors(settings):
-        client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
-        prepare(client)
-        async with _running(settings, client.start, client.stop):
-            yield client
+    return _running(settings, lambda: AIOKafkaConsumer(**connection(settings), **(fixed | options)))
 
 
-@asynccontextmanager
-async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+def admin(settings: ConnectionSettings) -> AbstractAsyncContextManager[AIOKafkaAdminClient]:
     """Yield a started admin client. Raises as `producer`."""
-    with broker_errors(settings):
-        client = AIOKafkaAdminClient(**connection(settings), request_timeout_ms=REQUEST_MS)
-        prepare(client)
-        async with _running(settings, client.start, client.close):
-            yield client
+    return _running(settings, lambda: AIOKafkaAdminClient(**connection(settings), request_timeout_ms=REQUEST_MS))
 
 
 @asynccontextmanager
-async def _running(
-    settings: ConnectionSettings, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]
-) -> AsyncIterator[None]:
-    """Start, and stop in the end, whatever happened in between, without waiting for ever for a broker that is gone.
+async def _running(settings: ConnectionSettings, make: Callable[[], Any]) -> AsyncIterator[Any]:
+    """Yield a client that was made and started, and stop it in the end, whatever happened in between.
 
-    aiokafka logs why it cannot connect and raises only that it cannot; so the brokers are asked once more. That a token
-    is refused it does not even notice; so they are asked before.
+    It never waits for ever for a broker that is gone. aiokafka logs why it cannot connect and raises only that it
+    cannot; so the brokers are asked once more. That a token is refused it does not even notice; so they are asked
+    before.
     """
-    try:
-        if settings.sasl_mechanism == "OAUTHBEARER" and (reason := await why_not(settings)):
-            raise reason
+    with broker_errors(settings):
+        client = make()
+        prepare(client)
         try:
-            async with asyncio.timeout(DELIVERY_MS / 1000):  # an idempotent producer would try for ever
-                await start()
-        except TimeoutError as error:
-            raise errors.KafkaTimeoutError(str(error)) from error
-        except errors.KafkaConnectionError:
-            if reason := await why_not(settings):
-                raise reason from None
-            raise
-        yield
-    finally:
-        await _end(stop)
+            if settings.sasl_mechanism == "OAUTHBEARER" and (reason := await why_not(settings)):
+                raise reason
+            try:
+                async with asyncio.timeout(DELIVERY_MS / 1000):  # an idempotent producer would try for ever
+                    await client.start()
+            except TimeoutError as error:
+                raise errors.KafkaTimeoutError(str(error)) from error
+            except errors.KafkaConnectionError:
+                if reason := await why_not(settings):
+                    raise reason from None
+                raise
+            yield client
+        finally:
+            await _end(client.close if isinstance(client, AIOKafkaAdminClient) else client.stop)
 
 
 async def _end(stop: Callable[[], Awaitable[None]]) -> None:

@@ -139,16 +139,14 @@ class TokenizerParts:
             raise ValueError(f"the file has more than {KEPT_BYTES} bytes of parts")
         parts[number], self._bytes = value, grown
         if len(parts) == count:
-            self._prove(b"".join(parts[i] for i in range(count)))
+            packed = b"".join(parts[i] for i in range(count))
+            if unzipped(packed, self._digest) is not None:
+                self._packed = packed
+                self._parts.clear()
 
     def content(self) -> bytes | None:
         """Return what the file holds; None while a part is missing or not what it should be."""
         return None if self._packed is None else unzipped(self._packed, self._digest)
-
-    def _prove(self, packed: bytes) -> None:
-        if unzipped(packed, self._digest) is not None:
-            self._packed = packed
-            self._parts.clear()
 
 
 @dataclass(slots=True)

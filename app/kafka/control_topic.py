@@ -150,7 +150,9 @@ async def settle(
     async with consumer(settings) as client:
         control = await _read(client, stream.control_topic)
         if control.genesis is None:
-            genesis = await _new_genesis(client, settings, stream, recipe)
+            segment_blocks = settings.for_topic(stream.raw_topic).segment_blocks
+            starts = await _starts(client, settings, stream)
+            genesis = Genesis(stream.name, recipe, starts, segment_blocks, library_versions())
             await write_control(settings, stream.control_topic, [(GENESIS_KEY, genesis.pack())])
             control = await _read(client, stream.control_topic)
             log.info("genesis written", stream=stream.name, fingerprint=recipe.fingerprint.hex())
@@ -235,11 +237,6 @@ async def write_control(settings: Settings, topic: str, records: list[tuple[byte
                 await client.send_and_wait(topic, value, key=key, partition=0)
             except InvalidTimestampError as error:
                 raise refused_time(topic) from error
-
-
-async def _new_genesis(client: AIOKafkaConsumer, settings: Settings, stream: Stream, recipe: Recipe) -> Genesis:
-    segment_blocks = settings.for_topic(stream.raw_topic).segment_blocks
-    return Genesis(stream.name, recipe, await _starts(client, settings, stream), segment_blocks, library_versions())
 
 
 async def _starts(client: AIOKafkaConsumer, settings: Settings, stream: Stream) -> tuple[int, ...]:

@@ -77,7 +77,8 @@ class Mill(StreamWorker[RawPartition]):
         self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], topics) for plan in plans}
         every = [stream for plan in plans for stream in settled[plan.raw_topic]]
         self._keep(self._watch_skips(), "skips")
-        self._eras = EraKeeper(self._settings, every, self._has_first, self._write_control)
+        owned = self.partitions.owned
+        self._eras = EraKeeper(self._settings, every, lambda topic: TP(topic, 0) in owned, self._write_control)
         self._keep(self._eras.run(), "eras")
         self._keep(watch_compaction(self._settings, _topics(self._settings), self._heed_compaction), "compaction")
         if any(stream.genesis.recipe.packing == "fit" for stream in every):
@@ -150,10 +151,6 @@ class Mill(StreamWorker[RawPartition]):
         """Consider carries."""
         for partition in list(self.partitions.owned.values()):
             await partition.tick()
-
-    def _has_first(self, raw_topic: str) -> bool:
-        """Return whether partition 0 of a raw topic is assigned to this worker."""
-        return TP(raw_topic, 0) in self.partitions.owned
 
     async def _write_control(self, topic: str, key: bytes, value: bytes) -> None:
         try:

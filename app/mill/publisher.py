@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 from aiokafka import TopicPartition
@@ -45,21 +45,14 @@ MOST_MESSAGES: Final = 16
 """Messages between two carries by value, so that the tail that a resume reads at first holds one."""
 
 
+Send: TypeAlias = Callable[[str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]], Awaitable[int]]
+"""Sends one record (topic, partition, value, key, headers) and returns its offset once all in-sync replicas have it;
+raises when they may not."""
 ReadMessages: TypeAlias = Callable[[int, int], Awaitable[Sequence[tuple[int, Message]]]]
 """Reads the messages at the offsets ``[start, end)`` of the token partition, each with its offset, those that retention
 has left; none where the partition does not reach the end."""
 
 log = structlog.get_logger(__name__)
-
-
-class Send(Protocol):
-    """Sends one record and returns its offset once all in-sync replicas have it; raises when they may not."""
-
-    async def __call__(
-        self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
-    ) -> int:
-        """Return the record's offset."""
-        ...
 
 
 class _Known(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -36,24 +36,11 @@ _FINAL: Final = (PermissionError, FileNotFoundError)
 """What asking again does not change: the login lacks a right, or there is no such bucket."""
 
 
-class Objects(Protocol):
-    """What holds objects. Every failure is an OSError."""
-
-    def create(self, path: str, data: Data) -> None:
-        """Create an object whole. Raises FileExistsError where the name is taken."""
-
-    def read(self, path: str) -> Data:
-        """Return an object. Raises FileNotFoundError where there is none."""
-
-    def names(self, folder: str, after: str | None) -> list[str]:
-        """Return the paths of all objects below a folder, those up to ``after`` left out, in order."""
-
-    def folders(self) -> list[str]:
-        """Return the folders at the top, in order."""
-
-
 class StoredObjects:
-    """Objects behind an address of `obstore`; logins are in the environment, by the names that its own tools use."""
+    """Objects behind an address of `obstore`; logins are in the environment, by the names that its own tools use.
+
+    Every failure is an OSError.
+    """
 
     def __init__(self, address: str) -> None:
         """Open it; nothing is asked for yet. Raises OSError or ValueError where the address cannot be one."""
@@ -67,23 +54,23 @@ class StoredObjects:
                 self._store = stores.from_url(address)
 
     def create(self, path: str, data: Data) -> None:
-        """Create an object, by one request."""
+        """Create an object whole, by one request. Raises FileExistsError where the name is taken."""
         with self._errors():
             self._library.put(self._store, path, data, mode="create", use_multipart=False)
 
     def read(self, path: str) -> Data:
-        """Return an object."""
+        """Return an object. Raises FileNotFoundError where there is none."""
         with self._errors():
             return memoryview(self._library.get(self._store, path).bytes())
 
     def names(self, folder: str, after: str | None) -> list[str]:
-        """Return the paths below a folder."""
+        """Return the paths of all objects below a folder, those up to ``after`` left out, in order."""
         with self._errors():
             pages = list(self._library.list(self._store, folder, offset=after))
         return sorted(str(meta["path"]) for page in pages for meta in page)
 
     def folders(self) -> list[str]:
-        """Return the folders at the top."""
+        """Return the folders at the top, in order."""
         with self._errors():
             return sorted(map(str, self._library.list_with_delimiter(self._store)["common_prefixes"]))
 
@@ -130,7 +117,7 @@ def _first_line(error: Exception) -> str:
 class Bucket:
     """The objects below an address; for any number of threads."""
 
-    def __init__(self, address: str, objects: Objects, pause: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, address: str, objects: StoredObjects, pause: Callable[[float], object] = time.sleep) -> None:
         self.address = address
         self._objects = objects
         self._pause = pause

@@ -29,6 +29,7 @@ from zlib_ng.zlib_ng import crc32
 from tokenmill.eras import Era, EraLog, era_hash
 from tokenmill.errors import DamagedError, GapError, InputError, StoreError
 from tokenmill.store import layout
+from tokenmill.store.layout import StorePath
 from tokenmill.store.maps import FileAhead, read_part
 from tokenmill.store.store import Store, StreamInfo, read_stream
 from tokenmill.untrusted import open_regular
@@ -455,7 +456,7 @@ class EraWriter:
         return truncated
 
 
-def open_eras(store: layout.StorePath, stream: str) -> EraReader:
+def open_eras(store: StorePath, stream: str) -> EraReader:
     """Open the eras of a stream in a store, or in any copy of one, for reading.
 
     Raises StoreError where the store holds no such stream; DamagedError where what was committed was changed or is

@@ -14,14 +14,8 @@ import numpy.typing as npt
 import orjson
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.store.layout import (
-    SegmentPaths,
-    StorePath,
-    damaged,
-    partition_directory,
-    segment_firsts,
-    store_directory,
-)
+from tokenmill.store import layout
+from tokenmill.store.layout import StorePath
 from tokenmill.store.sealing import chain_after
 from tokenmill.store.segment import Crcs, DocumentPiece, Marks, Numbers, Part, Pieces, Segment, Tokens, join_pieces
 from tokenmill.store.store import StreamInfo, read_start, read_stream
@@ -138,7 +132,7 @@ class PartitionReader:
         if segment is None:
             segment = self._open(first)
             if segment.blocks < self.info.segment_blocks:
-                raise damaged(
+                raise layout.damaged(
                     segment.paths.tokens, f"{segment.blocks} blocks of it are committed, but later segments exist"
                 )
         self._remember(segment)
@@ -263,7 +257,7 @@ class PartitionReader:
                     values = [orjson.loads(meta) if meta else {} for meta in metas]
                 except ValueError as error:
                     what = f"an entry of the blocks from {first} on cannot be read ({error})"
-                    raise damaged(segment.paths.documents, what) from error
+                    raise layout.damaged(segment.paths.documents, what) from error
             yield where, rows, values
 
     def _pieces(self, numbers: Numbers) -> Iterator[tuple[Numbers, Pieces]]:
@@ -303,7 +297,9 @@ class PartitionReader:
             pieces = decode_entry(segment.entry(local))
             return pieces, [json.loads(piece.meta) if piece.meta else {} for piece in pieces]
         except ValueError as error:
-            raise damaged(segment.paths.documents, f"the entry of block {number} cannot be read ({error})") from error
+            raise layout.damaged(
+                segment.paths.documents, f"the entry of block {number} cannot be read ({error})"
+            ) from error
 
     def _sound(self, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the indices of those of the blocks that are not damaged; note and log the others."""
@@ -434,13 +430,13 @@ class PartitionReader:
             unused.unmap()
 
     def _open(self, first: int) -> Segment:
-        paths = SegmentPaths(self._directory, first)
+        paths = layout.SegmentPaths(self._directory, first)
         return Segment(paths, self.info, self.partition, refuse=not self._skip, whole=self._whole)
 
     def _find_tail(self) -> Segment | None:
         """Return the last segment that there is, or None if there is none yet."""
         try:
-            firsts = segment_firsts(os.listdir(self._directory))  # noqa: PTH208 - names alone, of many files
+            firsts = layout.segment_firsts(os.listdir(self._directory))  # noqa: PTH208 - names alone, of many files
         except FileNotFoundError:
             return None
         start = self._raise_first()
@@ -463,5 +459,5 @@ def open_partition(
     Raises StoreError where the store holds no such stream; DamagedError where a commit log or manifest was changed, or
     belongs to another stream.
     """
-    directory = partition_directory(store_directory(store), stream, partition)
+    directory = layout.partition_directory(layout.store_directory(store), stream, partition)
     return PartitionReader(directory, read_stream(store, stream), partition, check=check, on_damage=on_damage)

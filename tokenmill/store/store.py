@@ -28,6 +28,7 @@ from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreErr
 from tokenmill.recipe import RAW_BYTES_SHA256
 from tokenmill.recipe_differences import differences
 from tokenmill.store import layout
+from tokenmill.store.layout import StorePath
 from tokenmill.untrusted import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, parse_json, read_json_file, read_regular
 from tokenmill.wire.chain import HASH_BYTES, genesis_hash
 from tokenmill.wire.genesis import Genesis
@@ -224,7 +225,7 @@ class Store:
     """A random UUID; part of the consumer group's name."""
 
     @classmethod
-    def open(cls, path: layout.StorePath) -> Self:
+    def open(cls, path: StorePath) -> Self:
         """Open a store for writing.
 
         Raises StoreError where the directory is no store, or its identity belongs to another host or directory;
@@ -259,7 +260,7 @@ class Store:
         return cls(path, identity["id"])
 
     @classmethod
-    def open_or_create(cls, path: layout.StorePath) -> Self:
+    def open_or_create(cls, path: StorePath) -> Self:
         """Open a store for writing; a directory without identity gets a new one, and keeps the streams that it holds.
 
         Raises StoreError where the identity belongs to another host or directory; DiskError where the directory cannot
@@ -291,7 +292,7 @@ class Store:
             )
 
     @classmethod
-    def adopt(cls, path: layout.StorePath) -> Self:
+    def adopt(cls, path: StorePath) -> Self:
         """Give a copied or moved store a new identity, bound to this host and directory, whatever it had before.
 
         It is durable when this returns. What the store holds stays as it is.
@@ -339,7 +340,7 @@ class Store:
             return info
 
 
-def read_stream(store: layout.StorePath, stream: str) -> StreamInfo:
+def read_stream(store: StorePath, stream: str) -> StreamInfo:
     """Return a stream's description in a store, or in a copy of one.
 
     Raises:
@@ -400,7 +401,7 @@ def read_tokenizer(store: Path, info: StreamInfo) -> bytes | None:
     return content
 
 
-def streams_in(store: layout.StorePath) -> list[str]:
+def streams_in(store: StorePath) -> list[str]:
     """Return the names of the streams in a store; none where there is no such directory.
 
     Raises DiskError where the directory may not be read.
@@ -416,7 +417,7 @@ def streams_in(store: layout.StorePath) -> list[str]:
     return sorted(one.name for one in inside if os.path.exists(one / layout.STREAM_FILE))  # noqa: PTH110
 
 
-def partitions_in(store: layout.StorePath, stream: str) -> list[int]:
+def partitions_in(store: StorePath, stream: str) -> list[int]:
     """Return the partitions of a stream that the store holds something of, in order."""
     return layout.partition_numbers(
         path.name for path in layout.stream_directory(layout.store_directory(store), stream).iterdir()

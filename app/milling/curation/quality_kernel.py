@@ -5,17 +5,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from . import chunk_lookup
 from .byte_strings import Bytes, equal_bytes
-from .chunk_lookup import (
-    ALPHABETIC_WORDS,
-    BYTES,
-    FIRST_WORD,
-    FULL_CHARACTERS,
-    FULL_WORDS,
-    WORDS,
-    WordTable,
-    word_bytes,
-)
 from .chunked_text import TextPart, line_break
 from .compiled import ASK, KEEP, compiled
 
@@ -34,6 +25,7 @@ REASONS: Final = (
 SHORT, LONG, BELOW, ABOVE, HASHES, ELLIPSES, BULLETS, END_ELLIPSES, ALPHA, STOP_WORDS = range(1, 11)
 """Verdicts: the number of the reason in `REASONS`, from 1."""
 _HASH, _DOT, _HYPHEN = map(ord, "#.-")
+_ELLIPSIS_END, _BULLET_END = 0xA6, 0xA2  # of U+2026 and U+2022
 
 
 class QualityLimits(NamedTuple):
@@ -57,7 +49,7 @@ class QualityLimits(NamedTuple):
 @compiled
 def judge_quality(
     part: TextPart,
-    table: WordTable,
+    table: chunk_lookup.WordTable,
     rows: npt.NDArray[np.int64],
     limits: QualityLimits,
     verdicts: npt.NDArray[np.int8],
@@ -70,14 +62,16 @@ def judge_quality(
 
 
 @compiled
-def _judge(part: TextPart, table: WordTable, row: int, limits: QualityLimits, seen: npt.NDArray[np.bool_]) -> int:
+def _judge(
+    part: TextPart, table: chunk_lookup.WordTable, row: int, limits: QualityLimits, seen: npt.NDArray[np.bool_]
+) -> int:
     words = full = characters = alphabetic = 0
     for chunk in range(part.first[row], part.last[row]):
         entry = part.entry[chunk]
-        words += table.chunks[entry, WORDS]
-        full += table.chunks[entry, FULL_WORDS]
-        characters += table.chunks[entry, FULL_CHARACTERS]
-        alphabetic += table.chunks[entry, ALPHABETIC_WORDS]
+        words += table.chunks[entry, chunk_lookup.WORDS]
+        full += table.chunks[entry, chunk_lookup.FULL_WORDS]
+        characters += table.chunks[entry, chunk_lookup.FULL_CHARACTERS]
+        alphabetic += table.chunks[entry, chunk_lookup.ALPHABETIC_WORDS]
     if limits.min_doc_words and full < limits.min_doc_words:
         return SHORT
     if limits.max_doc_words and full > limits.max_doc_words:
@@ -99,7 +93,7 @@ def _judge(part: TextPart, table: WordTable, row: int, limits: QualityLimits, se
 
 
 @compiled
-def _judge_lines(part: TextPart, table: WordTable, row: int, limits: QualityLimits, words: int) -> int:
+def _judge_lines(part: TextPart, table: chunk_lookup.WordTable, row: int, limits: QualityLimits, words: int) -> int:
     """Count symbols and lines in one pass."""
     data, at, end = part.data, part.begin[row], part.end[row]
     hashes = ellipses = lines = bullets = ends = dots = 0
@@ -122,7 +116,7 @@ def _judge_lines(part: TextPart, table: WordTable, row: int, limits: QualityLimi
                 ellipses += 1
                 dots = 0
             elif byte == 0xE2:
-                ellipses += _is_ellipsis(data, at)
+                ellipses += _is_mark(data, at, _ELLIPSIS_END)
             at += 1
         while chunk < last and part.chunk_begin[chunk] < at:
             chunk += 1
@@ -130,7 +124,7 @@ def _judge_lines(part: TextPart, table: WordTable, row: int, limits: QualityLimi
         lines += 1
         if chunk > first_of_line:
             start = part.chunk_begin[first_of_line]
-            bullets += data[start] == _HYPHEN or _is_bullet(data, start)
+            bullets += data[start] == _HYPHEN or _is_mark(data, start, _BULLET_END)
             ends += _ends_with_ellipsis(part, table, row, chunk - 1)
         at += length
     ratio = limits.max_symbol_word_ratio
@@ -146,30 +140,24 @@ def _judge_lines(part: TextPart, table: WordTable, row: int, limits: QualityLimi
 
 
 @compiled
-def _is_ellipsis(data: Bytes, at: int) -> bool:
-    """Return whether U+2026 begins here."""
-    return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA6
+def _is_mark(data: Bytes, at: int, last: int) -> bool:
+    """Return whether the mark of general punctuation begins here that has this last byte."""
+    return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == last
 
 
 @compiled
-def _is_bullet(data: Bytes, at: int) -> bool:
-    """Return whether U+2022 begins here."""
-    return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA2
-
-
-@compiled
-def _ends_with_ellipsis(part: TextPart, table: WordTable, row: int, chunk: int) -> bool:
+def _ends_with_ellipsis(part: TextPart, table: chunk_lookup.WordTable, row: int, chunk: int) -> bool:
     """Return whether the text has an ellipsis, U+2026 or three stops, at the end of the chunk."""
-    begin = part.chunk_begin[chunk] + table.chunks[part.entry[chunk], BYTES] - 3
+    begin = part.chunk_begin[chunk] + table.chunks[part.entry[chunk], chunk_lookup.BYTES] - 3
     if begin < part.begin[row]:
         return False
     three_dots = part.data[begin] == _DOT and part.data[begin + 1] == _DOT and part.data[begin + 2] == _DOT
-    return three_dots or _is_ellipsis(part.data, begin)
+    return three_dots or _is_mark(part.data, begin, _ELLIPSIS_END)
 
 
 @compiled
 def _has_stop_words(
-    part: TextPart, table: WordTable, row: int, limits: QualityLimits, seen: npt.NDArray[np.bool_]
+    part: TextPart, table: chunk_lookup.WordTable, row: int, limits: QualityLimits, seen: npt.NDArray[np.bool_]
 ) -> bool:
     """Return whether enough different stop words are among the text's words."""
     stops = len(limits.stop_begin) - 1
@@ -179,9 +167,10 @@ def _has_stop_words(
         entry = part.entry[chunk]
         place = part.chunk_begin[chunk]
         for word in range(
-            table.chunks[entry, FIRST_WORD], table.chunks[entry, FIRST_WORD] + table.chunks[entry, WORDS]
+            table.chunks[entry, chunk_lookup.FIRST_WORD],
+            table.chunks[entry, chunk_lookup.FIRST_WORD] + table.chunks[entry, chunk_lookup.WORDS],
         ):
-            size = word_bytes(table.words, word)
+            size = chunk_lookup.word_bytes(table.words, word)
             for stop in range(stops):
                 begin = limits.stop_begin[stop]
                 if limits.stop_begin[stop + 1] - begin == size and not seen[stop]:

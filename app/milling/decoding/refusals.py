@@ -14,16 +14,8 @@ import orjson
 
 from tokenmill.errors import RecordError
 
+from . import protocol
 from .plain_text import decode_utf8
-from .protocol import (
-    DEBEZIUM_ENVELOPE,
-    INVALID_UNICODE,
-    MALFORMED_JSON,
-    MAX_DEPTH,
-    MISSING_TEXT,
-    TOO_DEEP,
-    DecodingRules,
-)
 
 _OPERATIONS: Final = {"c": "create", "u": "update", "d": "delete", "r": "read", "t": "truncate"}
 """What Debezium writes in ``op`` of an event that changes a table."""
@@ -37,12 +29,12 @@ def without_text(value: Mapping[str, Any], text_fields: Sequence[str]) -> Record
     """Return the error for an object that has none of ``text_fields``."""
     for prefix, envelope in (("payload.", value.get("payload")), ("", value)):
         if isinstance(envelope, dict) and _is_change(envelope):
-            return RecordError(DEBEZIUM_ENVELOPE, _of_change(prefix, envelope))
+            return RecordError(protocol.DEBEZIUM_ENVELOPE, _of_change(prefix, envelope))
     keys = ", ".join(ascii(key[:_SHOWN_CHARACTERS]) for key in list(value)[:_SHOWN_KEYS])[:_SHOWN_CHARACTERS]
     wanted = " or ".join(map(repr, text_fields))
     detail = f"no field {wanted} (text_fields); the object has: {keys or 'no fields'}"
     nested = next(_nested(value, {name.rpartition(".")[2] for name in text_fields}), None)
-    return RecordError(MISSING_TEXT, f"{detail}; {_advice(nested)}" if nested else detail)
+    return RecordError(protocol.MISSING_TEXT, f"{detail}; {_advice(nested)}" if nested else detail)
 
 
 def _is_change(envelope: Mapping[str, Any]) -> bool:
@@ -109,7 +101,7 @@ _NO_MEMORY: Final = "Not enough memory"
 """How the parser says so; "failed to allocate memory" is its word for some values that end too early."""
 
 
-def parsed_json(value: bytes, rules: DecodingRules) -> Any:
+def parsed_json(value: bytes, rules: protocol.DecodingRules) -> Any:
     """Return what JSON (no byte order mark) stands for.
 
     Raises RecordError where it is no JSON, or holds more values than the rules allow; and MemoryError where there is
@@ -143,11 +135,11 @@ def refusal(value: bytes) -> RecordError:
     except RecordError as error:
         return error
     depth = value.count(b"[") + value.count(b"{")
-    if depth > MAX_DEPTH and (depth := nesting(value)) > MAX_DEPTH:
-        return RecordError(TOO_DEEP, f"nested {depth} deep, over {MAX_DEPTH}")
+    if depth > protocol.MAX_DEPTH and (depth := nesting(value)) > protocol.MAX_DEPTH:
+        return RecordError(protocol.TOO_DEEP, f"nested {depth} deep, over {protocol.MAX_DEPTH}")
     if repaired(value) is not None:
         return half_pair()
-    return RecordError(MALFORMED_JSON, _where_it_ends(value))
+    return RecordError(protocol.MALFORMED_JSON, _where_it_ends(value))
 
 
 def _where_it_ends(value: bytes) -> str:
@@ -167,7 +159,9 @@ def _where_it_ends(value: bytes) -> str:
 
 def half_pair() -> RecordError:
     """Return the error for a value that only half a surrogate pair keeps from being JSON."""
-    return RecordError(INVALID_UNICODE, "an escape is half a surrogate pair; let the producer replace it by U+FFFD")
+    return RecordError(
+        protocol.INVALID_UNICODE, "an escape is half a surrogate pair; let the producer replace it by U+FFFD"
+    )
 
 
 def repaired(value: bytes) -> object | None:

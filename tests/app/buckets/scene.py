@@ -15,7 +15,7 @@ from tests import mills
 from tests.store.chains import STREAM, fill, make_chain, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.buckets.upload import Upload
-from tokenmill.bucket.objects import Bucket, Data
+from tokenmill.bucket.objects import Bucket, Data, StoredObjects
 from tokenmill.errors import BucketError
 from tokenmill.store import Store, StreamInfo
 from tokenmill.store import store as description
@@ -60,7 +60,7 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-class Memory:
+class Memory(StoredObjects):
     """Objects in memory: what a bucket is that never fails."""
 
     def __init__(self) -> None:
