@@ -372,14 +372,10 @@ def _from_lz4(data: memoryview) -> bytearray:
     return unpacked
 
 
-def _from_zstd(data: memoryview) -> bytearray:
-    return bytearray(cramjam.zstd.decompress(data))
-
-
 _UNPACKING: Final[Mapping[int, Callable[[memoryview], bytearray]]] = {
     0: bytearray,
     1: _from_gzip,
     2: _from_snappy,
     3: _from_lz4,
-    4: _from_zstd,
+    4: lambda data: bytearray(cramjam.zstd.decompress(data)),
 }

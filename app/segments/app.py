@@ -49,7 +49,8 @@ class SegmentWriter(StreamWorker[TokenPartition]):
         for settled in every:
             await bring_stream(self._store, settled)
             self._contexts[settled.stream.tokens_topic] = self._context(settled)
-        self._bringer = EraBringer(every, self._store, self._has_first)
+        owned = self.partitions.owned
+        self._bringer = EraBringer(every, self._store, lambda topic: TP(topic, 0) in owned)
         self._keep(self._bringer.run(self._settings), "eras")
         self._keep(self._watch_control(every), "control")
 
@@ -77,10 +78,6 @@ class SegmentWriter(StreamWorker[TokenPartition]):
             self.partitions.look_after_halted()
 
         await ask_repeatedly(self._settings, ask, WATCH_SECONDS, "the control topics cannot be read now")
-
-    def _has_first(self, tokens_topic: str) -> bool:
-        """Return whether partition 0 of a token topic is assigned to this worker."""
-        return TP(tokens_topic, 0) in self.partitions.owned
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
         self._started_at[tp] = offset

@@ -117,18 +117,14 @@ async def late_start(
         found = None if acceptor is None else offered(acceptor, record, tokens, ignored)
         if acceptor is None or (found is not None and isinstance(found[1], Gap)):  # what is below was cut off as well
             message = message_of(record, tokens)
-            acceptor = _acceptor_before(message, recipe, tokens.partition)
+            place = (recipe.fingerprint, tokens.partition, recipe.block_bytes)
+            acceptor = Acceptor(*place, block=message.first, chain=message.before)
             border = -(-message.first // segment_blocks) * segment_blocks
             offered(acceptor, record, tokens, ignored)
         chain = acceptor.chain_at(border)
         if chain is not None:
             return Start(border, chain)
     return None
-
-
-def _acceptor_before(message: Message, recipe: Recipe, partition: int) -> Acceptor:
-    size = recipe.block_bytes
-    return Acceptor(recipe.fingerprint, partition, size, block=message.first, chain=message.before)
 
 
 def cut_off(store: Path, stream: str, tokens: TopicPartition, wanted: int) -> GapError:

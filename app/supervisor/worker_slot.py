@@ -193,7 +193,11 @@ class WorkerSlot:
         """When, on the monotonic clock, the next process is started; None while one runs."""
         self.stopping = False
         """Whether we end the process ourselves, for good."""
-        self._environment = dict(worker_environment(settings))
+        self._environment = {
+            **os.environ,
+            **settings.environment(),
+            CONFIG_VARIABLE: os.devnull,
+        }  # these settings, no other file
         self._limits = limits
         self._shared = shared
         self._log = log
@@ -333,11 +337,6 @@ class WorkerSlot:
         if self._silent_looks * LOOK_SECONDS >= limit:
             self.kill(f"no heartbeat for {limit:.0f} s")
         return beats
-
-
-def worker_environment(settings: Settings) -> Mapping[str, str]:
-    """Return the variables of a worker: ours, with exactly these settings, and no other file of settings."""
-    return {**os.environ, **settings.environment(), CONFIG_VARIABLE: os.devnull}
 
 
 def describe(code: int, words: str | None) -> str:

@@ -64,7 +64,7 @@ class EraPlaces:
             if not self.eras.ended:
                 return None
             stop = self.eras.eras
-        return self._between(min(first, stop), stop)
+        return self.between(min(first, stop), stop)
 
     def last_era(self) -> int:
         """Return the number of the sequence's last known era, which may be the end marker; -1 if there is none."""
@@ -87,11 +87,7 @@ class EraPlaces:
         if block >= self.eras.blocks:
             return None
         number = self.eras.find(block)
-        return EraPlace(number, passed, begin + self._between(first, number))
-
-    def samples_in(self, number: int) -> int:
-        """Return how many samples a known era has."""
-        return self._between(number, number + 1)
+        return EraPlace(number, passed, begin + self.between(first, number))
 
     def first_samples(self, number: int) -> list[int]:
         """Return the number of an era's first sample in each pass; empty if the sequence has no such era.
@@ -102,7 +98,7 @@ class EraPlaces:
         if not first <= number < (self.eras.eras if stop is None else min(stop, self.eras.eras)):
             return []
         one = self.in_pass()
-        within = self._between(first, number)
+        within = self.between(first, number)
         return [within + passed * (one or 0) for passed in range(1 if one is None else self._sequence.passes)]
 
     def behind(self, sample: int) -> tuple[int, int]:
@@ -112,13 +108,13 @@ class EraPlaces:
         stop = known if end is None else min(end, known)
         if stop <= first:
             return 0, 0
-        whole = self._between(first, stop)
+        whole = self.between(first, stop)
         within = sample - min(sample // whole, self._sequence.passes - 1) * whole
         block = eras.blocks_before(first) + within // self._views
         left = eras.blocks_before(stop) - block
         return (left, stop - eras.find(block)) if left > 0 else (0, 0)
 
-    def _between(self, first: int, stop: int) -> int:
+    def between(self, first: int, stop: int) -> int:
         """Return the samples of the eras ``[first, stop)``."""
         return (self.eras.blocks_before(stop) - self.eras.blocks_before(first)) * self._views
 
@@ -288,7 +284,7 @@ class UsedContent:
                 if place is None:
                     last = self._places.last_era()
                     return self._content_of(last) if last >= 0 else None
-                latest = self._stretch(place, self._places.samples_in(place.era))
+                latest = self._stretch(place, self._places.between(place.era, place.era + 1))
             self._latest = latest
         return latest.content
 

@@ -285,7 +285,9 @@ class JsonSchemaFormat:
 
     def reader(self, schema: RegisteredSchema, rules: DecodingRules) -> Reader:
         """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
-        parsed = _with_draft(schema_json(schema.text))
+        parsed = schema_json(schema.text)
+        if isinstance(parsed, dict):
+            parsed = {"$schema": "http://json-schema.org/draft-07/schema#", **parsed}
         needed = [(name, schema_json(one.text)) for name, one in schema.needed().items()]
         cost = _cost(parsed, needed, rules)
         most = rules.most_steps
@@ -317,12 +319,6 @@ def _cost(schema: Any, needed: Sequence[tuple[str, Any]], rules: DecodingRules) 
         if rules.most_steps is None:
             return None
         raise
-
-
-def _with_draft(schema: Any) -> Any:
-    if isinstance(schema, dict) and "$schema" not in schema:
-        return {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
-    return schema
 
 
 def _refuse(uri: str) -> NoReturn:

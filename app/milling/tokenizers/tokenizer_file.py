@@ -37,11 +37,6 @@ _TRANSFORMERS: Final = (
 _NAMED: Final = "name a model on the hub that has a tokenizer.json of the same vocabulary"
 
 
-def looks_like_file(name: str) -> bool:
-    """Return whether a name ends like a tokenizer file, so that it is no name on the hub."""
-    return name.lower().endswith(_SUFFIXES)
-
-
 def known_elsewhere(name: str) -> str | None:
     """Return what a name is that another library knows, and what to do; None for any other."""
     if name not in _TIKTOKEN_NAMES:
@@ -216,7 +211,9 @@ def _pinned(name: str) -> Path:
 def _is_hub_name(name: str) -> bool:
     """Whether ``name`` is ``model`` or ``owner/model`` and cannot be meant as a path."""
     parts = name.split("/")
-    return len(parts) in (1, 2) and all(parts) and not name.startswith((".", "~")) and not looks_like_file(name)
+    return (
+        len(parts) in (1, 2) and all(parts) and not name.startswith((".", "~")) and not name.lower().endswith(_SUFFIXES)
+    )
 
 
 def _fetch(name: str, model: str, revision: str | None = None) -> Path:
