@@ -134,10 +134,7 @@ def read_regular(path: Path | str, *, most: int | None = None) -> bytes:
 def read_json_file(path: Path | str, *, most: int = MAX_JSON_BYTES) -> Any:
     """Return the value that a file of JSON holds.
 
-    Raises:
-        ValueError: it is no JSON within the bounds of `parse_json`.
-        DamagedError: it is no regular file, or too long.
-        OSError: it cannot be read.
-
+    Raises ValueError where it is no JSON within the bounds of `parse_json`; DamagedError where it is no regular file,
+    or too long; OSError where it cannot be read.
     """
     return parse_json(read_regular(path, most=most), most=most)

@@ -80,11 +80,8 @@ def connection(settings: ConnectionSettings) -> dict[str, Any]:
 def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
     """Turn "no broker answers" and "you may not", whatever aiokafka calls it, into one error that says what to do.
 
-    Raises:
-        BrokerError: the brokers are not there, or did not answer in time.
-        SettingsError: they do not allow what was asked for.
-        ClockError: they do not take records of our time.
-
+    Raises BrokerError where the brokers are not there, or did not answer in time; SettingsError where they do not allow
+    what was asked for; ClockError where they do not take records of our time.
     """
     try:
         yield

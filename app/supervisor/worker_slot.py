@@ -193,11 +193,8 @@ class WorkerSlot:
         """When, on the monotonic clock, the next process is started; None while one runs."""
         self.stopping = False
         """Whether we end the process ourselves, for good."""
-        self._environment = {
-            **os.environ,
-            **settings.environment(),
-            CONFIG_VARIABLE: os.devnull,
-        }  # these settings, no other file
+        self._environment = {**os.environ, **settings.environment(), CONFIG_VARIABLE: os.devnull}
+        """Ours, with exactly these settings, and no other file of settings."""
         self._limits = limits
         self._shared = shared
         self._log = log

@@ -148,11 +148,8 @@ class BucketCache:
     def has(self, eras: EraReader, now: Sequence[int], following: Sequence[int]) -> bool:
         """Say which eras are read, and which will be next; return whether the blocks of the first one are all here.
 
-        Raises:
-            BucketError: what the bucket holds is not what was uploaded, or it refuses.
-            InputError: the era is larger than the cache may be.
-            TokenMillError: the folder cannot be used.
-
+        Raises BucketError where what the bucket holds is not what was uploaded, or it refuses; InputError where the era
+        is larger than the cache may be; TokenMillError where the folder cannot be used.
         """
         if self._work.error is not None:
             raise self._work.error

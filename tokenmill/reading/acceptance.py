@@ -96,11 +96,8 @@ class Acceptor:
     def offer(self, message: Message) -> Taken | Dropped | Gap:
         """Take what is new in the message.
 
-        Raises:
-            FingerprintError: the message belongs to another stream.
-            DamagedError: the message contradicts itself.
-            DifferenceError: the message holds other blocks than those that the reader took.
-
+        Raises FingerprintError where the message belongs to another stream; DamagedError where the message contradicts
+        itself; DifferenceError where the message holds other blocks than those that the reader took.
         """
         self._check_form(message)
         if message.first > self.next_block:

@@ -165,11 +165,8 @@ class Tracer:
     def __init__(self, store: StorePath, position: Position) -> None:
         """Open the stream that a run's state names.
 
-        Raises:
-            StoreError: the store holds no such stream.
-            InputError: it is a stream of that name with other tokens: made with other settings, or of other text.
-            DamagedError: the files are damaged.
-
+        Raises StoreError where the store holds no such stream; InputError where it is a stream of that name with other
+        tokens: made with other settings, or of other text; DamagedError where the files are damaged.
         """
         sequence = position.sequence
         self._store = store_directory(store)
@@ -375,11 +372,8 @@ class MixtureTracer:
     ) -> None:
         """Open the streams that a state names: each in the store that ``stores`` has for it, or else in ``store``.
 
-        Raises:
-            InputError: it is no state of a mixture, or one over other streams or content; or no stream has such a name.
-            StoreError: the store lacks a stream.
-            DamagedError: the files are damaged.
-
+        Raises InputError where it is no state of a mixture, or one over other streams or content; or no stream has such
+        a name; StoreError where the store lacks a stream; DamagedError where the files are damaged.
         """
         try:
             (self._schedule,) = map(Schedule.read, state["schedule"])

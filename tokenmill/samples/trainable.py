@@ -105,11 +105,8 @@ class TrainableSamples:
     def ready(self, sample: int, wanted: int) -> int:
         """Return how many samples from ``sample`` on are trainable, at most ``wanted``.
 
-        Raises:
-            InputError: the store does not hold their blocks any more.
-            DifferenceError: the store holds other blocks than the eras name.
-            DamagedError: the files are damaged.
-
+        Raises InputError where the store does not hold their blocks any more; DifferenceError where the store holds
+        other blocks than the eras name; DamagedError where the files are damaged.
         """
         while self._spans and self._spans[0].stop <= sample:
             self._spans.popleft()

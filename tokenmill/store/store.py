@@ -343,11 +343,8 @@ class Store:
 def read_stream(store: StorePath, stream: str) -> StreamInfo:
     """Return a stream's description in a store, or in a copy of one.
 
-    Raises:
-        StoreError: the directory holds no such stream, or one of another format.
-        DiskError: it may not be read, or its disk fails.
-        DamagedError: the stream's description was changed.
-
+    Raises StoreError where the directory holds no such stream, or one of another format; DiskError where it may not be
+    read, or its disk fails; DamagedError where the stream's description was changed.
     """
     store = layout.store_directory(store)
     directory = layout.stream_directory(store, stream)

@@ -47,11 +47,8 @@ class Genesis:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the genesis that `to_dict` made this mapping of.
 
-        Raises:
-            DamagedError: the recipe does not hash to its fingerprint.
-            FingerprintError: another format version wrote it.
-            ValueError, TypeError, LookupError: the values are no genesis.
-
+        Raises DamagedError where the recipe does not hash to its fingerprint; FingerprintError where another format
+        version wrote it; ValueError, TypeError, LookupError where the values are no genesis.
         """
         recipe = Recipe.from_dict(values["recipe"])
         if recipe.fingerprint.hex() != values["fingerprint"]:
