@@ -42,8 +42,8 @@ the next batches come first."""
 _RUN_BYTES: Final = 8 << 20
 """Consecutive small eras that are read as one: their blocks follow each other in each partition. The loop waits for the
 first of them ..."""
-_LATER_BYTES: Final = 32 << 20
-"""... and not for the others, so that more eras share the fixed cost of a run."""
+_LATER_BYTES: Final = 40 << 20
+"""... and not for the others, so that two eras of the default size, or more small ones, share a run's fixed cost."""
 _GAP_BYTES: Final = 32 << 10
 """Between two samples in a file: to read them is cheaper than another request."""
 _AWAITED_SEGMENTS: Final = 256
@@ -228,12 +228,13 @@ class EraReadAhead:
 
     def _descriptions(self, segments: Sequence[SegmentPaths]) -> list[FileRange]:
         """Return the files that describe segments, without those of sealed ones that the last run was from, too."""
-        before, self._described = self._described, {paths.manifest for paths in segments if paths.manifest.exists()}
+        manifests = [paths.manifest for paths in segments]
+        before, self._described = self._described, {path for path in manifests if path.exists()}
         return [
             FileRange(path, 0, _WHOLE)
-            for paths in segments
-            if paths.manifest not in before
-            for path in (paths.manifest, paths.index, paths.commits, *([paths.documents] if self._documents else []))
+            for paths, manifest in zip(segments, manifests, strict=True)
+            if manifest not in before
+            for path in (manifest, paths.index, paths.commits, *([paths.documents] if self._documents else []))
         ]
 
     def _segments(self, partition: int, blocks: range) -> Iterator[tuple[SegmentPaths, FileRange]]:

@@ -109,7 +109,7 @@ class Gathering:
         self._columns = columns
         self._dtype = dtype
         first = int(addresses.min()) if len(addresses) else 0
-        self._items = addresses - first
+        self._items = (addresses - first)[:, None]
         count = int(self._items.max(initial=-1)) + 1
         self._memory = np.asarray(_Memory(first, count, columns * dtype.itemsize))
 
@@ -124,7 +124,8 @@ class Gathering:
         Raises DamagedError where a file was cut off since it was mapped.
         """
         self.watch.look(self._maps)
-        return self._memory[self._items[start:stop]].view(self._dtype).reshape(-1, self._columns)
+        found: Rows = self._memory[self._items[start:stop]].view(self._dtype)
+        return found
 
     def stretches(self, size: int) -> Iterator[Rows]:
         """Yield all rows as batches of ``size``, which divides them, several at a time: ``[batches, size, columns]``.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar, Final, NoReturn, Protocol, Self
 
+import torch
+
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples import Position
 
@@ -119,10 +121,11 @@ class StepLoop(HasTokenizer, ABC):
         stop, staging, store_wait = self._stop, delivery.stagings.of(self._phases.at(0)), delivery.store_wait
         source = begin_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         waits, clock, end, carries, finish = True, perf_counter, End.END, staging.carries, delivery.finish
+        is_inference = torch.is_inference_mode_enabled  # to call another function costs as much as a small row
         asked = clock()
         while stop is None or not stop():
             try:  # a context would cost a tenth of a small batch
-                made = next_usable(source, end)
+                made = next_usable(source, end) if is_inference() else next(source, end)
             except (OSError, DamagedError):
                 with reachable:
                     raise

@@ -206,8 +206,7 @@ class HostStaging:
         if self._is_cpu and not self._widens:
             return iter(stretch)
         if self._widens:
-            widened = self._memory.widened
-            wide = map(Staged, map(widened, stretch[..., :-1]), map(widened, stretch[..., 1:]))
+            wide = map(Staged, self._memory.widened(stretch[..., :-1]), self._memory.widened(stretch[..., 1:]))
             return wide if self._is_cpu else map(self._moved, wide)
         return map(self._narrow, stretch)
 
@@ -241,19 +240,22 @@ class ReusedMemory:
     def __init__(self) -> None:
         self._arrays: list[Wide] = []
 
-    def widened(self, tokens: Rows) -> torch.Tensor:
-        """Return the tokens with memory of their own: autograd would see what is done in place to one view in all."""
-        arrays = self._arrays
-        if arrays and arrays[0].shape != tokens.shape:
-            arrays.clear()
-        for array in arrays:
-            if getrefcount(array) == _NOBODY:
-                array[...] = tokens
-                return torch.from_numpy(array)
-        arrays.append(tokens.astype(np.int64))
-        if len(arrays) > max(_REUSED_BYTES // max(arrays[0].nbytes, 1), _REUSED_AT_LEAST):
-            del arrays[0]  # who holds so many keeps them
-        return torch.from_numpy(arrays[-1])
+    def widened(self, stretch: Rows) -> Iterator[torch.Tensor]:
+        """Yield each batch with memory of its own: autograd would see what is done in place to one view in all."""
+        arrays, shape = self._arrays, stretch.shape[1:]
+        for tokens in stretch:
+            for array in arrays:
+                if getrefcount(array) == _NOBODY and array.shape == shape:
+                    array[...] = tokens
+                    break
+            else:
+                array = tokens.astype(np.int64)
+                if arrays and arrays[0].shape != shape:
+                    arrays.clear()
+                arrays.append(array)
+                if len(arrays) > max(_REUSED_BYTES // max(array.nbytes, 1), _REUSED_AT_LEAST):
+                    del arrays[0]  # who holds so many keeps them
+            yield torch.from_numpy(array)
 
 
 class LaneStaging:

@@ -200,7 +200,7 @@ class Ranks:
         With the number of that turn's first step, the rows of each step are rotated (`rotation`), and do not ascend.
         """
         turns = self.worker + self.workers * np.arange(steps)
-        places = np.tile(self.rank * self.batch_size + np.arange(self.batch_size), (steps, 1))
+        places = self.rank * self.batch_size + np.arange(self.batch_size)
         if rotated_from is not None:
             places = (places + rotation(rotated_from + turns, self.global_batch)[:, None]) % self.global_batch
         found: Numbers = (first + self.global_batch * turns[:, None] + places).reshape(-1)

@@ -122,6 +122,8 @@ def _crc(seed: int, number: int, row: bytes) -> int:
 
 _LONGEST_LINE: Final = 1 << 20
 """Of an era of 10,000 partitions."""
+_KEPT_ERAS: Final = 4
+"""That a reader keeps: who reads ahead, looks and locates asks for the same ones one after the other."""
 _KEPT_ROWS: Final = 1024
 """Of the index, that a reader keeps: a run asks for the same ones again and again."""
 
@@ -189,10 +191,15 @@ class EraReader:
         Raises InputError where it is not committed as of the last `refresh`; DamagedError where it is not what was
         committed.
         """
+        if (kept := self._kept.get(number)) is not None:
+            return kept
         line = self._committed(number)
         try:
             era = Era.unpack(line)
             if era.number == number:
+                if len(self._kept) >= _KEPT_ERAS:
+                    self._kept.clear()
+                self._kept[number] = era
                 return era
             why = f"it is era {era.number}"
         except ValueError as error:
@@ -221,6 +228,7 @@ class EraReader:
     def _forget(self) -> None:
         """Keep nothing of what was read."""
         self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
+        self._kept: dict[int, Era] = {}
         self._rows: dict[int, EraRow] = {}
         """Some of the index, by era; any thread may ask for a row."""
 

