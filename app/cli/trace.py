@@ -23,7 +23,7 @@ from tokenmill.samples import (
 
 from ..funnel.tried_documents import beginning_of
 from ..settings import Settings
-from ..tools.inspect.tracing import Place, RecordOutcome, RecordText, outcome_of, record_texts
+from ..tools.inspect.tracing import Place, RecordText, outcome_of, record_texts
 from .options import command, option
 from .output import LINE_CHARACTERS, All, AsJson, count, say, show, show_json
 from .progress import ProgressLine
@@ -179,8 +179,8 @@ class _Printer:
     def records(self, asked: dict[str, Any], found: list[TracedRecord]) -> None:
         """Print where the tokens of records come in the sequence."""
         self._ask(source for one in found for view in one.views for source in view.sources)
-        asked_of = enumerate(found) if self._text else ()
-        outcomes = {n: outcome for n, one in asked_of if (outcome := self._outcome(one)) is not None}
+        lost = {n: (one.partition, one.offset) for n, one in enumerate(found) if self._text and not one.views}
+        outcomes = {n: asyncio.run(outcome_of(self._settings, self._stream, place)) for n, place in lost.items()}
         if self._json:
             records = [
                 {**asdict(one), "verdict": one.verdict, "outcome": asdict(outcomes[n]) if n in outcomes else None}
@@ -203,11 +203,6 @@ class _Printer:
                 show(f"  {_use(use)}: {_view(view)}")
             if len(uses) > SHOWN_USES:
                 show(f"  and {len(uses) - SHOWN_USES:,} more samples; --all shows them")
-
-    def _outcome(self, record: TracedRecord) -> RecordOutcome | None:
-        if record.views:
-            return None
-        return asyncio.run(outcome_of(self._settings, self._stream, (record.partition, record.offset)))
 
     def _ask(self, sources: Iterable[Source]) -> None:
         if self._text:
