@@ -33,6 +33,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from tests.brokers import OpenBroker
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
@@ -60,7 +61,7 @@ ITERATIONS: Final = 4096
 class Secured:
     """The broker, and files for its clients."""
 
-    broker: Broker
+    broker: OpenBroker
     directory: Path
 
     @property
@@ -110,7 +111,7 @@ def secured_broker(directory: Path) -> Iterator[Secured]:
     client.cert_chain_pems[0].write_to_path(str(directory / "client.pem"))
     (directory / "client.key").write_text(_key(client, BestAvailableEncryption(KEY_PASSWORD.encode())))
     (directory / "password").write_text(f"{PASSWORD}\n")
-    with Broker(directory / "broker", settings=_properties(authority), listeners=LISTENERS) as broker:
+    with OpenBroker(directory / "broker", settings=_properties(authority), listeners=LISTENERS) as broker:
         add_user(broker, USER)
         yield Secured(broker, directory)
 

@@ -20,7 +20,7 @@ import struct
 import subprocess
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -83,26 +83,16 @@ class Broker:
     """A local Kafka broker, as a context manager: started on entry, stopped on exit.
 
     ``directory`` is made if need be. ``port`` is the port for clients; without it a free one is chosen, once for all.
-    ``settings`` are Kafka's (``server.properties``) and win over ours. ``listeners`` are security protocols that are
-    served in addition to plain text, each on a port of its own (`address`): ``SSL``, ``SASL_PLAINTEXT``, ``SASL_SSL``.
-    Whom they trust and who may log in is for ``settings`` to say. Methods are for one thread at a time.
+    ``settings`` are Kafka's (``server.properties``) and win over ours. Methods are for one thread at a time.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        port: int | None = None,
-        settings: Mapping[str, str] | None = None,
-        listeners: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, directory: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory.absolute()
         self.log_path = self.directory / "broker.log"
         self._pid_path = self.directory / "broker.pid"
         self._properties_path = self.directory / "server.properties"
         self._settings = dict(settings or {})
-        self._listeners = tuple(listeners)
-        self._address = _load_address(self.directory / "address.json", port, self._listeners)
+        self._address = _load_address(self.directory / "address.json", port)
 
     @classmethod
     def attach(cls, directory: Path) -> Self:
@@ -116,10 +106,6 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """The address for clients, ``host:port``; the same before, between and after runs."""
         return f"{HOST}:{self._address['port']}"
-
-    def address(self, listener: str) -> str:
-        """Return the address, ``host:port``, of one of ``listeners``; as lasting as `bootstrap_servers`."""
-        return f"{HOST}:{self._address[_port_name(listener)]}"
 
     @property
     def running(self) -> bool:
@@ -136,7 +122,7 @@ class Broker:
         if (running := self._process()) is not None:
             message = f"a broker runs in {self.directory} already (process {running.pid}), at {self.bootstrap_servers}"
             raise BrokerError(f"{message}. Use it, or end it first: tokenmill broker stop")
-        for name in ("port", "controller_port", *map(_port_name, self._listeners)):
+        for name in ("port", "controller_port"):
             if not _is_free(port := int(self._address[name])):
                 message = f"port {port} on {HOST} is taken by another program"
                 raise BrokerError(f"{message}. End that, or choose another: --port")
@@ -162,16 +148,6 @@ class Broker:
         """End the broker with SIGKILL, as a crash would; on return it is gone. Does nothing when none runs."""
         self._end(signal.SIGKILL)
 
-    def pause(self) -> None:
-        """Stop the process with SIGSTOP: connections stay open and nothing answers."""
-        if process := self._process():
-            process.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let a paused broker go on."""
-        if process := self._process():
-            process.signal(signal.SIGCONT)
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -184,16 +160,12 @@ class Broker:
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         (self.directory / "address.json").write_text(json.dumps(self._address))
         controller = f"{HOST}:{self._address['controller_port']}"
-        others = [f"{name}://{self.address(name)}" for name in self._listeners]
-        clients = ",".join([f"PLAINTEXT://{self.bootstrap_servers}", *others])
+        clients = f"PLAINTEXT://{self.bootstrap_servers}"
         properties = {
             **SETTINGS,
             "log.dirs": str(self.directory / "data"),
             "listeners": f"{clients},CONTROLLER://{controller}",
             "advertised.listeners": clients,
-            "listener.security.protocol.map": ",".join(
-                [SETTINGS["listener.security.protocol.map"], *(f"{name}:{name}" for name in self._listeners)]
-            ),
             "controller.quorum.voters": f"{SETTINGS['node.id']}@{controller}",
             **self._settings,
         }
@@ -237,19 +209,15 @@ class Broker:
         return "\n".join([f"The end of its log, {self.log_path}:", *lines])
 
 
-def _load_address(path: Path, port: int | None, listeners: Sequence[str]) -> dict[str, int | str]:
+def _load_address(path: Path, port: int | None) -> dict[str, int | str]:
     """Return what was chosen when the directory was first used, or choose now; a ``port`` that is given wins."""
     address: dict[str, int | str] = json.loads(path.read_text()) if path.exists() else {}
     if "cluster" not in address:
         # Kafka wants 16 random bytes in this spelling. The letter in front keeps them from looking like an option.
         address["cluster"] = "T" + urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
-    missing = [name for name in ("port", "controller_port", *map(_port_name, listeners)) if name not in address]
+    missing = [name for name in ("port", "controller_port") if name not in address]
     address.update(zip(missing, _free_ports(len(missing)), strict=True))
     return address if port is None else {**address, "port": port}
-
-
-def _port_name(listener: str) -> str:
-    return f"{listener.lower()}_port"
 
 
 def _free_ports(count: int) -> list[int]:

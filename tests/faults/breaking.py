@@ -9,6 +9,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tests.brokers import pause, resume
 from tests.faults.oracle import partitions_of
 from tests.faults.trial import Trial
 from tests.service import Service, Worker
@@ -174,9 +175,9 @@ class Breaker:
 
     def pause_broker(self) -> str:
         """Stop the broker for a while."""
-        self._broker.pause()
+        pause(self._broker)
         time.sleep(self._rng.uniform(*BROKER_SECONDS))
-        self._broker.resume()
+        resume(self._broker)
         return "broker SIGSTOP"
 
     def move_group(self) -> str | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.brokers import pause, resume
 from tests.conftest import topics_on
 from tests.faults.alive import assert_alive_again
 from tests.faults.feeding import Feeder
@@ -50,9 +51,9 @@ def test_broker_that_goes_again_and_again_loses_and_repeats_nothing(tmp_path: Pa
                     assert grown < GROWTH_BYTES
                 sent = feeder.sent
                 for _ in range(trial.rounds(1, 12)):
-                    broker.pause()
+                    pause(broker)
                     time.sleep(trial.rounds(3, 5))  # longer than the session time-out
-                    broker.resume()
+                    resume(broker)
                     trial.fired("broker SIGSTOP")
                     time.sleep(trial.rounds(1, 5))
                 assert_alive_again(service, trial)

@@ -12,6 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.protocol import produce
 
+from tests.brokers import OpenBroker
 from tests.conftest import topics_on
 from tests.faults.alive import assert_alive_again
 from tests.faults.configuring import configure
@@ -136,7 +137,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     with Proxy() as proxy:
         protocols = f"{SETTINGS['listener.security.protocol.map']},PROXIED:PLAINTEXT"
         advertised = f"PLAINTEXT://{HOST}:{port},PROXIED://{proxy.address}"
-        broker = Broker(
+        broker = OpenBroker(
             tmp_path_factory.mktemp("broker"),
             port=port,
             listeners=("PROXIED",),

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from tests.brokers import OpenBroker
 from tests.conftest import topics_on
 from tests.faults.alive import assert_alive_again
 from tests.faults.feeding import Feeder
@@ -13,7 +14,6 @@ from tests.faults.oracle import judge
 from tests.faults.trial import Trial
 from tests.secured import MODULES, PASSWORD, USER, TokenEndpoint
 from tests.service import Service, service_settings
-from tokenmill.app.local.broker import Broker
 
 LISTENER: Final = "SASL_PLAINTEXT"
 SECONDS: Final = 1.0
@@ -33,7 +33,7 @@ BROKER: Final = {
 def test_logins_that_end_lose_and_halt_nothing(tmp_path: Path, trial: Trial, entry: str) -> None:
     """What was under way on a connection that ends is sent and read again, with the fast path and without it."""
     with (
-        Broker(tmp_path / "broker", settings=BROKER, listeners=(LISTENER,)) as broker,
+        OpenBroker(tmp_path / "broker", settings=BROKER, listeners=(LISTENER,)) as broker,
         TokenEndpoint(seconds=SECONDS) as endpoint,
     ):
         settings = service_settings(broker, topics_on(broker, "logins")(2), tmp_path)

@@ -12,6 +12,7 @@ import pytest
 import trustme
 from aiokafka import TopicPartition
 
+from tests.brokers import OpenBroker
 from tests.forked import run
 from tests.secured import certified
 from tokenmill.app import broker_contact
@@ -19,7 +20,6 @@ from tokenmill.app.broker_contact import Contact
 from tokenmill.app.kafka import clients, connections
 from tokenmill.app.kafka.clients import admin, consumer, offsets, producer
 from tokenmill.app.kafka.connections import Pauses
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError
 
@@ -54,7 +54,7 @@ def settings_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
     """Run a broker with a listener of each kind; return what gives the settings for one."""
     directory, authority = tmp_path_factory.mktemp("advertised"), trustme.CA()
     authority.cert_pem.write_to_path(str(directory / "ca.pem"))
-    broker = Broker(directory / "broker", listeners=tuple(KINDS), settings=certified(authority))
+    broker = OpenBroker(directory / "broker", listeners=tuple(KINDS), settings=certified(authority))
     with (
         socket.create_server(("127.0.0.1", 0)) as shut,
         socket.create_server(("127.0.0.1", 0)) as closes,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from tests.brokers import OpenBroker, pause, resume
 from tests.conftest import topics_on
 from tests.marked import until
 from tests.scraping import free_port
@@ -74,11 +75,11 @@ async def test_address_and_data_survive_restart_kill_and_pause(tmp_path: Path) -
         broker.start()
         assert broker.bootstrap_servers == address == Broker(tmp_path).bootstrap_servers
         assert await read(broker, topic, 2) == [b"before", b"between"]
-        broker.pause()
+        pause(broker)
         assert Broker(tmp_path).running
-        broker.resume()
+        resume(broker)
         assert await read(broker, topic, 2) == [b"before", b"between"]
-        broker.pause()
+        pause(broker)
     assert not broker.running
 
 
@@ -101,7 +102,7 @@ async def test_own_settings_win_and_more_listeners_have_lasting_addresses(tmp_pa
     assert (directory / "data" / "meta.properties").exists()
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_miller="gr1st";'
     settings = {"listener.name.sasl_plaintext.plain.sasl.jaas.config": login, "sasl.enabled.mechanisms": "PLAIN"}
-    with Broker(directory, settings=settings, listeners=["SASL_PLAINTEXT"]) as broker:
+    with OpenBroker(directory, settings=settings, listeners=["SASL_PLAINTEXT"]) as broker:
         stock = AIOKafkaProducer(
             bootstrap_servers=broker.address("SASL_PLAINTEXT"),
             security_protocol="SASL_PLAINTEXT",
@@ -112,7 +113,7 @@ async def test_own_settings_win_and_more_listeners_have_lasting_addresses(tmp_pa
         await stock.start()
         await stock.stop()
         assert broker.bootstrap_servers == address
-        again = Broker(directory, listeners=["SASL_PLAINTEXT"])
+        again = OpenBroker(directory, listeners=["SASL_PLAINTEXT"])
         assert again.address("SASL_PLAINTEXT") == broker.address("SASL_PLAINTEXT") != address
         assert (directory / "server.properties").stat().st_mode & 0o777 == 0o600
 

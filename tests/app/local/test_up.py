@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 
+from tests.brokers import pause
 from tests.marked import MARK, marked, until
 from tests.scraping import ask, free_port, scrape, total
 from tokenmill.app.local.broker import Broker
@@ -95,7 +96,7 @@ def test_up_says_that_its_kafka_is_away_and_starts_it_again(tmp_path: Path) -> N
     try:
         assert until(lambda: ask(port, "/readyz").code == 200, SECONDS), log.read_text()
         assert until(lambda: any("_lag_" in name for name, _ in scrape(port)), SECONDS)
-        broker.pause()
+        pause(broker)
         hung = time.time()
         # a log hears of it every two seconds
         assert until(lambda: "NO BROKER ANSWERS since" in log.read_text(), WITHIN + 2), log.read_text()
@@ -118,7 +119,7 @@ def test_up_says_that_its_kafka_is_away_and_starts_it_again(tmp_path: Path) -> N
             assert done.wait(SECONDS) == 0
         assert until(lambda: total(scrape(port), "tokenmill_blocks_total", sink="segment") > 0, SECONDS)
 
-        broker.pause()
+        pause(broker)
         assert until(lambda: ask(port, "/readyz").code == 503, WITHIN), log.read_text()
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 0, log.read_text()
