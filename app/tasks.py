@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -49,6 +50,21 @@ async def in_thread(action: Callable[[], T]) -> T:
     A cancellation is raised after that; what ``action`` returned or raised is lost then.
     """
     return await to_the_end(asyncio.to_thread(action))
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Start ``work`` in a thread and return its future; unlike with a pool, the process may end before the work."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # so that cancelling does nothing: the thread sets it
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised by the future
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:

@@ -7,13 +7,12 @@ import os
 import shlex
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from rich.console import Console
 from tokenizers import Tokenizer
@@ -29,7 +28,7 @@ from ..processes import guarded
 from ..settings import Settings
 from ..sources import GivenSource, Item, shape_for
 from ..supervisor import Event, Status, Supervisor, WatchLimits, run_until_signalled
-from ..tasks import beside
+from ..tasks import beside, in_background
 from ..tools.inspect.tracing import TracedPiece, trace_block
 from ..tools.produce.producing import RunPlan, flush, produce
 from ..tools.produce.summary import Summary
@@ -148,26 +147,10 @@ def _mean_loss(reports: Sequence[TrainingStatus], begin: float, end: float) -> f
     return sum(share * report.loss for share, report in zip(shares, reports, strict=True)) / sum(shares)
 
 
-T = TypeVar("T")
 SHOWN_PIECES: Final = 3
 SHOWN_CHARACTERS: Final = 160
 FOUND_CHARACTERS: Final = 60
 """Enough of a piece to find its place in the text; its end may be a token that no text holds."""
-
-
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """Start ``work`` in a thread and return its future; unlike with a pool, the process may end before the work."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # so that cancelling does nothing: the thread sets it
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised by the future
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 async def check(settings: Settings, blocks: int, show: Callable[[str], None]) -> VerifyResult:

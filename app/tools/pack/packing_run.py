@@ -8,7 +8,6 @@ all that was dealt out is made durable, and then noted (`pack_state`): there the
 import asyncio
 import os
 import shutil
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -34,6 +33,7 @@ from ...sources.file_sources import FileSource, Reading
 from ...sources.items import ITEM_BYTES, DocumentSource, Item, Refused
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
+from ...tasks import in_background
 from ..produce.producing import partition_of
 from ..produce.sender import Acknowledged
 from ..produce.summary import COUNTED, Progress, ReadingPlan, Summary, reporting
@@ -130,12 +130,18 @@ async def pack(
             writer = stack.enter_context(EraWriter.open(store, genesis.stream))
             eras[genesis.recipe.split] = PackedEras(store, genesis, writer, own.era_blocks, run.closed)
         task = mill_task(settings, topic_plan, geneses, reading, files)
-        digests = SourceDigests(files, run, sources)
+        # In the background: it must not keep a process alive that was interrupted.
+        lacks = any(seen.digest == WITHOUT_DIGEST for seen in run.sources)
+        digests = in_background(lambda: read_digests(run, sources)) if run.run and lacks else None
         with Millers(task, plan.partitions, plan.processes) as millers:
             call = _Call(files, millers, eras, run, plan, summary)
             stack.callback(call.close)
             await call.all(sources, progress)
-        await asyncio.to_thread(digests.settle)
+        if digests is not None:
+            run = await asyncio.wrap_future(digests)
+            files.write_run(run)
+        if run.run:
+            await asyncio.to_thread(require_unchanged, run, sources)
     return summary
 
 
@@ -591,33 +597,11 @@ def _newest(sources: Sequence[DocumentSource]) -> int:
     return max(0, max(times, default=time.time_ns() // 1_000_000))
 
 
-class SourceDigests:
-    """Reads the sources of a new run beside it, so that changes can be distinguished from touches later."""
-
-    def __init__(self, files: PackFiles, run: PackRun, sources: Sequence[DocumentSource]) -> None:
-        self._files = files
-        self._run = run
-        self._sources = sources
-        self._seen: list[KnownSource] = []
-
-        wanted = run.run and any(seen.digest == WITHOUT_DIGEST for seen in run.sources)
-        # A daemon: it must not keep a process alive that was interrupted.
-        self._thread = threading.Thread(target=self._read, daemon=True) if wanted else None
-        if self._thread is not None:
-            self._thread.start()
-
-    def _read(self) -> None:
-        for source, known in zip(self._sources, self._run.sources, strict=True):
-            seen = look_at_source(source).seen if known.digest == WITHOUT_DIGEST else known
-            if (seen.size, seen.modified) != (known.size, known.modified):
-                seen = known  # it has changed since it was first seen; the end of the run says so
-            self._seen.append(seen)
-
-    def settle(self) -> None:
-        """Note the digests. Raises `InputError` where a source has changed while it was packed."""
-        if self._thread is not None:
-            self._thread.join()
-            self._run = replace(self._run, sources=tuple(self._seen))
-            self._files.write_run(self._run)
-        if self._run.run:
-            require_unchanged(self._run, self._sources)
+def read_digests(run: PackRun, sources: Sequence[DocumentSource]) -> PackRun:
+    """Return a new run with the digests of its sources, so that changes can be distinguished from touches later."""
+    found = []
+    for source, known in zip(sources, run.sources, strict=True):
+        seen = look_at_source(source).seen if known.digest == WITHOUT_DIGEST else known
+        # one that has changed since it was first seen stays as it was: the end of the run says so
+        found.append(seen if (seen.size, seen.modified) == (known.size, known.modified) else known)
+    return replace(run, sources=tuple(found))

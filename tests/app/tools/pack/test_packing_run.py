@@ -320,7 +320,7 @@ def test_changed_sources_are_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_other_documents_behind_a_commit_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the state says nothing of a change, the chain of the blocks does."""
-    monkeypatch.setattr(packing_run, "SourceDigests", NoDigests)
+    monkeypatch.setattr(packing_run, "read_digests", lambda run, _sources: run)
     settings = small_settings(tmp_path / "store")
     path = tmp_path / "a.jsonl"
     write_jsonl(path, rows(100))
@@ -339,15 +339,6 @@ def test_other_documents_behind_a_commit_are_noticed(tmp_path: Path, monkeypatch
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert pack_into(settings, [path]).documents == 100
     assert verified(settings, [path]).ok
-
-
-class NoDigests:
-    """Instead of what reads the sources beside the run."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def settle(self) -> None:
-        """Do nothing."""
 
 
 DAMAGE: list[dict[str, float]] = [
