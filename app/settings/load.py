@@ -2,10 +2,10 @@
 
 import os
 import tomllib
+from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pydantic import ValidationError
 
@@ -26,12 +26,8 @@ class Loaded(NamedTuple):
     origins: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Values of one place; ``origins`` says in words where each was written."""
-
-    values: Mapping[str, Any]
-    origins: Mapping[str, str] = field(default_factory=dict)
+_Layer: TypeAlias = dict[str, tuple[Any, str]]
+"""By setting: its value in one place, and in words where that was written."""
 
 
 def load_settings(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
@@ -46,39 +42,30 @@ def load_settings(flags: Mapping[str, Any] | None = None, config: Path | None = 
 
 def load_with_origins(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Loaded:
     """Do as `load_settings`, and say for each setting where its value came from."""
-    layers = (_flags(flags or {}), _environment(), _file(config))
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for name in Settings.model_fields:
-        layer = next((layer for layer in layers if name in layer.values), None)
-        origins[name] = DEFAULT_ORIGIN if layer is None else layer.origins[name]
-        if layer is not None:
-            values[name] = layer.values[name]
+    said = ChainMap(_known(_flags(flags or {})), _known(_environment()), _known(_file(config)))
+    origins = {name: said[name][1] if name in said else DEFAULT_ORIGIN for name in Settings.model_fields}
     try:
-        return Loaded(Settings(**values), origins)
+        return Loaded(Settings(**{name: value for name, (value, _) in said.items()}), origins)
     except ValidationError as error:
         raise SettingsError(explain(error, SECRETS, origins)) from None
 
 
 def _flags(flags: Mapping[str, Any]) -> _Layer:
-    said = {name: value for name, value in flags.items() if value is not None}
-    origins = {name: f"flag --{name.replace('_', '-')}" for name in said}
-    _refuse_unknown(origins)
-    return _Layer(said, origins)
+    return {name: (value, f"flag --{name.replace('_', '-')}") for name, value in flags.items() if value is not None}
 
 
 def _environment() -> _Layer:
-    names = [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_VARIABLE]
-    variables = {name.removeprefix(ENVIRONMENT_PREFIX).lower(): name for name in names}
-    origins = {setting: f"variable {name}" for setting, name in variables.items()}
-    _refuse_unknown(origins)
-    return _Layer({setting: os.environ[name] for setting, name in variables.items()}, origins)
+    return {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): (value, f"variable {name}")
+        for name, value in os.environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_VARIABLE
+    }
 
 
 def _file(config: Path | None) -> _Layer:
     said = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
     if said is None and not DEFAULT_CONFIG.exists():
-        return _Layer({})
+        return {}
     path = said or DEFAULT_CONFIG
     try:
         values = tomllib.loads(path.read_text("utf-8"))
@@ -88,13 +75,13 @@ def _file(config: Path | None) -> _Layer:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}; correct it, or name another file with --config") from error
-    origins = dict.fromkeys(values, f"file {path}")
-    _refuse_unknown(origins)
-    return _Layer(values, origins)
+    return {name: (value, f"file {path}") for name, value in values.items()}
 
 
-def _refuse_unknown(origins: Mapping[str, str]) -> None:
-    for name, origin in origins.items():
+def _known(layer: _Layer) -> _Layer:
+    """Return a layer of which all names are those of settings. Raises SettingsError where one is not."""
+    for name, (_, origin) in layer.items():
         if name not in Settings.model_fields:
             hint = nearest(name, Settings.model_fields) or "; `tokenmill config` lists all"
             raise SettingsError(f"unknown setting {name} ({origin}){hint}")
+    return layer
