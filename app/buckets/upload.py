@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256
-from heapq import heapify, heappop, heappush
+from heapq import merge
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -256,20 +256,16 @@ class Upload:
 
         In the order of the eras of their first blocks: so the eras become complete one after the other.
         """
-        if not count:
-            return
-        last, size = self._era(count - 1), self.heads.info.segment_blocks
-        waiting = []
-        for partition in range(len(last.ranges)):
-            first = self._next_first(partition)
-            waiting.append((self._era_of(partition, first, count), partition, first))
-        heapify(waiting)
-        while waiting:
-            _, partition, first = heappop(waiting)
-            stop = min(first + size, last.ranges[partition].stop)
-            if first < stop and (stop == first + size or last.end):
-                yield partition, first, stop
-                heappush(waiting, (self._era_of(partition, stop, count), partition, stop))
+        partitions = range(len(self._era(count - 1).ranges) if count else 0)
+        for _, partition, first, stop in merge(*(self._wanted_of(partition, count) for partition in partitions)):
+            yield partition, first, stop
+
+    def _wanted_of(self, partition: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield those of one partition, each behind the era of its first block."""
+        last, size, first = self._era(count - 1), self.heads.info.segment_blocks, self._next_first(partition)
+        while first < (stop := min(first + size, last.ranges[partition].stop)) and (stop == first + size or last.end):
+            yield self._era_of(partition, first, count), partition, first, stop
+            first = stop
 
     def _next_first(self, partition: int) -> int:
         held, size = self._reader(partition).first_block, self.heads.info.segment_blocks
