@@ -99,7 +99,7 @@ def test_making_recipes_needs_neither_faust_nor_a_web_server() -> None:
 
 LOOKS_AT_NO_RECORD: Final = {
     "app/kafka/oauth.py": "the login fails, and is tried again",
-    "app/local/demo_run.py": "raised where it is waited for",
+    "app/tasks.py": "raised where it is waited for",
     "app/mill/publisher.py": "the process ends",
     "app/segments/token_partition.py": "the process ends",
     "app/tools/pack/parted_sources.py": "the file is read in one piece, which says what is wrong",
