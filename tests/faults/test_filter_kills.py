@@ -24,9 +24,9 @@ for library in ("spacy", "numba", "ftfy", "re2", "fasttext"):
 from tokenmill.app.milling.curation import compiled  # noqa: E402 - needs numba
 
 URLS: Final = (*["http://good.example/page"] * 8, f"http://www.{LISTED_DOMAIN}/", "http://good.example/casino-royal")
-BURST: Final = 3
-"""Documents every twentieth of a second: the references of the steps take a millisecond for each."""
-MOST: Final = 4000
+BURST: Final = 1
+"""Documents every twentieth of a second: the references of the steps take some twenty milliseconds for each."""
+MOST: Final = 1000
 """Documents for each kill: a minute of them, however long the mills take to start."""
 REASONS_AT_LEAST: Final = 8
 """Steps and reasons that a few hundred of these documents meet; there are some fifteen."""
