@@ -15,7 +15,7 @@ from tokenmill.records import SourceRecord
 from ..broker_contact import CONTACT, is_unreached, no_answer
 from ..settings import ConnectionSettings, Settings
 from .cluster import ends_of
-from .connections import prepare
+from .connections import prepare, start
 from .fetched_batches import packed_batches, unpacked
 from .security import client_security, refused_time, why_not
 
@@ -202,7 +202,7 @@ async def _running(settings: ConnectionSettings, make: Callable[[], Any]) -> Asy
                 raise reason
             try:
                 async with asyncio.timeout(DELIVERY_MS / 1000):  # an idempotent producer would try for ever
-                    await client.start()
+                    await start(client)
             except TimeoutError as error:
                 raise errors.KafkaTimeoutError(str(error)) from error
             except errors.KafkaConnectionError:

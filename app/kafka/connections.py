@@ -1,6 +1,6 @@
 """Connections while brokers are away: pauses that grow, nothing left behind, and knowing when a broker answered.
 
-aiokafka lacks six things, with or without the fast path:
+aiokafka lacks seven things, with or without the fast path:
 
 1. It connects again as soon as a client needs a broker, several times a second for each client of a process. Where
    connections are refused, that costs little. Where they are accepted and reset at once, as by a proxy whose brokers
@@ -17,12 +17,14 @@ aiokafka lacks six things, with or without the fast path:
 5. A client without topics requests the metadata of all topics at each refresh; with some thousands of partitions that
    takes a tenth of a core, and as much of the broker's. `patch_metadata_requests` lets it request those of none.
 6. It cannot read all that brokers take: `app.kafka.fetched_batches` does.
+7. A client whose start is cancelled forgets the connection by which it asked for the brokers: `start` closes it.
 """
 
 import asyncio
 import time
 import traceback
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,6 +87,9 @@ class Pauses:
 
 PAUSES: Final = Pauses()
 
+_OPENED: Final = ContextVar[list[AIOKafkaConnection] | None]("opened at the settings' addresses", default=None)
+"""By the start of a client, in this task."""
+
 
 async def connect(host: str, port: int, **options: Any) -> AIOKafkaConnection:
     """Return a connection on which a broker has answered; used in place of aiokafka's ``create_conn``.
@@ -112,7 +117,23 @@ async def connect(host: str, port: int, **options: Any) -> AIOKafkaConnection:
         raise
     PAUSES.connected(host, port)
     CONTACT.answered(address)
+    if not named and (opened := _OPENED.get()) is not None:
+        opened.append(connection)
     return connection
+
+
+async def start(owner: Owner) -> None:
+    """Start a client; what its start opened is closed where that ends in an error. Raises as its own ``start``."""
+    opened: list[AIOKafkaConnection] = []
+    before = _OPENED.set(opened)
+    try:
+        await owner.start()
+    except BaseException:
+        for connection in opened:
+            connection.close()
+        raise
+    finally:
+        _OPENED.reset(before)
 
 
 def release(error: BaseException) -> None:

@@ -5,6 +5,7 @@ import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiokafka.conn
 import pytest
@@ -12,11 +13,13 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol
 from aiokafka.errors import KafkaConnectionError
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import BrokerMetadata
 
 from tests.faults.proxy import RESET
 from tests.outages import Hands
 from tokenmill.app.kafka import connections
+from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.cluster import client_of
 from tokenmill.app.kafka.connections import (
     FIRST_PAUSE,
@@ -30,6 +33,8 @@ from tokenmill.app.kafka.connections import (
     prepare,
 )
 from tokenmill.app.kafka.fastpath import FrameProtocol
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
 
 ATTEMPTS = 30
 
@@ -168,3 +173,30 @@ async def test_metadata_is_not_asked_for_again_at_once_for_ever() -> None:
     most = QUICK_LOOKS + SECONDS / METADATA_PAUSE + 1
     assert await looks(backing_off=False) > 2 * most  # thousands, on a quiet machine
     assert QUICK_LOOKS <= await looks(backing_off=True) <= most
+
+
+async def test_a_start_that_is_cancelled_leaves_no_connection(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it waits for then, as here for the answer in which a broker names the others."""
+    opened: list[AIOKafkaConnection] = []
+
+    send = AIOKafkaConnection.send
+
+    def keeping_silent(connection: AIOKafkaConnection, request: Any) -> Any:
+        if not isinstance(request, MetadataRequest):
+            return send(connection, request)
+        opened.append(connection)
+        return asyncio.get_running_loop().create_future()
+
+    async def begin() -> None:
+        async with consumer(Settings(bootstrap_servers=broker.bootstrap_servers)):
+            pytest.fail("no broker has answered")
+
+    monkeypatch.setattr(AIOKafkaConnection, "send", keeping_silent)
+    beginning = asyncio.create_task(begin())
+    while not opened:  # noqa: ASYNC110 - there is no event for it
+        await asyncio.sleep(0.01)
+    assert opened[0].connected()
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    assert not opened[0].connected()
