@@ -97,6 +97,15 @@ def test_the_sequence_is_that_of_the_store(tmp_path: Path, reads: Counter[str]) 
     assert max(data) == 2
 
 
+def test_a_batch_that_is_kept_has_its_documents(tmp_path: Path) -> None:
+    """The cache keeps the eras of batches that somebody has, however far the loader has gone on."""
+    store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"
+    first, *others = opened(uploaded_to(store, tmp_path / "share").as_uri(), cache=cache, cache_bytes=8 * SEGMENT_BYTES)
+    kept, *_ = opened(store)
+    del others
+    assert torch.equal(first.documents().document_ids, kept.documents().document_ids)
+
+
 def test_ranks_share_a_cache_and_any_world_size_goes_on(tmp_path: Path, reads: Counter[str]) -> None:
     """Two ranks fetch each object once together; the one that does not fetch goes on when the other is gone."""
     store = whole_store(tmp_path / "store")

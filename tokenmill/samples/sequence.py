@@ -62,6 +62,7 @@ class EraOrder:
             whole_blocks: whether the views of a block stay together, in their order.
 
         """
+        self.era = era.number
         self.samples = era.blocks * views
         """Samples of the era."""
         self.blocks = era.blocks

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -80,6 +81,8 @@ class TrainableSamples:
         """Of a store that is a cache: told which eras are read and which come next, returns whether the first of these
         is there (`tokenmill.bucket.cache`)."""
         self._spans: deque[_Span] = deque()
+        self._orders: WeakSet[EraOrder] = WeakSet()
+        """Those of the samples that will be read, and of batches that somebody has and may ask for their documents."""
         self._trainable = -1
         """The highest era that is known to be trainable."""
 
@@ -174,7 +177,7 @@ class TrainableSamples:
     def order(self, era: Era, passed: int) -> EraOrder:
         """Return the order of an era's samples in a pass."""
         sequence = self.sequence
-        return EraOrder(
+        order = EraOrder(
             era,
             views=self.views,
             shuffle=sequence.shuffle,
@@ -182,6 +185,8 @@ class TrainableSamples:
             passed=passed,
             whole_blocks=sequence.in_order,
         )
+        self._orders.add(order)
+        return order
 
     def _span_at(self, sample: int) -> _Span | None:
         """Return the era of a sample if it is trainable; its first sample is the span's."""
@@ -211,7 +216,8 @@ class TrainableSamples:
             following = [place.era + 1]
         elif self.places.in_pass() and place.passed + 1 < self.sequence.passes:
             following = [self.sequence.eras[0]]
-        if not self.fetch(self.eras, [place.era, *(span.number for span in self._spans)], following):
+        others = sorted({order.era for order in self._orders} - {place.era})
+        if not self.fetch(self.eras, [place.era, *others], following):
             return False
         with self.lock:  # they know segments that are not there any more, and not those that came
             self.readers.clear()
