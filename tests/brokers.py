@@ -23,7 +23,8 @@ class OpenBroker(Broker):
     ) -> None:
         super().__init__(directory, port=port)
         missing = [name for name in map(_port_name, listeners) if name not in self._address]
-        self._address |= dict(zip(missing, _free_ports(len(missing)), strict=True))
+        free = [port for port in _free_ports(len(missing) + 2) if port not in self._address.values()]
+        self._address |= dict(zip(missing, free, strict=False))
         others = [f"{name}://{self.address(name)}" for name in listeners]
         clients = ",".join([f"PLAINTEXT://{self.bootstrap_servers}", *others])
         protocols = [SETTINGS["listener.security.protocol.map"], *(f"{name}:{name}" for name in listeners)]

@@ -24,6 +24,7 @@ from tests.forked import SideForks
 from tests.java_cache import VARIABLE, java_options
 from tests.shared_broker import WORKER, shared_broker, shared_directory
 from tokenmill.app import processes
+from tokenmill.app.local import broker as broker_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.processes import collect_seldom
 
@@ -42,10 +43,16 @@ settings.register_profile("thorough", settings.get_profile("tokenmill"), max_exa
 settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=8)
 settings.load_profile("tokenmill")
 
+SHARES: Final = 16
+"""More than there are processes of tests."""
+
 os.environ.setdefault(VARIABLE, java_options())
 
 # A test that is to have what users have asks for `spawning`.
 processes.STARTING = SideForks()
+
+# Of all ports that brokers may have, each process draws from its own share: several secured brokers start at once.
+broker_settings.PORTS = broker_settings.PORTS[int(os.environ.get(WORKER, "gw0")[2:]) % SHARES :: SHARES]
 
 # In the background of a script Ctrl-C is ignored, and so it would be by all processes whose tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
