@@ -26,7 +26,7 @@ from tests.store.chains import STREAM, make_store
 from tokenmill.bucket import cache as caching
 from tokenmill.bucket.objects import Data, StoredObjects
 from tokenmill.consumers import Batches, Mixture, StepDataset
-from tokenmill.errors import BucketError, InputError
+from tokenmill.errors import BucketError, DamagedError, InputError
 from tokenmill.store import store as description
 
 SEGMENT_BYTES = SEGMENT_BLOCKS * INFO.block_bytes
@@ -104,6 +104,17 @@ def test_a_batch_that_is_kept_has_its_documents(tmp_path: Path) -> None:
     kept, *_ = opened(store)
     del others
     assert torch.equal(first.documents().document_ids, kept.documents().document_ids)
+
+
+def test_what_a_disk_damaged_in_a_cache_is_to_be_deleted(tmp_path: Path) -> None:
+    """Not repaired: all of it is in the bucket."""
+    cache = tmp_path / "cache"
+    address = uploaded_to(whole_store(tmp_path / "store"), tmp_path / "share").as_uri()
+    assert rows(opened(address, cache=cache))
+    for tokens in cache.glob(f"{STREAM}/[0-9]/*.bin"):
+        tokens.write_bytes(bytes(tokens.stat().st_size))
+    with pytest.raises(DamagedError, match=rf"{cache} is the cache of a bucket: .* delete it"):
+        rows(opened(address, cache=cache, eras=range(5, 7)))
 
 
 def test_ranks_share_a_cache_and_any_world_size_goes_on(tmp_path: Path, reads: Counter[str]) -> None:

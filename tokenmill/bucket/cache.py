@@ -35,8 +35,6 @@ LONGEST_PAUSE: Final = 30.0
 """Seconds until the next try while the bucket or the disk fails; the first come after one, two, four."""
 TOGETHER: Final = 8
 """Segments that are fetched before it is looked again which eras are wanted."""
-CLAIMS: Final = "wanted"
-"""In the stream's directory: a file for each process that reads it."""
 _CLAIM_BYTES: Final = 4096
 
 log = logging.getLogger(__name__)
@@ -52,7 +50,7 @@ class CacheFolder:
     def __init__(self, path: Path, info: StreamInfo) -> None:
         self.path = path
         self.info = info
-        self.claims = path / info.name / CLAIMS
+        self.claims = path / info.name / layout.CLAIMS
 
     @contextmanager
     def turn(self) -> Iterator[None]:

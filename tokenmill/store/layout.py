@@ -38,6 +38,8 @@ START_FILE: Final = "start.json"
 """Where a partition begins, if that is not block 0."""
 PACK_DIRECTORY: Final = "pack"
 """In a store that `tokenmill pack` fills: what it goes on from; no stream has this name, for theirs hold a dot."""
+CLAIMS: Final = "wanted"
+"""In the directory of a stream whose store is the cache of a bucket: a file for each process that reads it."""
 REPAIR_DIRECTORY: Final = "repair"
 """In a partition's directory: where a segment is rebuilt."""
 READY_FILE: Final = "ready"
@@ -377,6 +379,13 @@ def damaged(path: Path, what: str) -> DamagedError:
     return DamagedError(f"{path}: {what}", repair_advice(path.parent))
 
 
+def cache_advice(store: Path, stream: str) -> str | None:
+    """Return what to do about any damage where a store is the cache of a bucket; else None."""
+    if not (store / stream / CLAIMS).is_dir():
+        return None
+    return f"{store} is the cache of a bucket: end what reads it, and delete it; what is read is fetched again"
+
+
 def repair_advice(partition: Path) -> str:
     """Return what to do about damage in a partition's directory, which is the same for every file.
 
@@ -384,6 +393,8 @@ def repair_advice(partition: Path) -> str:
     """
     directory = partition.parent if partition.name == REPAIR_DIRECTORY else partition
     number, stream, store = directory.name, directory.parent.name, directory.absolute().parents[1]
+    if (cached := cache_advice(store, stream)) is not None:
+        return cached
     source = "from the token topic (or, with --from, from another store)"
     worker = (
         ". A segment worker that halted the partition then goes on by itself; one that still writes there must be "
@@ -404,13 +415,14 @@ def description_damaged(path: Path, what: str) -> DamagedError:
     advice = f"`{_repair(store, stream)}` writes it again as {source}"
     if is_packed(store, stream):
         advice = f"`{_repair(store, stream)} --from DIRECTORY` writes it again as it is in {OTHER_STORE}"
-    return DamagedError(f"{path}: {what}", advice)
+    return DamagedError(f"{path}: {what}", cache_advice(store, stream) or advice)
 
 
 def eras_damaged(path: Path, what: str) -> DamagedError:
     """Return the error for damage to the eras of a stream, ``<store>/<stream>/eras.…``."""
-    packed = is_packed(path.parents[1], path.parent.name)
-    return DamagedError(f"{path}: {what}", PACKED_ERA_ADVICE if packed else ERA_ADVICE)
+    store, stream = path.parents[1], path.parent.name
+    advice = PACKED_ERA_ADVICE if is_packed(store, stream) else ERA_ADVICE
+    return DamagedError(f"{path}: {what}", cache_advice(store, stream) or advice)
 
 
 def _repair(store: Path, stream: str, *partition: str) -> str:
