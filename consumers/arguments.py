@@ -201,7 +201,9 @@ port_of: Final = Argument(
 def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) -> int:
     """Return a whole number from ``least`` to ``most``, as an int, also where it is one of numpy's.
 
-    Raises InputError where it is something else, such as 4.0 or True.
+    Raises:
+        InputError: it is something else, such as 4.0 or True.
+
     """
     number = _int(value)
     if number is None or not least <= number <= most:
@@ -214,7 +216,10 @@ def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) 
 def numbers_in(indices: Any, count: int, things: str) -> npt.NDArray[np.int64]:
     """Return the numbers of some of so many things, from the end where they are negative, as those from 0 on.
 
-    Raises InputError where they are no row of whole numbers; IndexError where there is nothing of that number.
+    Raises:
+        InputError: they are no row of whole numbers.
+        IndexError: there is nothing of that number.
+
     """
     wanted = row_of("indices", indices)
     if len(wanted) and not (-count <= wanted.min() and wanted.max() < count):
@@ -246,7 +251,9 @@ def sequence_of(
 ) -> SequenceId:
     """Return the sequence of samples that is asked for, without the fingerprint, which the store knows.
 
-    Raises InputError where one of these cannot be.
+    Raises:
+        InputError: one of these cannot be.
+
     """
     return SequenceId(
         stream=stream_name("stream", stream),

@@ -30,8 +30,10 @@ def freeze_eras(
 
     Of all, those of which segments were retired are left out, unless ``from_start``: then they are refused.
 
-    Raises InputError where they are not all there; DifferenceError, DamagedError where the store is not what its eras
-    say, or damaged.
+    Raises:
+        InputError: they are not all there.
+        DifferenceError, DamagedError: the store is not what its eras say, or damaged.
+
     """
     index, last = open_eras(store, info.name), None if eras is None else eras.stop - 1
     if eras is None:

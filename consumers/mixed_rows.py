@@ -64,7 +64,9 @@ class MixedReader:
 
         None: something is missing that may come.
 
-        Raises as in `RowReader.read`.
+        Raises:
+            as in `RowReader.read`.
+
         """
         ranks = self.ranks
         steps = min(steps, max(self._most_samples // ranks.batch_size, 1))

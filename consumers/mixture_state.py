@@ -361,7 +361,9 @@ def beginning_of(streams: Mapping[str, Batches], global_batch: int) -> Position:
 def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str, Batches], mixing: Mixing) -> Saved:
     """Return what a state says, if it is one of this mixture; streams that have no weight in it may be missing there.
 
-    Raises InputError where it is no state, or one of another mixture.
+    Raises:
+        InputError: it is no state, or one of another mixture.
+
     """
     try:
         if state["format"] != _FORMAT:

@@ -73,7 +73,9 @@ def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistr
 
     Port 0 takes a free one; ``port`` of what is returned has its number.
 
-    Raises InputError where the address cannot be had.
+    Raises:
+        InputError: the address cannot be had.
+
     """
     pages = {"/metrics": metrics_of(arguments.instance_of("registry", registry, CollectorRegistry))}
     wanted = arguments.port_of("port", port)

@@ -147,7 +147,9 @@ class EraSampler(DocumentSampler):
     ) -> None:
         """Take the documents; without ``shuffle``, those of an era come by partition and place.
 
-        Raises InputError where an argument cannot be used.
+        Raises:
+            InputError: an argument cannot be used.
+
         """
         super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
         self._own = {"shuffle": arguments.flag("shuffle", shuffle)}
@@ -182,7 +184,9 @@ class BucketSampler(EraSampler):
     ) -> None:
         """Take the documents; ``bucket_size`` is best that of a step, ``world_size * batch_size``.
 
-        Raises InputError where an argument cannot be used.
+        Raises:
+            InputError: an argument cannot be used.
+
         """
         super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
         bucket_size = arguments.whole("bucket_size", bucket_size, 1, "documents")
@@ -220,7 +224,9 @@ class StratifiedSampler(DocumentSampler):
     ) -> None:
         """Divide the documents into ``num_strata`` by length, and take ``num_samples`` in each pass.
 
-        Raises InputError where an argument cannot be used.
+        Raises:
+            InputError: an argument cannot be used.
+
         """
         super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
         samples = arguments.whole("num_samples", num_samples, 1, "documents")

@@ -38,7 +38,9 @@ class Phases:
     def __init__(self, batch_size: Any, sequence_length: Any, rank: Any, world_size: Any, worker: Any) -> None:
         """Take numbers, or schedules: pairs of a step and the number from there on.
 
-        Raises InputError where one of these cannot be, or a length does not divide the greatest.
+        Raises:
+            InputError: one of these cannot be, or a length does not divide the greatest.
+
         """
         self.data_rank = DataRank.of(rank, world_size)
         sizes, lengths = _points("batch_size", batch_size), _points("sequence_length", sequence_length)

@@ -87,7 +87,9 @@ class PageServer:
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         """Bind the address, IPv4 or IPv6; requests are answered after `start`.
 
-        Raises OSError where the address cannot be bound, or no descriptor is left.
+        Raises:
+            OSError: the address cannot be bound, or no descriptor is left.
+
         """
         self._pages = pages
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

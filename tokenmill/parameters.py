@@ -98,7 +98,9 @@ def _parameters_of(step: Hashable) -> tuple[Parameter, ...]:
 def checked_values(step: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the values for the parameters of ``step``, each in its field's type; what is a default may be left out.
 
-    Raises SettingsError: an unknown parameter, one that is missing, or a value of a wrong type; begins with ``where``.
+    Raises:
+        SettingsError: an unknown parameter, one that is missing, or a value of a wrong type; begins with ``where``.
+
     """
     known = {parameter.name: parameter for parameter in parameters_of(step)}
     for name in values:

@@ -105,7 +105,10 @@ def _pieces(packed: bytes, most: int) -> Iterator[bytes]:
 def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
     """Open a regular file without blocking, and return its descriptor; a FIFO, whose open would block, is refused.
 
-    Raises DamagedError where it is no regular file; OSError as `os.open`.
+    Raises:
+        DamagedError: it is no regular file.
+        OSError: as `os.open`.
+
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, mode)  # O_NONBLOCK changes nothing for a regular file
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -32,8 +32,11 @@ async def reopened(client: AIOKafkaConsumer, raw: TopicPartition, reopening: Reo
 
     Only this call uses ``client`` meanwhile.
 
-    Raises SourceError where a record is another one than it was; MovedError where retention has passed one;
-    EngineError, PanicError as `PartitionMill.feed`.
+    Raises:
+        SourceError: a record is another one than it was.
+        MovedError: retention has passed one.
+        EngineError, PanicError: as `PartitionMill.feed`.
+
     """
     for start, end in reopening.ranges:
         async for fetched in read_batches(client, raw, start, end):

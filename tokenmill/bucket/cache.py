@@ -115,8 +115,10 @@ class BucketCache:
     def __init__(self, bucket: Bucket, stream: str, path: Path, most_bytes: int | None) -> None:
         """Let the folder ``path`` be a store that has the stream, and begin to bring its eras.
 
-        Raises BucketError where the bucket holds no such stream, or does not answer; FingerprintError, StoreError,
-        DiskError where the folder holds another stream of that name, or cannot be used.
+        Raises:
+            BucketError: the bucket holds no such stream, or does not answer.
+            FingerprintError, StoreError, DiskError: the folder holds another stream of that name, or cannot be used.
+
         """
         info = stream_of(bucket, stream)
         store = Store.open_or_create(path)
@@ -146,8 +148,11 @@ class BucketCache:
     def has(self, eras: EraReader, now: Sequence[int], following: Sequence[int]) -> bool:
         """Say which eras are read, and which will be next; return whether the blocks of the first one are all here.
 
-        Raises BucketError where what the bucket holds is not what was uploaded, or it refuses; InputError where the era
-        is larger than the cache may be; TokenMillError where the folder cannot be used.
+        Raises:
+            BucketError: what the bucket holds is not what was uploaded, or it refuses.
+            InputError: the era is larger than the cache may be.
+            TokenMillError: the folder cannot be used.
+
         """
         if self._work.error is not None:
             raise self._work.error
@@ -284,8 +289,10 @@ def is_bucket(store: object) -> bool:
 def open_cache(store: Any, stream: str, cache: Any, most_bytes: int | None) -> BucketCache | None:
     """Return the cache of a stream where ``store`` is the address of a bucket, else None.
 
-    Raises InputError where a folder is given without a bucket, or a bucket without a folder; BucketError, StoreError as
-    `BucketCache`.
+    Raises:
+        InputError: a folder is given without a bucket, or a bucket without a folder.
+        BucketError, StoreError: as `BucketCache`.
+
     """
     if not is_bucket(store):
         for name, value in (("cache", cache), ("cache_bytes", most_bytes)):

@@ -72,7 +72,9 @@ def tokenizer_of(bucket: Bucket, info: StreamInfo) -> bytes | None:
 def fetch(bucket: Bucket, info: StreamInfo, segment: BucketSegment) -> Fetched:
     """Fetch a segment that a head names.
 
-    Raises BucketError where an object is missing, is not what the head or the seal says, or cannot be read.
+    Raises:
+        BucketError: an object is missing, is not what the head or the seal says, or cannot be read.
+
     """
     base = f"{info.name}/{segment.partition}/{segment.first:012d}."
     whole = segment.stop - segment.first == info.segment_blocks

@@ -253,9 +253,11 @@ async def find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
     Takes the furthest cursor of the contiguous run at the end; where the source no longer reaches it, the run after
     a gap. Reads more, in the end everything, where the last messages do not settle it.
 
-    Raises GapError where blocks are missing and the source no longer holds their text; SourceError where the source is
-    not the one that the chain was made of, or no longer reaches the cursor; DifferenceError, DamagedError,
-    FingerprintError where the token topic contradicts itself or the stream.
+    Raises:
+        GapError: blocks are missing and the source no longer holds their text.
+        SourceError: the source is not the one that the chain was made of, or no longer reaches the cursor.
+        DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
+
     """
     while True:
         try:
@@ -286,7 +288,9 @@ async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: in
     continues what was before it, as for `find_tail`. So do then the first ``known`` blocks, which were once seen
     without a gap: what retention left of a zombie's old messages must not hide the run that goes on behind them.
 
-    Raises DifferenceError, DamagedError, FingerprintError where the token topic contradicts itself or the stream.
+    Raises:
+        DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
+
     """
     while True:
         try:
@@ -330,7 +334,9 @@ async def _runs(
 def choose(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
     """Return the first of the runs, in the order of their blocks, whose end the source still reaches.
 
-    Raises GapError, SourceError where it reaches none of them.
+    Raises:
+        GapError, SourceError: it reaches none of them.
+
     """
     for run in found:
         if source_first <= run.point.needs_from:
@@ -372,7 +378,9 @@ async def check_source(logs: ChainLogs, cursor: Cursor, held: tuple[int, int]) -
 
     ``held`` are the first offset that the source holds and the one after its last.
 
-    Raises SourceError where it is not, or the log ends before the cursor.
+    Raises:
+        SourceError: it is not, or the log ends before the cursor.
+
     """
     first, end = held
     if end < cursor.next_offset or end <= cursor.last_offset:

@@ -67,8 +67,10 @@ class DocumentIndex:
         Tokens that several blocks repeat are there once: the token that two chunks share, and in ``rows`` those before
         and after a text.
 
-        Raises InputError where blocks are not in the store (any more); DamagedError where the document table is
-        damaged.
+        Raises:
+            InputError: blocks are not in the store (any more).
+            DamagedError: the document table is damaged.
+
         """
         packing, recipe = packing_in(info), _recipe_in(info)
         repeated = len(recipe.get("begin_of_document", ())) if isinstance(packing, Rows) else 0
@@ -286,8 +288,10 @@ def documents_beginning_in(
     documents go on. Of a stream that has ended, with block ``end``, they are those that are whole (see
     `DocumentIndex.of_ranges`); the last number counts the others. None where it is not known yet how all of them end.
 
-    Raises InputError where the blocks are not (or no longer) in the store; DamagedError where the document table is
-    damaged.
+    Raises:
+        InputError: the blocks are not (or no longer) in the store.
+        DamagedError: the document table is damaged.
+
     """
     begun = int((reader.pieces_of(np.arange(first, stop)).rows["position"] == 0).sum())
     ahead, last = 1, reader.blocks if end is None else end

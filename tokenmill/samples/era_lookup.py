@@ -139,7 +139,9 @@ class UsedContent:
     def __init__(self, store: Path, info: StreamInfo, sequence: SequenceId, views: int) -> None:
         """Open the eras of the stream for this object alone; each block has ``views`` samples.
 
-        Raises DamagedError where their files are damaged.
+        Raises:
+            DamagedError: their files are damaged.
+
         """
         self._store = store
         self._info = info

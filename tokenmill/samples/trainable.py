@@ -293,8 +293,11 @@ def first_needed(store: Path, info: StreamInfo, positions: Iterable[Position]) -
     passes are left after the current one, it also needs the earlier eras, from the sequence's first one on. Where the
     era is not known yet, or the sequence is at its end, it needs the blocks after the last era that it has used.
 
-    Raises InputError where a position is one in another stream, or in one of that name that was made with other
-    settings or of other text; DamagedError where the store's eras are damaged.
+    Raises:
+        InputError: a position is one in another stream, or in one of that name that was made with other settings or
+            of other text.
+        DamagedError: the store's eras are damaged.
+
     """
     every = [_needed(store, info, position) for position in positions]
     shortest = min((len(needed) for needed in every), default=0)

@@ -306,8 +306,10 @@ class StoreLock(PartitionLock):
 def take_lock(descriptor: int, operation: int, path: Path) -> None:
     """Take the `flock` on an open file.
 
-    Raises BlockingIOError where another process holds it, and ``operation`` does not wait; StoreError where the file
-    system has no such locks.
+    Raises:
+        BlockingIOError: another process holds it, and ``operation`` does not wait.
+        StoreError: the file system has no such locks.
+
     """
     try:
         fcntl.flock(descriptor, operation)

@@ -189,8 +189,10 @@ class PartitionReader:
 
         None is held against its CRC. ``with_crcs``: what the CRC-32 of each block must be comes along, ``[blocks]``.
 
-        Raises InputError as in `read`; DamagedError where the tokens are missing or too short, or with ``with_crcs``
-        the index is damaged.
+        Raises:
+            InputError: as in `read`.
+            DamagedError: the tokens are missing or too short, or with ``with_crcs`` the index is damaged.
+
         """
         while first < stop:
             with self._forgetting(first):
@@ -456,8 +458,10 @@ def open_partition(
     ``on_damage="skip"``, `PartitionReader.gather` leaves it out. With ``check=False``, blocks are read as they are. A
     partition that the store holds nothing of yet has no blocks; `PartitionReader.refresh` sees them come.
 
-    Raises StoreError where the store holds no such stream; DamagedError where a commit log or manifest was changed, or
-    belongs to another stream.
+    Raises:
+        StoreError: the store holds no such stream.
+        DamagedError: a commit log or manifest was changed, or belongs to another stream.
+
     """
     directory = layout.partition_directory(layout.store_directory(store), stream, partition)
     return PartitionReader(directory, read_stream(store, stream), partition, check=check, on_damage=on_damage)

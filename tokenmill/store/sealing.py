@@ -368,7 +368,9 @@ def seal(
     bytes. The data is read back, so that a manifest never describes bytes that changed after their commit. ``written``:
     the CRCs that the writer of the whole segment computed; then only a file that differs is read block by block.
 
-    Raises DamagedError where tokens or document table are missing, or not what was committed.
+    Raises:
+        DamagedError: tokens or document table are missing, or not what was committed.
+
     """
     bin_bytes, docs_bytes = len(rows) * info.block_bytes, int(rows["docs_end"][-1])
     try:
@@ -404,7 +406,9 @@ def seal(
 def check_data(paths: layout.SegmentPaths, info: StreamInfo, rows: Rows) -> DataCrcs:
     """Check the CRC of each block of a full segment; return the CRCs of its whole tokens and document table.
 
-    Raises DamagedError where they are not what was committed; names the file, the first such block, and the byte.
+    Raises:
+        DamagedError: they are not what was committed; names the file, the first such block, and the byte.
+
     """
     tokens_ends = list(range(info.block_bytes, len(rows) * info.block_bytes + 1, info.block_bytes))
     return DataCrcs(
@@ -456,8 +460,9 @@ def _chunks(ends: Sequence[int]) -> Iterator[tuple[int, int]]:
 def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterator[Manifest]:
     """Yield the manifests of a partition's sealed segments in order, without those that are being retired.
 
-    Raises DamagedError where a manifest was changed, or belongs elsewhere; or a segment before a later one is not
-    sealed.
+    Raises:
+        DamagedError: a manifest was changed, or belongs elsewhere; or a segment before a later one is not sealed.
+
     """
     try:
         firsts = layout.segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
@@ -476,7 +481,9 @@ def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterat
 def load_manifest(paths: layout.SegmentPaths, info: StreamInfo, partition: int) -> Manifest | None:
     """Return the manifest of a segment, or None if the segment is not sealed.
 
-    Raises DamagedError where the manifest was changed, or belongs to another stream, partition or place.
+    Raises:
+        DamagedError: the manifest was changed, or belongs to another stream, partition or place.
+
     """
     try:
         manifest = Manifest.decode(read_regular(paths.manifest, most=MAX_JSON_BYTES))
@@ -513,7 +520,9 @@ def load_index(paths: layout.SegmentPaths, manifest: Manifest) -> Rows:
 def check_sealed(paths: layout.SegmentPaths, info: StreamInfo, manifest: Manifest, crcs: DataCrcs) -> None:
     """Check the other files of a sealed segment, whose tokens and documents have these CRCs.
 
-    Raises DamagedError where the manifest has others, or the Megatron index is missing or another.
+    Raises:
+        DamagedError: the manifest has others, or the Megatron index is missing or another.
+
     """
     if crcs != (manifest.bin_crc32, manifest.docs_crc32):
         raise layout.damaged(paths.manifest, "its checksums are not those of the files")

@@ -90,7 +90,9 @@ class UnreadableEntryError(ValueError):
 def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, block_tokens: int) -> Pieces:
     """Return the pieces of the entries at ``[starts, ends)`` of a document table.
 
-    Raises UnreadableEntryError for the first of these that is no entry, or whose pieces are none of a block's.
+    Raises:
+        UnreadableEntryError: the first of these that is no entry, or whose pieces are none of a block's.
+
     """
     _require(ends - starts >= ENTRY_HEADER.size + PIECE.itemsize)
     numbers = _items(table, np.dtype("<u4"))
@@ -412,7 +414,9 @@ class Segment:
     def metas(self, numbers: Numbers, begins: Numbers, *, check: bool) -> tuple[npt.NDArray[np.void], list[bytes]]:
         """Return the pieces of blocks that begin at these tokens, ``[pieces]`` each, and their metas.
 
-        Raises DamagedError as in `pieces`.
+        Raises:
+            DamagedError: as in `pieces`.
+
         """
         blocks, owners = np.unique(numbers, return_inverse=True)
         table, starts, pieces = self._read_pieces(blocks, check=check)

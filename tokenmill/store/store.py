@@ -182,7 +182,9 @@ def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
 
     List the directory before this call: the start is raised before segments are unlinked.
 
-    Raises DamagedError where the file is not what was written.
+    Raises:
+        DamagedError: the file is not what was written.
+
     """
     path = directory / layout.START_FILE
     try:

@@ -47,7 +47,9 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
     Full segments without a manifest are sealed, and retired ones that are still there are unlinked. Costs a listing and
     the last segments, whatever the partition holds.
 
-    Raises DamagedError where committed bytes are missing or changed, or a segment belongs to another stream.
+    Raises:
+        DamagedError: committed bytes are missing or changed, or a segment belongs to another stream.
+
     """
     names = set(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
     if (ready := directory / layout.REPAIR_DIRECTORY / layout.READY_FILE).exists():
@@ -125,7 +127,9 @@ def read_log(paths: layout.SegmentPaths, info: StreamInfo) -> tuple[bytes, seali
 def check_blocks(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, numbers: range) -> None:
     """Check the CRCs of some blocks of a segment (counted from 0), against its rows.
 
-    Raises DamagedError, naming the file and the first block that differs.
+    Raises:
+        DamagedError: naming the file and the first block that differs.
+
     """
     with regular_file(paths.tokens) as tokens, regular_file(paths.documents) as documents:
         for number in numbers:
@@ -154,7 +158,9 @@ def continues(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, 
 def check_link(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, chain_before: bytes) -> None:
     """Check that an unsealed segment's first block continues the chain: a commit log does not name its chain.
 
-    Raises DamagedError where it continues another; readers report one that fails its CRC.
+    Raises:
+        DamagedError: it continues another; readers report one that fails its CRC.
+
     """
     if not continues(paths, info, rows, chain_before):
         raise layout.damaged(paths.tokens, f"block {paths.first} does not continue the chain before it")
