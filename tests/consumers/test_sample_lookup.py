@@ -94,7 +94,7 @@ def test_a_chunk_keeps_every_map_that_its_rows_lie_in(
     width = 5 * INFO.dtype.itemsize
     first = int(gathering._memory.__array_interface__["data"][0])
     spans = [(start := int(kept.__array_interface__["data"][0]), start + kept.nbytes) for kept in gathering._maps]
-    for address in (gathering._items + first).tolist():
+    for address in (gathering._items.ravel() + first).tolist():
         assert any(start <= address and address + width <= stop for start, stop in spans), address
     expected = chunk.rows().tolist()
     keeping = [weakref.ref(kept) for kept in gathering._maps]
