@@ -49,9 +49,7 @@ def test_every_command_works_in_the_folder_of_the_module(tmp_path: Path) -> None
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment.pop("PYTHONPATH", None)
     shown = [
-        subprocess.run(
-            line.split(), cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=120
-        ).stdout
+        subprocess.run(line.split(), cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
         for line in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)[0].splitlines()
     ]
     tried, packed, rejected = shown

@@ -134,7 +134,7 @@ def test_a_pipe_that_is_named_is_read_to_its_end(name: str) -> None:
     """A shell's ``<(command)``, or standard input by its path; with as many chunks as there are lines."""
     line = f"printf 'one\\ntwo\\n' | {COMMAND} produce --dry-run --lines --plain raw {name}"
 
-    ended = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, check=False)
 
     assert ended.stdout.splitlines()[:2] == ["one", "two"], ended.stderr
     assert ended.returncode == 0
@@ -258,6 +258,6 @@ def test_a_file_that_is_called_like_an_option_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "--map=evil:f").write_text("text")
     (tmp_path / "evil.py").write_text("open('trace', 'w')")
     command = [COMMAND, "produce", "raw-text", "--dry-run", "--", "--map=evil:f"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "trace").exists()

@@ -239,7 +239,7 @@ def _load_from(hub: str, name: str, home: Path) -> subprocess.CompletedProcess[s
     environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment.pop("HF_HUB_OFFLINE", None)
     command = [sys.executable, "-c", program, name]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ OPTIONS = ("--store", "store", "--tokenizer", "bytes", "--sequence-length", "63"
 def run(directory: Path, *arguments: str, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
     """Run the command in a directory."""
     command = [sys.executable, "-m", "tokenmill.app.cli", "pack", *arguments, *OPTIONS]
-    return subprocess.run(command, cwd=directory, input=data, capture_output=True, check=False, timeout=60)
+    return subprocess.run(command, cwd=directory, input=data, capture_output=True, check=False)
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_an_interrupted_pack_and_one_that_lost_a_process_go_on(tmp_path: Path) -
             miller.kill()
         _, said = process.communicate(timeout=60)
         assert (process.returncode, words in said) == (code, True), said
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert b"50 documents" in done.stdout + done.stderr
 

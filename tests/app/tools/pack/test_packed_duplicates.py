@@ -144,7 +144,7 @@ def test_a_pack_that_is_killed_goes_on_with_the_same_duplicates(tmp_path: Path) 
         process.communicate()
         last = files.read_position()
         killed.append(last.number if last is not None else 0)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     whole = small_settings(tmp_path / "whole", **large)
     pack_into(whole, [tmp_path / "texts"], partitions=PARTITIONS)
 
