@@ -36,6 +36,8 @@ LONGEST_PAUSE: Final = 30.0
 TOGETHER: Final = 8
 """Segments that are fetched before it is looked again which eras are wanted."""
 _CLAIM_BYTES: Final = 4096
+_MOST_HAD: Final = 256
+"""Eras of batches that somebody has, the newest ones: their numbers must fit into a claim."""
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +85,9 @@ class CacheFolder:
         return layout.SegmentPaths(layout.partition_directory(self.path, self.info.name, partition), first)
 
     def has(self, place: Place) -> bool:
-        """Return whether a segment is here: its seal is written last."""
+        """Return whether a segment is here: its seal is written last, and its tokens are removed first."""
         paths = self.paths(*place)
-        return paths.manifest.exists() or paths.commits.exists()
+        return (paths.manifest.exists() or paths.commits.exists()) and paths.tokens.exists()
 
     def put(self, fetched: Fetched) -> None:
         """Write a segment."""
@@ -95,8 +97,8 @@ class CacheFolder:
             for end, data in fetched.files.items():
                 layout.put_file(paths.directory / f"{paths.first:012d}.{end}", data)
 
-    def keep(self, kept: Collection[Place]) -> None:
-        """Remove all other segments; who has mapped one keeps it."""
+    def keep(self, kept: Collection[Place], tables: Collection[Place]) -> None:
+        """Remove all other segments, but of some the tokens alone; who has mapped one keeps it."""
         for partition in partitions_in(self.path, self.info.name):
             directory = layout.partition_directory(self.path, self.info.name, partition)
             names = os.listdir(directory)  # noqa: PTH208 - names alone
@@ -104,9 +106,11 @@ class CacheFolder:
                 if name.endswith(layout.TEMPORARY):  # of a process that was killed
                     (directory / name).unlink(missing_ok=True)
             for first in layout.segment_firsts(names):
-                if (partition, first) not in kept:
-                    for path in reversed(self.paths(partition, first).all):  # the seal first
-                        path.unlink(missing_ok=True)
+                paths, place = self.paths(partition, first), (partition, first)
+                if place in kept:
+                    continue
+                for path in (paths.tokens,) if place in tables else reversed(paths.all):  # the seal first
+                    path.unlink(missing_ok=True)
 
 
 class BucketCache:
@@ -145,8 +149,10 @@ class BucketCache:
         """Let another process fetch, and want nothing any more, when ``reader`` is gone."""
         weakref.finalize(reader, self._work.ended.set).atexit = False
 
-    def has(self, eras: EraReader, now: Sequence[int], following: Sequence[int]) -> bool:
-        """Say which eras are read, and which will be next; return whether the blocks of the first one are all here.
+    def has(self, eras: EraReader, now: Sequence[int], following: Sequence[int], had: Sequence[int]) -> bool:
+        """Say which eras are read, which will be next, and of which somebody has batches: their documents stay here.
+
+        Returns whether the blocks of the first one are all here.
 
         Raises:
             BucketError: what the bucket holds is not what was uploaded, or it refuses.
@@ -156,7 +162,7 @@ class BucketCache:
         """
         if self._work.error is not None:
             raise self._work.error
-        if self._claimed != (claim := [[*now], [*following]]):
+        if self._claimed != (claim := [[*now], [*following], [*had[-_MOST_HAD:]]]):
             self._claimed = claim
             with self._folder.turn():
                 os.pwrite(self._claim, json.dumps(claim).encode().ljust(_CLAIM_BYTES), 0)
@@ -255,15 +261,15 @@ class FetchWork:
             return self._sorted(heads, list(self._read_claims()))
 
     def _sorted(self, heads: HeadLog, claims: Sequence[Any]) -> list[Place]:
-        now, later = (
-            self._folder.segments(heads.eras[number] for claim in claims for number in claim[kind]) for kind in (0, 1)
+        now, later, had = (
+            self._folder.segments(heads.eras[number] for claim in claims for number in claim[kind]) for kind in range(3)
         )
         room = len(now) + len(later)
         if self._most_bytes is not None:
             room = max(len(now), self._most_bytes // self._folder.bytes(1))
         kept = list(dict.fromkeys([*now, *later]))[:room]
         if kept:  # else nobody has said anything yet
-            self._folder.keep(kept)
+            self._folder.keep(kept, had)
         return [place for place in kept if not self._folder.has(place)]
 
     def _read_claims(self) -> Iterator[Any]:

@@ -77,9 +77,9 @@ class TrainableSamples:
         self._whole = whole
         self.readers: dict[int, PartitionReader] = {}
         """Of those partitions of which something was read."""
-        self.fetch: Callable[[EraReader, Sequence[int], Sequence[int]], bool] | None = None
-        """Of a store that is a cache: told which eras are read and which come next, returns whether the first of these
-        is there (`tokenmill.bucket.cache`)."""
+        self.fetch: Callable[[EraReader, Sequence[int], Sequence[int], Sequence[int]], bool] | None = None
+        """Of a store that is a cache: told which eras are read, which come next, and of which somebody has batches;
+        returns whether the first of these is there (`tokenmill.bucket.cache`)."""
         self._spans: deque[_Span] = deque()
         self._orders: WeakSet[EraOrder] = WeakSet()
         """Those of the samples that will be read, and of batches that somebody has and may ask for their documents."""
@@ -216,8 +216,8 @@ class TrainableSamples:
             following = [place.era + 1]
         elif self.places.in_pass() and place.passed + 1 < self.sequence.passes:
             following = [self.sequence.eras[0]]
-        others = sorted({order.era for order in self._orders} - {place.era})
-        if not self.fetch(self.eras, [place.era, *others], following):
+        had = sorted({order.era for order in self._orders})
+        if not self.fetch(self.eras, [place.era, *(span.number for span in self._spans)], following, had):
             return False
         with self.lock:  # they know segments that are not there any more, and not those that came
             self.readers.clear()
