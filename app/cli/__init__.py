@@ -7,6 +7,7 @@ Data goes to standard output, messages to standard error. The exit code says wha
 import ast
 import atexit
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -174,14 +175,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     native code, and a C++ library in one of them aborts the process.
     """
     code = 1  # of an unexpected error, whose traceback Python prints
-    if arguments is None and not (os.isatty(1) and os.isatty(2)):
-        os.environ[PLAIN_HELP] = "1"
+    if arguments is None:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as a shell's ``&`` does
+            signal.signal(signal.SIGINT, _end_at_once)
+        if not (os.isatty(1) and os.isatty(2)):
+            os.environ[PLAIN_HELP] = "1"
     try:
         code = _exit_code_of(sys.argv[1:] if arguments is None else arguments)
     finally:
         if arguments is None:
-            import signal  # noqa: PLC0415 - loaded by now
-
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit handlers would show a traceback of KeyboardInterrupt
             atexit.register(_leave, code)
     sys.exit(code)
@@ -189,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _exit_code_of(given: Sequence[str]) -> int:
     os.environ.setdefault(*BLAS_THREADS)
-    try:  # all imports are in here, so that Ctrl-C meanwhile is no traceback
+    try:
         from tokenmill.errors import InputError, TokenMillError  # noqa: PLC0415
         from tokenmill.extras import missing_extra  # noqa: PLC0415
 
@@ -201,7 +203,10 @@ def _exit_code_of(given: Sequence[str]) -> int:
             from ..processes import collect_seldom  # noqa: PLC0415
 
             collect_seldom()
-        create_cli(None if COMPLETION in os.environ else words[0])(given, prog_name="tokenmill")
+        cli = create_cli(None if COMPLETION in os.environ else words[0])
+        if signal.getsignal(signal.SIGINT) is _end_at_once:  # from here on there is something to end in order
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        cli(given, prog_name="tokenmill")
     except (KeyboardInterrupt, SystemExit) as end:  # first: the names below may not be there yet
         code = INTERRUPTED if isinstance(end, KeyboardInterrupt) else end.code
         if code == INTERRUPTED:  # a coroutine that Ctrl-C kept from beginning would say so when it is freed, here
@@ -227,6 +232,11 @@ def _exit_code_of(given: Sequence[str]) -> int:
         )
         return InputError.exit_code
     return 0
+
+
+def _end_at_once(*_: object) -> None:
+    """Handle Ctrl-C amid imports, where libraries catch a KeyboardInterrupt, or Python makes another error of it."""
+    os._exit(INTERRUPTED)
 
 
 def _leave(code: int) -> None:

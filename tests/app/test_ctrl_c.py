@@ -118,6 +118,17 @@ def test_ctrl_c_ends_a_command(command: str, moment: str, times: int, words: Map
         assert until(lambda: marked(running.mark) == [], 3.0)
 
 
+@pytest.mark.parametrize("made_of_it", ["raise RuntimeError", "pass"])
+def test_ctrl_c_ends_a_command_whose_libraries_catch_it(made_of_it: str, tmp_path: Path) -> None:
+    """Python 3.11 makes a RuntimeError of any that a ``__set_name__`` raises, which pydantic's classes have."""
+    library = f"import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: {made_of_it}"
+    (tmp_path / "typer.py").write_text(library)
+    code = "import sys; sys.path.insert(0, '.'); sys.argv[1:] = ['version']; from tokenmill.app.cli import main; main()"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
 def test_ctrl_c_while_torch_loads_ends_a_lab(texts: Path, tmp_path: Path) -> None:
     """By the signal itself: nothing has begun that could be ended in order."""
     lab = Path(__file__).parents[2] / "examples/labs/characters.py"
