@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from torch.utils.data import DataLoader
 
 from tests.consumers.recording import Recording
-from tokenmill.consumers import Batch, MixtureDataset, StepDataset
+from tokenmill.consumers import Batch, Batches, Mixture, MixtureDataset, StepDataset
 
 STEPS = 12
 """Of three samples each; there is one more for those who read ahead."""
@@ -20,13 +20,23 @@ WEIGHTS: Final = {"early": 2, "whole": 3}
 """Of the streams of a mixture."""
 
 
+STREAMS: Final[dict[str, dict[str, Any]]] = {"early": {"eras": range(3)}, "whole": {}}
+"""Those of a mixture."""
+
+
+def _options(store: str) -> dict[str, Any]:
+    return {"batch_size": 3, "sequence_length": 4, "seed": 1, "timeout": 30, "store": store, "stream": "raw-text.train"}
+
+
 def dataset_of(kind: str, store: str, **options: Any) -> StepDataset:
     """Open "batches" of a stream, or a "mixture" of its first eras and of all, of 40 samples."""
-    kept: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1, "timeout": 30}
-    kept |= {"store": store, "stream": "raw-text.train"} | options
-    if kind == "batches":
-        return StepDataset(**kept)
-    return MixtureDataset({"early": {"eras": range(3)}, "whole": {}}, WEIGHTS, **kept)
+    kept = _options(store) | options
+    return StepDataset(**kept) if kind == "batches" else MixtureDataset(STREAMS, WEIGHTS, **kept)
+
+
+def loop_of(kind: str, store: str) -> Batches | Mixture:
+    """Open the same to loop over it directly."""
+    return Batches(**_options(store)) if kind == "batches" else Mixture.open(STREAMS, WEIGHTS, **_options(store))
 
 
 class Run(NamedTuple):

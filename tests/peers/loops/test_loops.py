@@ -4,7 +4,9 @@ The model that comes out has seen each sample once, and none is missing. How doc
 it is done here. `make test-peers` runs these.
 """
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +58,8 @@ def train(loop: str, *arguments: object) -> int:
         ("with_trainer", 0, "2", STEPS),
         ("with_torchtitan", 0, "", STEPS),
         ("with_torchtitan", 2, "", STEPS),
+        ("with_grain", 0, "steps", STEPS),
+        ("with_grain", 0, "ahead", STEPS),
     ],
 )
 def test_a_loop_that_is_killed_trains_on_each_sample_once(
@@ -70,3 +74,31 @@ def test_a_loop_that_is_killed_trains_on_each_sample_once(
     assert kind == "mixture" or wanted == expected()[: 3 * trained]
     assert len(wanted) == 3 * trained
     assert rows_in(torch.load(tmp_path / "run" / "end.pt")) == wanted
+
+
+def test_grain_shuffles_eras_as_a_source_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+    """By Grain's own state: the order is Grain's, and each sample comes once."""
+    store = era_store(tmp_path / "store")
+    (tmp_path / "run").mkdir()
+    ends = [train("with_grain", "batches", store.path, tmp_path / "run", 0, "source") for _ in range(2)]
+    assert ends == [-signal.SIGKILL, 0]
+    found = rows_in(torch.load(tmp_path / "run" / "end.pt"))
+    assert len(found) == len({*map(tuple, found)}) == 3 * STEPS
+    assert {*map(tuple, found)} < {*map(tuple, expected())}
+
+
+def test_a_state_of_one_process_of_grain_goes_on_in_two(tmp_path: Path) -> None:
+    """Grain's elastic iterator over a source of eras: all samples once."""
+    store = era_store(tmp_path / "store")
+    assert train("with_grain", "batches", store.path, tmp_path, 0, "elastic") == 0
+    found = json.loads((tmp_path / "end.pt").read_text())
+    rows = [*found["first"], *(row for shard in found["shards"] for batch in shard for row in batch)]
+    assert sorted(rows) == sorted(row[:-1] for row in expected())
+
+
+def test_the_page_shows_the_iterator_that_is_tested() -> None:
+    """Its two classes are the program's."""
+    page = (ROOT / "docs" / "training.md").read_text()
+    program = (ROOT / "tests" / "peers" / "loops" / "with_grain.py").read_text()
+    code = re.sub(r'\n *""".*?"""\n\n?', "\n", program.partition("\nclass Steps")[2].partition("\n\n\ndef ")[0])
+    assert f"class Steps{code}" in page
