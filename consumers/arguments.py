@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
+from pathlib import Path
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.bucket.folder import store_folder
 from tokenmill.errors import InputError
 from tokenmill.packings import Chunks
 from tokenmill.samples import Position, Ranks, SequenceId, packing_in
@@ -265,6 +267,18 @@ def sequence_of(
         passes=whole("passes", passes, 1, "passes"),
         in_order=flag("in_order", in_order),
     )
+
+
+def store_of(store: Any, stream: Any, cache: Any, cache_bytes: Any) -> Path:
+    """Return the directory of a store, or the folder into which what is read of a bucket comes.
+
+    Raises:
+        InputError: an argument cannot be used.
+        BucketError, StoreError: the bucket holds no such stream, or does not answer; the folder cannot be used.
+
+    """
+    most = None if cache_bytes is None else whole("cache_bytes", cache_bytes, 1, "bytes")
+    return store_folder(store, stream_name("stream", stream), cache, most)
 
 
 def ranks_of(batch_size: Any, rank: Any, world_size: Any, worker: Any) -> Ranks:

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from tokenmill.samples import EraOrder, Ranks, TrainableSamples, count_views
 from tokenmill.store import read_stream
-from tokenmill.store.layout import StorePath, store_directory
+from tokenmill.store.layout import StorePath
 
 from . import arguments
 from .arguments import naming_unknown
@@ -57,6 +57,8 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
         eras: range | None = None,
         check: bool = True,
         documents: bool = False,
+        cache: StorePath | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         """Open the eras ``range(first, stop)``; None: all whose blocks are in the store now.
 
@@ -67,18 +69,22 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
         With ``check``, every block is held against its CRC when it is first read in this process, and refused if it is
         damaged; else samples are whatever the files hold.
 
+        With a bucket as ``store``, ``cache`` is a folder on a disk of this host for the segments that are read, which
+        all its processes share, and ``cache_bytes`` bounds it; None: all stay.
+
         Raises:
             StoreError: the store holds no such stream.
+            BucketError: the bucket holds no such stream, or does not answer.
             DiskError: a file may not be read, or its disk fails.
             InputError: the eras are not all there, or the length does not fit.
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
 
         """
-        self._store = store_directory(store)
+        self._store = arguments.store_of(store, stream, cache, cache_bytes)
         self._check = arguments.flag("check", check)
         self._with_documents = arguments.flag("documents", documents)
         arguments.eras_of("eras", eras)
-        self._info = read_stream(self._store, arguments.stream_name("stream", stream))
+        self._info = read_stream(self._store, stream)
         self._tokenizer = StoredTokenizer(self._store, self._info)
         self._reachable = ReachableStream((self._store, stream))
         length = self._info.block_tokens - 1 if sequence_length is None else sequence_length

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tokenmill.errors import InputError
 from tokenmill.samples import DocumentIndex, Numbers
 from tokenmill.store import MapWatch, PartitionReader, StreamInfo, open_eras, read_stream
-from tokenmill.store.layout import StorePath, partition_directory, store_directory
+from tokenmill.store.layout import StorePath, partition_directory
 from tokenmill.store.segment import Tokens
 
 from . import arguments
@@ -154,11 +154,13 @@ class Documents(HasTokenizer):
         label_names: Sequence[str | int] | None = None,
         on_missing_label: OnMissingLabel = "refuse",
         check: bool = True,
+        cache: StorePath | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         """Open the documents of the eras ``range(first, stop)``; None: of all whose blocks are in the store now.
 
         Args:
-            store: directory of the store.
+            store: directory of the store, or the address of a bucket.
             stream: name of the stream.
             eras: which eras.
             label_field: carried field that holds a document's label; reads the metas of all documents.
@@ -166,20 +168,23 @@ class Documents(HasTokenizer):
             on_missing_label: "drop" leaves out the documents without a label, or with another than these;
                 `unlabelled` counts them, and the log names the first.
             check: hold blocks and entries against their CRCs when they are first read, and refuse damage.
+            cache: of a bucket: a folder on a disk of this host, for what is read; all processes share it.
+            cache_bytes: most bytes of segments in it; None: all that are read.
 
         Raises:
             StoreError: the store holds no such stream.
+            BucketError: the bucket holds no such stream, or does not answer.
             DiskError: a file may not be read, or its disk fails.
             InputError: an argument cannot be used, the eras are not all there, or a label is missing or unknown.
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
 
         """
-        self._store = store_directory(store)
+        self._store = arguments.store_of(store, stream, cache, cache_bytes)
         self._check = arguments.flag("check", check)
         arguments.eras_of("eras", eras)
         named = Labels.of(label_field, label_names)
         drops = arguments.choice("on_missing_label", on_missing_label, ("refuse", "drop")) == "drop"
-        self.info = read_stream(self._store, arguments.stream_name("stream", stream))
+        self.info = read_stream(self._store, stream)
         """The stream."""
         self._tokenizer = StoredTokenizer(self._store, self.info)
         self._reachable = ReachableStream((self._store, stream))

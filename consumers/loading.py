@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map  # as the docs of default_collate say
 
-from tokenmill.bucket.cache import is_bucket
+from tokenmill.bucket.objects import address_of
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples import UNPINNED
 from tokenmill.store.layout import StorePath, store_directory
@@ -368,7 +368,7 @@ def _for_workers(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
             "are made in worker processes, on the CPU; move them to a device in the loop, end the loop where you "
             "like, and let the DataLoader number its workers"
         )
-    folder = "cache" if is_bucket(options.get("store")) else "store"
+    folder = "store" if address_of(options.get("store")) is None else "cache"
     return {**options} | ({folder: store_directory(options[folder])} if folder in options else {})
 
 

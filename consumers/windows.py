@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tokenmill.errors import InputError
 from tokenmill.extras import missing_extra
 from tokenmill.store import PartitionReader, open_partition, partitions_in, read_stream
-from tokenmill.store.layout import StorePath, store_directory
+from tokenmill.store.layout import StorePath
 
 from . import arguments
 from .arguments import naming_unknown
@@ -29,24 +29,36 @@ class Windows(HasTokenizer):
     """
 
     @naming_unknown
-    def __init__(self, store: StorePath, stream: str, length: int | None = None, *, check: bool = True) -> None:
+    def __init__(
+        self,
+        store: StorePath,
+        stream: str,
+        length: int | None = None,
+        *,
+        check: bool = True,
+        cache: StorePath | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
         """Open the partitions that there are.
 
         Args:
-            store: directory of the store.
+            store: directory of the store, or the address of a bucket; of that, what it has now.
             stream: name of the stream.
             length: tokens of x, and of y; None: the stream's ``sequence_length``.
             check: hold every block against its CRC when it is first touched, and refuse damage.
+            cache: of a bucket: a folder on a disk of this host, for what is read; all processes share it.
+            cache_bytes: most bytes of segments in it; None: all that are read.
 
         Raises:
             StoreError: the store holds no such stream.
+            BucketError: the bucket holds no such stream, or does not answer.
             DiskError: a file may not be read, or its disk fails.
             InputError: an argument cannot be used.
             DamagedError: the files are damaged.
 
         """
-        self._store = store_directory(store)
-        self._stream, checks = arguments.stream_name("stream", stream), arguments.flag("check", check)
+        self._store = arguments.store_of(store, stream, cache, cache_bytes)
+        self._stream, checks = stream, arguments.flag("check", check)
         info = read_stream(self._store, self._stream)
         self._tokenizer = StoredTokenizer(self._store, info)
         self.length = arguments.whole("length", info.block_tokens - 1 if length is None else length, 1, "tokens")

@@ -7,7 +7,7 @@ or raise one of the errors that they name, in bounded time and memory. They neve
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path
@@ -25,6 +25,9 @@ MAX_TOKENIZER_BYTES: Final = 256 * 1024 * 1024
 """Largest `tokenizer.json`: four times as large as any that is published."""
 _CHUNK_BYTES: Final = 1024 * 1024
 """Bytes that are decompressed at a time."""
+
+FETCHERS: Final[list[Callable[[Path], int | None]]] = []
+"""Of files that come when they are first read; each returns a descriptor, or None where it knows no such file."""
 
 
 def parse_json(data: bytes | memoryview, *, most: int = MAX_JSON_BYTES) -> Any:
@@ -110,7 +113,13 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o644) 
         OSError: as `os.open`.
 
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK, mode)  # O_NONBLOCK changes nothing for a regular file
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK, mode)  # O_NONBLOCK changes nothing for a regular file
+    except FileNotFoundError:
+        found = (fetch(Path(path)) for fetch in FETCHERS if flags == os.O_RDONLY)
+        if (fetched := next((one for one in found if one is not None), None)) is None:
+            raise
+        descriptor = fetched
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise DamagedError(f"{path} is no file", "Something was put in its place: move that away, and repair the store")

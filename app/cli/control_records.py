@@ -11,7 +11,7 @@ from typing import Annotated
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import InputError
 from tokenmill.store import open_eras
-from tokenmill.store.layout import ending
+from tokenmill.store.layout import SOURCE_FILE, ending
 
 from ..kafka.clients import consumer
 from ..kafka.control_topic import read_eras, write_control
@@ -25,7 +25,7 @@ from .options import OneStream, RawTopic, argument, command, option
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, show_table
 
 
-@command("eras", "tokenmill eras raw-text.train", "tokenmill eras raw-text.train --json")
+@command("eras", "tokenmill eras raw-text.train", "tokenmill eras raw-text.train --json", bucket=True)
 def eras_command(
     settings: Settings,
     stream: OneStream,
@@ -134,7 +134,8 @@ def ignore_command(
 
 
 async def _read(settings: Settings, stream: str) -> list[Era]:
-    if StoredPack.find(settings.store, stream) is not None:
+    of_bucket = (settings.store / stream / SOURCE_FILE).exists()
+    if of_bucket or StoredPack.find(settings.store, stream) is not None:
         reader = open_eras(settings.store, stream)
         return [reader.era(number) for number in range(reader.eras)]
     settled = await settled_stream(settings, stream)

@@ -33,6 +33,7 @@ Description = Literal["card", "croissant", "json"]
     "tokenmill export raw-text.train --to lance --out /data/train.lance",
     "tokenmill export raw-text.train --to parquet --what documents --out /data/train",
     shown=("store",),
+    bucket=True,
 )
 def export_command(
     settings: Settings,
@@ -76,6 +77,7 @@ def export_command(
     "tokenmill describe raw-text.train > README.md",
     "tokenmill describe raw-text.train --format croissant --offline > croissant.json",
     shown=("store", "bootstrap_servers"),
+    bucket=True,
 )
 def describe_command(
     settings: Settings,

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+from tokenmill.bucket.folder import open_temporarily
+from tokenmill.bucket.objects import address_of
 from tokenmill.packings import packing_in_words
 
 from ..funnel.tried_documents import beginning_of
@@ -30,7 +32,7 @@ WORDS = {"kept": "kept", "filtered": "filtered out", "dead_lettered": "dead lett
 Partition = Annotated[int, argument("Number of the partition.")]
 
 
-@command("inspect stream", "tokenmill inspect stream raw-text.train", shown=("bootstrap_servers", "store"))
+@command("inspect stream", "tokenmill inspect stream raw-text.train", shown=("bootstrap_servers", "store"), bucket=True)
 def stream(settings: Settings, name: OneStream, *, as_json: AsJson = False) -> None:
     """Print a stream's settings, and how far its chains are in the token topic and in the store."""
     report = asyncio.run(inspect_stream(settings, name, settings.store))
@@ -50,12 +52,17 @@ def stream(settings: Settings, name: OneStream, *, as_json: AsJson = False) -> N
     "tokenmill inspect segment store/raw-text.train/0/000000000000.bin",
 )
 def segment(
-    path: Annotated[Path, argument("A segment's .bin, or a partition's directory.")], *, as_json: AsJson = False
+    path: Annotated[Path, argument("A segment's .bin, or a partition's directory; also in a bucket.")],
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Print what a segment of a store, or each of a partition, holds; all its blocks' checksums are checked.
 
     Needs no broker.
     """
+    if (address := address_of(path)) is not None:
+        parts = address.rsplit("/", 3 if path.suffix else 2)
+        path = open_temporarily(Path(parts[0])).joinpath(*parts[1:])
     reports = inspect_segments(path)
     if as_json:
         show_json(list(map(asdict, reports)))
@@ -89,7 +96,9 @@ def message(
             show(f"  from token {piece['start']}: {piece_name(piece)}")
 
 
-@command("inspect block", "tokenmill inspect block raw-text.train 0 0", shown=("bootstrap_servers", "store"))
+@command(
+    "inspect block", "tokenmill inspect block raw-text.train 0 0", shown=("bootstrap_servers", "store"), bucket=True
+)
 def block(
     settings: Settings,
     name: OneStream,

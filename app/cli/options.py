@@ -13,6 +13,7 @@ from tokenmill.errors import InputError, SettingsError
 
 from ..logs import set_up_logging
 from ..settings import SECRETS, ConnectionSettings, Settings, TopicSettings, load_with_origins
+from ..settings.load import Loaded
 from ..settings.model import ENVIRONMENT_PREFIX, described
 from ..settings.values import as_variable
 
@@ -80,24 +81,27 @@ DECLARED: Final[dict[str, DeclaredCommand]] = {}
 """The commands of all modules that were loaded, by the words that are typed, as ``dead-letters list``."""
 
 
-def command(words: str, *examples: str, shown: Sequence[str] = ("bootstrap_servers",)) -> Callable[[F], F]:
+def command(
+    words: str, *examples: str, shown: Sequence[str] = ("bootstrap_servers",), bucket: bool = False
+) -> Callable[[F], F]:
     """Declare the decorated function as a command, by the words that are typed and by examples of it.
 
     One whose first parameter is ``settings`` or ``loaded`` gets a flag for every setting and ``--config``, and is
     called with the settings in force, or with these and where their values came from. Of these flags, help shows those
-    for ``shown``; ``--help-all`` shows them all. When called, it raises SettingsError as `load_settings` does.
+    for ``shown``; ``--help-all`` shows them all. When called, it raises SettingsError as `load_settings` does. With
+    ``bucket``, the store may be the address of one; another command that has a store refuses that.
     """
 
     def declare(function: F) -> F:
         first = next(iter(inspect.signature(function).parameters), "")
-        called = _with_flags(function, shown) if first in {"settings", "loaded"} else function
+        called = _with_flags(function, shown, words, bucket=bucket) if first in {"settings", "loaded"} else function
         DECLARED[words] = DeclaredCommand(called, "\n\n".join(["Examples:", *examples]) if examples else None)
         return function
 
     return declare
 
 
-def _with_flags(command: Callable[..., Any], shown: Sequence[str]) -> Callable[..., Any]:
+def _with_flags(command: Callable[..., Any], shown: Sequence[str], words: str, *, bucket: bool) -> Callable[..., Any]:
     signature = inspect.signature(command, eval_str=True)
     first, *own = signature.parameters.values()
     # a command's own option of a setting's name goes first
@@ -111,6 +115,8 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str]) -> Callable[.
         loaded = load_with_origins(said, arguments.pop("config"))
         # Quiet, for a command's own messages; the service's commands set their logs up by their settings.
         set_up_logging("auto", "warning", libraries="critical")
+        if bucket or "store" in shown:
+            loaded = _with_store(loaded, words, bucket=bucket)
         return command(loaded if first.name == "loaded" else loaded.settings, **arguments)
 
     first_shown = [*(name for name in shown if name in flags), *(name for name in flags if name not in shown)]
@@ -125,6 +131,22 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str]) -> Callable[.
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _with_store(loaded: Loaded, words: str, *, bucket: bool) -> Loaded:
+    """Return settings whose store is a directory; raises InputError where the command takes no bucket."""
+    from tokenmill.bucket.folder import open_temporarily  # noqa: PLC0415 - most commands need no numpy
+    from tokenmill.bucket.objects import address_of  # noqa: PLC0415 - as above
+
+    store = loaded.settings.store
+    if (address := address_of(store)) is None:
+        return loaded
+    if not bucket:
+        raise InputError(
+            f"store is {address}, and `tokenmill {words}` needs a store on a disk of this host: name its directory "
+            f"with --store. `tokenmill mirror --store DIRECTORY --from {address}` makes one of the bucket"
+        )
+    return loaded._replace(settings=loaded.settings.model_copy(update={"store": open_temporarily(store)}))
 
 
 def _flag(name: str, kind: Any, default: object, declared: Any) -> inspect.Parameter:

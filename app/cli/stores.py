@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+from tokenmill.bucket.folder import open_temporarily
 from tokenmill.errors import DamagedError, GapError, InputError
 from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import Store, open_eras, open_partition, partitions_in, read_stream
@@ -124,7 +125,8 @@ def repair_command(
     partitions: SomePartitions = None,
     *,
     donor: Annotated[
-        Path | None, option("Another store of the stream, instead of the token topic; no broker.", "DIR", "--from")
+        Path | None,
+        option("Another store of the stream, or a bucket, instead of the token topic; no broker.", "STORE", "--from"),
     ] = None,
     check: Annotated[
         bool, option("Only say what is damaged (exit code 8 if anything is); needs no broker.", None, "--check")
@@ -141,7 +143,8 @@ def repair_command(
     if check:
         found = examine_store(settings.store, stream, partitions or ())
     else:
-        found, rewritten = repair_store(settings, stream, partitions or (), donor=donor, progress=_say)
+        other = None if donor is None else open_temporarily(donor)
+        found, rewritten = repair_store(settings, stream, partitions or (), donor=other, progress=_say)
     if as_json:
         show_json({"partitions": [partition.to_dict() for partition in found], "descriptions": rewritten})
     else:

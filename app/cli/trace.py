@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+from tokenmill.bucket.folder import open_temporarily
 from tokenmill.errors import InputError
 from tokenmill.samples import (
     MixtureTracer,
@@ -37,6 +38,7 @@ SHOWN_USES = 10  # samples of a record; more are shown where all is asked for
     "tokenmill trace --store store --state state.json --record 0 4711",
     "tokenmill trace --store store --state state.json --document article-17 --json",
     shown=("store",),
+    bucket=True,
 )
 def trace_command(
     settings: Settings,
@@ -113,7 +115,7 @@ def _stores(given: Iterable[str], *, mixture: bool) -> dict[str, Path]:
         if not mixture or not equals or not name or not directory:
             advice = "give NAME=DIRECTORY, with the name of a stream in the mixture" if mixture else "give --store"
             raise InputError(f"--store-of is {one!r}: {advice}")
-        stores[name] = Path(directory)
+        stores[name] = open_temporarily(Path(directory))
     return stores
 
 

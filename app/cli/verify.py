@@ -27,6 +27,7 @@ from .progress import ProgressLine
     "tokenmill verify --since verified.json",
     "tokenmill verify --reference --json",
     shown=("bootstrap_servers", "store", "raw_topics"),
+    bucket=True,
 )
 def verify_command(
     settings: Settings,

@@ -251,7 +251,9 @@ LABEL_NAMES: Final = Values(
     (["y"], ("y", 1), ["n", "y"]),
     ("y", b"y", [], ["y", "y"], [1.5], [None], [True], {"y": 0}, 4, range(2), np.arange(2)),
 )
+CACHED: Final = ("cache", "cache_bytes")
 DOCUMENTS: Final[Mapping[str, Values]] = {
+    **{name: BATCHES[name] for name in CACHED},
     "store": PATH,
     "stream": NAME,
     "eras": Values((None, range(2), range(1)), ERAS.refused),
@@ -404,11 +406,12 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
     for name, values in BATCHES.items():
         only = values if name not in LOOPS else Values(LOOPS[name], ("cuda", True, [0], np.arange(2), (1, 2)))
         yield f"StepDataset.{name}", Row(with_argument(scene.open, name, kind=StepDataset), only, name)
-    for name in ("store", "stream", "sequence_length", "eras", "check", "documents"):
+    for name in ("store", "stream", "sequence_length", "eras", "check", "documents", *CACHED):
         values = BATCHES[name]._replace(either=()) if name == "eras" else BATCHES[name]
         yield f"EraDataset.{name}", Row(with_argument(scene.open, name, kind=EraDataset), values, name)
     length = wholes(1, 1, 9)._replace(work=(None, 1, np.uint8(9)), refused=(*NO_WHOLES[1:], 0, -1))
-    for name, values in {"store": PATH, "stream": NAME, "length": length, "check": FLAG}.items():
+    cached = {name: BATCHES[name] for name in CACHED}
+    for name, values in {"store": PATH, "stream": NAME, "length": length, "check": FLAG, **cached}.items():
         yield f"Windows.{name}", Row(with_argument(scene.open, name, kind=Windows), values, name)
     for name, values in MIXED.items():
         told = "weight" if name == "weights" else name
@@ -572,7 +575,7 @@ def rows(scene: Scene) -> dict[str, Row]:
 
 KEYS: Final = [
     *(f"{kind}.{name}" for kind in ("Batches", "StepDataset") for name in BATCHES),
-    *(f"EraDataset.{name}" for name in ("store", "stream", "sequence_length", "eras", "check", "documents")),
+    *(f"EraDataset.{name}" for name in ("store", "stream", "sequence_length", "eras", "check", "documents", *CACHED)),
     *(f"Documents.{name}" for name in DOCUMENTS),
     *(f"{kind}.{name}" for kind, own in SAMPLERS.items() for name in (*own, *SAMPLED) if name != "state_dict"),
     *(f"{kind}.load_state_dict.state_dict" for kind in SAMPLERS),
@@ -581,7 +584,7 @@ KEYS: Final = [
     *("Documents.__getitem__.index", "Documents.__getitems__.indices", "Documents.take.indices"),
     *("Documents.label_distribution.indices", "EraDataset.documents.indices", "Windows.__getitems__.indices"),
     *("BatchDocuments.from_ids.document_ids", "BatchDocuments.block_mask.block_size"),
-    *(f"Windows.{name}" for name in ("store", "stream", "length", "check")),
+    *(f"Windows.{name}" for name in ("store", "stream", "length", "check", *CACHED)),
     *(f"Mixture.{name}" for name in ("streams", *MIXED)),
     *(f"Mixture.open.{name}" for name in ("streams", *MIXED)),
     *(f"MixtureDataset.{name}" for name in ("streams", "weights")),

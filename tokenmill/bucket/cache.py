@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from tokenmill.bucket.fetching import Fetched, fetch_all, stream_of, tokenizer_of
 from tokenmill.bucket.head_log import BucketSegment, HeadLog
-from tokenmill.bucket.objects import Bucket
+from tokenmill.bucket.objects import Bucket, address_of
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DifferenceError, DiskError, InputError, LockedError, TokenMillError
 from tokenmill.store import EraReader, EraWriter, Store, StreamInfo, layout, partitions_in
@@ -229,7 +229,7 @@ class FetchWork:
         while not self.ended.is_set():
             if monotonic() - looked >= LOOK_SECONDS:
                 heads.look(self._bucket)
-                self._bring(heads, eras)
+                bring_eras(heads, eras, self._folder.path, self._bucket)
                 looked = monotonic()
             missing = self._missing(heads)
             wanted = [self._named(heads, place) for place in islice(missing, TOGETHER)]
@@ -237,15 +237,6 @@ class FetchWork:
                 self._folder.put(fetched)
             if not wanted:
                 self.ended.wait(CLAIM_SECONDS)
-
-    def _bring(self, heads: HeadLog, eras: EraWriter) -> None:
-        last = eras.last
-        if last is not None and (last.number >= len(heads.eras) or heads.eras[last.number] != last):
-            raise DifferenceError(
-                f"{self._folder.path} has other eras of {self._folder.info.name} than {self._bucket.address}: it is "
-                "the cache of another bucket, or an older state of this one was restored; name another folder"
-            )
-        eras.append([(era, era.number) for era in heads.eras[eras.next_number :]])
 
     def _named(self, heads: HeadLog, place: Place) -> BucketSegment:
         if (found := heads.segments.get(place)) is None:
@@ -287,29 +278,43 @@ class FetchWork:
                     file.unlink(missing_ok=True)
 
 
-def is_bucket(store: object) -> bool:
-    """Return whether what is given as a store is the address of a bucket."""
-    return isinstance(store, str) and "://" in store
+def cache_folder(store: Any, cache: Any, most_bytes: int | None) -> Path | None:
+    """Return the folder where ``store`` is the address of a bucket, else None.
+
+    Raises InputError where a folder is given without a bucket, or a bucket without a folder.
+    """
+    if address_of(store) is None:
+        for name, value in (("cache", cache), ("cache_bytes", most_bytes)):
+            if value is not None:
+                raise InputError(f"{name} is {value!r:.200}, and does nothing where store is no bucket: give none")
+        return None
+    try:
+        return layout.store_directory(cache)
+    except InputError as error:
+        raise InputError(
+            f"store is {store!r}, a bucket, and cache is {cache!r:.200}: give cache a folder on a disk of this host, "
+            "for what is read"
+        ) from error
 
 
 def open_cache(store: Any, stream: str, cache: Any, most_bytes: int | None) -> BucketCache | None:
     """Return the cache of a stream where ``store`` is the address of a bucket, else None.
 
     Raises:
-        InputError: a folder is given without a bucket, or a bucket without a folder.
+        InputError: as `cache_folder`.
         BucketError, StoreError: as `BucketCache`.
 
     """
-    if not is_bucket(store):
-        for name, value in (("cache", cache), ("cache_bytes", most_bytes)):
-            if value is not None:
-                raise InputError(f"{name} is {value!r:.200}, and does nothing where store is no bucket: give none")
-        return None
-    try:
-        folder = layout.store_directory(cache)
-    except InputError as error:
-        raise InputError(
-            f"store is {store!r}, a bucket, and cache is {cache!r:.200}: give cache a folder on a disk of this host, "
-            "for the eras that are read"
-        ) from error
-    return BucketCache(Bucket.open(store), stream, folder, most_bytes)
+    folder = cache_folder(store, cache, most_bytes)
+    return None if folder is None else BucketCache(Bucket.open(store), stream, folder, most_bytes)
+
+
+def bring_eras(heads: HeadLog, eras: EraWriter, path: Path, bucket: Bucket) -> None:
+    """Append the eras that a folder lacks. Raises DifferenceError where it has others."""
+    last = eras.last
+    if last is not None and (last.number >= len(heads.eras) or heads.eras[last.number] != last):
+        raise DifferenceError(
+            f"{path} has other eras of {heads.info.name} than {bucket.address}: it is the cache of another bucket, or "
+            "an older state of this one was restored; name another folder"
+        )
+    eras.append([(era, era.number) for era in heads.eras[eras.next_number :]])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -69,46 +70,87 @@ def tokenizer_of(bucket: Bucket, info: StreamInfo) -> bytes | None:
     return None if data is None else bytes(data)
 
 
-def fetch(bucket: Bucket, info: StreamInfo, segment: BucketSegment) -> Fetched:
-    """Fetch a segment that a head names.
+class RemoteSegment:
+    """A segment that a head names; each of its files is held against its seal, and the seal against the head."""
 
-    Raises:
-        BucketError: an object is missing, is not what the head or the seal says, or cannot be read.
+    def __init__(self, bucket: Bucket, info: StreamInfo, segment: BucketSegment) -> None:
+        self.segment = segment
+        self.blocks = segment.stop - segment.first
+        whole = self.blocks == info.segment_blocks
+        self.seal_end = "json" if whole else "commits"
+        """The end of the name of what seals it."""
+        self.ends = ("bin", "docs", "index", "idx") if whole else ("bin", "docs")
+        """Those of its other files."""
+        self._bucket, self._info = bucket, info
+        self._base = f"{info.name}/{segment.partition}/{segment.first:012d}."
 
-    """
-    base = f"{info.name}/{segment.partition}/{segment.first:012d}."
-    whole = segment.stop - segment.first == info.segment_blocks
-
-    def read(end: str) -> Data:
-        data = bucket.read(base + end)
-        if data is None:
-            raise BucketError(f"{bucket.address}/{base}{end} is missing, and a head names it: restore it")
+    @cached_property
+    def seal(self) -> bytes:
+        """What seals it; raises as `read`."""
+        data = bytes(self._read(self.seal_end))
+        if sha256(data).hexdigest() != self.segment.digest:
+            raise self._wrong(self.seal_end, "its SHA-256 is not the one in the head")
         return data
 
-    def wrong(end: str, why: str) -> BucketError:
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """Its manifest; None where it is short."""
+        return Manifest.decode(self.seal) if self.seal_end == "json" else None
+
+    def read(self, end: str) -> Data:
+        """Fetch a file by the end of its name.
+
+        Raises BucketError where it is missing, is not what the head or the seal says, or cannot be read.
+        """
+        if end == self.seal_end:
+            return self.seal
+        length, crc = self._wanted(end)
+        data = self._read(end)
+        if crc is not None and crc32(data) != crc:
+            raise self._wrong(end, "its CRC is not the one in the manifest")
+        if length is not None and len(data) != length:
+            raise self._wrong(end, "it has another length")
+        return data
+
+    def _wanted(self, end: str) -> tuple[int | None, int | None]:
+        """Return the length and the CRC of a file, as far as the seal says them."""
+        tokens, seal = self.blocks * self._info.block_bytes, self.manifest
+        if seal is not None:
+            return {
+                "bin": (tokens, seal.bin_crc32),
+                "docs": (seal.docs_bytes, seal.docs_crc32),
+                "index": (self.blocks * BLOCK_ROW.itemsize, seal.index_crc32),
+            }.get(end, (None, None))
+        return (tokens if end == "bin" else int(self.short_rows["docs_end"][-1])), None
+
+    @property
+    def short_rows(self) -> Rows:
+        """The rows of its blocks where it is short; raises as `read`."""
+        info = self._info
+        rows = scan(self.seal, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).rows
+        if len(rows) != self.blocks:
+            raise self._wrong(self.seal_end, "it has another length")
+        return rows
+
+    def _read(self, end: str) -> Data:
+        data = self._bucket.read(self._base + end)
+        if data is None:
+            raise BucketError(f"{self._bucket.address}/{self._base}{end} is missing, and a head names it: restore it")
+        return data
+
+    def _wrong(self, end: str, why: str) -> BucketError:
         return BucketError(
-            f"{bucket.address}/{base}{end} is not what was uploaded ({why}): restore it, or read another store"
+            f"{self._bucket.address}/{self._base}{end} is not what was uploaded ({why}): restore it, or read another "
+            "store"
         )
 
-    seal_end = "json" if whole else "commits"
-    seal = bytes(read(seal_end))
-    if sha256(seal).hexdigest() != segment.digest:
-        raise wrong(seal_end, "its SHA-256 is not the one in the head")
-    files: dict[str, Data] = {end: read(end) for end in (("bin", "docs", "index", "idx") if whole else ("bin", "docs"))}
-    if whole:
-        manifest = Manifest.decode(seal)
-        crcs = {"bin": manifest.bin_crc32, "docs": manifest.docs_crc32, "index": manifest.index_crc32}
-        for end, wanted in crcs.items():
-            if crc32(files[end]) != wanted:
-                raise wrong(end, "its CRC is not the one in the manifest")
-        rows: Rows = np.frombuffer(files["index"], BLOCK_ROW)
-    else:
-        rows = scan(seal, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).rows
-    if len(rows) != segment.stop - segment.first or len(files["bin"]) != len(rows) * info.block_bytes:
-        raise wrong("bin", "it has another length")
-    if len(files["docs"]) != rows["docs_end"][-1]:
-        raise wrong("docs", "it has another length")
-    return Fetched(segment, {**files, seal_end: seal}, rows)
+
+def fetch(bucket: Bucket, info: StreamInfo, segment: BucketSegment) -> Fetched:
+    """Fetch a segment that a head names; raises as `RemoteSegment.read`."""
+    remote = RemoteSegment(bucket, info, segment)
+    files = {end: remote.read(end) for end in (*remote.ends, remote.seal_end)}
+    rows = remote.short_rows if remote.manifest is None else np.frombuffer(files["index"], BLOCK_ROW)
+    return Fetched(segment, files, rows)
 
 
 def fetch_all(bucket: Bucket, info: StreamInfo, segments: Iterable[BucketSegment]) -> Iterator[Fetched]:

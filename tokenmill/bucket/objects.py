@@ -93,6 +93,14 @@ _used_by: set[int] = set()
 """The process that has used obstore, and those that it was forked from which have."""
 
 
+def address_of(store: object) -> str | None:
+    """Return the address of the bucket that is given as a store, also as a path, which has fewer slashes; else None."""
+    if isinstance(store, Path):
+        scheme, _, rest = str(store).partition(":/")
+        return f"{scheme}://{'/' * (scheme == 'file')}{rest}" if scheme in SCHEMES else None
+    return store if isinstance(store, str) and "://" in store else None
+
+
 def _require_own_threads() -> None:
     """Refuse a forked process, in which obstore would wait for ever for threads that only its parent has."""
     if _used_by - {os.getpid()}:

@@ -40,6 +40,8 @@ PACK_DIRECTORY: Final = "pack"
 """In a store that `tokenmill pack` fills: what it goes on from; no stream has this name, for theirs hold a dot."""
 CLAIMS: Final = "wanted"
 """In the directory of a stream whose store is the cache of a bucket: a file for each process that reads it."""
+SOURCE_FILE: Final = "source.json"
+"""In the directory of a stream whose segments are fetched from a bucket when they are first read: which one it is."""
 REPAIR_DIRECTORY: Final = "repair"
 """In a partition's directory: where a segment is rebuilt."""
 READY_FILE: Final = "ready"
@@ -383,7 +385,7 @@ def damaged(path: Path, what: str) -> DamagedError:
 
 def cache_advice(store: Path, stream: str) -> str | None:
     """Return what to do about any damage where a store is the cache of a bucket; else None."""
-    if not (store / stream / CLAIMS).is_dir():
+    if not any((store / stream / name).exists() for name in (CLAIMS, SOURCE_FILE)):
         return None
     return f"{store} is the cache of a bucket: end what reads it, and delete it; what is read is fetched again"
 

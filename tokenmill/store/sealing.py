@@ -28,6 +28,7 @@ in the document table; Megatron's format has no room for it.
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from struct import Struct
@@ -527,8 +528,10 @@ def check_sealed(paths: layout.SegmentPaths, info: StreamInfo, manifest: Manifes
     if crcs != (manifest.bin_crc32, manifest.docs_crc32):
         raise layout.damaged(paths.manifest, "its checksums are not those of the files")
     index = megatron_index(manifest.blocks, info.block_tokens, info.dtype)
-    if not paths.megatron.exists() or read_regular(paths.megatron) != index:
-        raise layout.damaged(paths.megatron, "it is missing, or not the index of its tokens")
+    with suppress(FileNotFoundError):
+        if read_regular(paths.megatron) == index:
+            return
+    raise layout.damaged(paths.megatron, "it is missing, or not the index of its tokens")
 
 
 def check_sizes(paths: layout.SegmentPaths, manifest: Manifest) -> None:

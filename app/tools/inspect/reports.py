@@ -225,7 +225,7 @@ def inspect_segments(path: Path) -> list[SegmentReport]:
     """
     path = path.absolute()
     directory, firsts = (path, _firsts(path)) if path.is_dir() else (path.parent, segment_firsts([path.name]))
-    if not path.is_dir() and not (firsts and path.is_file()):
+    if not path.is_dir() and not (firsts and firsts[0] in _firsts(directory)):
         raise InputError(f"{path} is no file of a segment: name <store>/<stream>/<partition>/<first block>.bin")
     if len(directory.parts) <= _PARTITION_DEPTH or not directory.name.isdigit():
         raise InputError(f"{directory} is no partition of a stream: name <store>/<stream>/<partition>")

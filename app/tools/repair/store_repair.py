@@ -110,7 +110,7 @@ def described_in(store: Path, stream: str) -> tuple[StreamInfo, bytes | None]:
 
     Raises StoreError where it holds no such stream, and DamagedError where one of the two is damaged there as well.
     """
-    info = read_stream(store, stream)
+    info = read_stream(store, stream).in_stores()
     path = stream_directory(store, stream) / TOKENIZER_FILE
     tokenizer = read_regular(path, most=MAX_TOKENIZER_BYTES) if path.exists() else None
     if tokenizer is not None and info.recipe.get("tokenizer_sha256") not in {None, sha256(tokenizer).hexdigest()}:

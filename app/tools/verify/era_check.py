@@ -163,6 +163,8 @@ class EraCopy:
         line = era.pack() + b"\n"
         held = self._line_file.read(len(line))
         row = EraRow.decode(stored) if len(stored) == ROW_BYTES else EraRow()
+        if row.offset == era.number:  # a bucket does not say where its record is: it is there or behind
+            offset = era.number
         wanted = encode_row((era, offset), line, self._seed, self._row, row.earlier)
         if held != line:
             return self._other_line(era, row, stored)

@@ -20,10 +20,11 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+import tokenmill.bucket.folder  # noqa: F401 - the store may be one that is fetched as it is read
 from tokenmill.errors import TokenMillError
 from tokenmill.reading.continuing import check_source, genesis_point, resume_point
 from tokenmill.records import SourceRecord
-from tokenmill.store import StreamInfo
+from tokenmill.store import StreamInfo, read_stream, streams_in
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
@@ -100,6 +101,8 @@ class ChainCheck:
         tokens = TopicPartition(task.tokens_topic, marks.partition)
         self._topic = TokenTopic(client, tokens, self.recipe, marks.tokens, task.ignored, since=task.since)
         info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+        if store is not None and info.name in streams_in(store):
+            info = read_stream(store, info.name)  # segments out of a bucket may be smaller
         self._ends = EraEnds(task.ends)
         self._other = OtherHashes(client, tokens, marks.tokens, task.since, store, info)
         self._topic_side = TopicSide(self._topic, self.recipe, self.result, self._ends)

@@ -179,7 +179,7 @@ def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:
             notes.append(f"the store {store} does not hold {name} (yet)")
             continue
         wanted = StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks)
-        if read_stream(store, name).encode() != wanted.encode():
+        if read_stream(store, name).in_stores().encode() != wanted.encode():
             raise StoreError(
                 f"{store / name / 'stream.json'} is not what the genesis of {name} says: the store belongs to other "
                 "topics of that name; set store to another directory"
