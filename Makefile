@@ -35,7 +35,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-newest test-page test-site test-stack test-chart faults soak bench bench-curation bench-loader bench-mixture bench-pack bench-shapes growth latency scaling profile lint format docs site sbom lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-page test-site test-stack test-bucket test-chart faults soak bench bench-curation bench-loader bench-mixture bench-pack bench-shapes growth latency scaling profile lint format docs site sbom lock clean
 
 help: ##1 these lines
 	@for group in "1every day" 2long 3benchmarks 4maintenance; do \
@@ -88,6 +88,9 @@ test-page: $(VENV)/.installed $(VENV)/.page ##2 the page for people in a browser
 
 test-stack: $(VENV)/.installed ##2 the container image and the compose stack, really run (Docker, or as root podman)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
+
+test-bucket: $(VENV)/.installed $(VENV)/.train $(VENV)/.bucket ##2 uploads and training on servers of S3's kind, killed and cut; needs Go, 10 minutes
+	$(BIN)/python -m pytest -n0 -m bucket tests/bucket $(ARGS)
 
 test-chart: $(VENV)/.installed $(VENV)/.chart $(VENV)/.warm-java ##2 the Helm chart: rendered, validated, and run as processes; needs Go, 15 minutes at first
 	$(BIN)/python -m pytest -n0 -m chart tests/chart $(ARGS)
@@ -263,6 +266,15 @@ $(VENV)/.peers-objects: $(VENV)/.locked requirements/peers-objects.txt
 # What builds the site, what knows the format of SBOMs, and what drives a browser, in the same way.
 $(VENV)/.site $(VENV)/.sbom $(VENV)/.page: $(VENV)/.%: $(VENV)/.locked requirements/%.txt
 	$(INSTALL_BESIDE)
+
+# Servers of S3's kind: one that checks and writes in one go, and one of another dialect.
+$(VENV)/.bucket:
+	@echo "Building gofakes3 and versitygw with Go (3 minutes, 1 GB while it builds, once) ..."
+	@mkdir -p $(VENV)/bucket
+	@export GOBIN=$(CURDIR)/$(VENV)/bucket GOFLAGS=-modcacherw && \
+		go install github.com/johannesboyne/gofakes3/cmd/gofakes3@v1.2.0 && \
+		go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+	@touch $@
 
 # Helm, and the API server's own validation with the definitions of the resources that are not Kubernetes'.
 $(VENV)/.chart:

@@ -68,7 +68,7 @@ class Pods:
 
     def _parts(self, kind: str) -> tuple[list[str], dict[str, str], Path]:
         (workload,) = of_kind(self._objects, kind)
-        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        container = workload["spec"]["template"]["spec"]["containers"][0]
         environment = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
         elsewhere = {
             "TOKENMILL_CONFIG": str(self._config),

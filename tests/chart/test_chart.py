@@ -96,6 +96,7 @@ def test_alerts_and_dashboards_are_those_of_the_project() -> None:
         ("mill.autoscaling.minReplicas=0", "minReplicas"),
         ("segments.storage=much", "storage"),
         ("image.digest=latest", "digest"),
+        ("upload.to=/folder", "to"),
         ("mil.replicas=2", "mil"),
     ],
 )
@@ -104,6 +105,19 @@ def test_values_that_are_none_are_refused(values: str, words: str) -> None:
     refused = helm("template", "mine", CHART, "--set", values)
     assert refused.returncode != 0
     assert words in refused.stderr
+
+
+def test_a_store_is_uploaded_beside_its_segment_worker_where_a_bucket_is_named() -> None:
+    """With a login from secrets, and a store that it cannot write to; else there is no such container."""
+    (workload,) = of_kind(render("--values", FULL), "StatefulSet")
+    _, upload = workload["spec"]["template"]["spec"]["containers"]
+    assert upload["args"] == ["upload", "--store", "/store", "--to", "s3://tokens/corpus", "--follow"]
+    (store,) = [mount for mount in upload["volumeMounts"] if mount["mountPath"] == "/store"]
+    assert store["readOnly"]
+    secret = [one["name"] for one in upload["env"] if "valueFrom" in one]
+    assert secret == ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+    (alone,) = of_kind(render(), "StatefulSet")
+    assert len(alone["spec"]["template"]["spec"]["containers"]) == 1
 
 
 def test_autoscaling_and_replicas_do_not_contend() -> None:

@@ -19,9 +19,10 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- .Values.serviceAccount.name | default (include "tokenmill.name" .) -}}
 {{- end }}
 
+{{/* image, root. */}}
 {{- define "tokenmill.image" -}}
-{{- with .Values.image -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- with .image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.root.Chart.AppVersion }}{{ end }}
 {{- end }}
 {{- end }}
 
@@ -77,22 +78,30 @@ affinity: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- define "tokenmill.container" -}}
-image: {{ include "tokenmill.image" . }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- define "tokenmill.secured" -}}
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "tokenmill.secretVariables" -}}
+{{- range $variable, $from := . }}
+- name: {{ $variable }}
+  valueFrom: {secretKeyRef: {{ toJson $from }}}
+{{- end }}
+{{- end }}
+
+{{- define "tokenmill.container" -}}
+image: {{ include "tokenmill.image" (dict "image" .Values.image "root" .) }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{ include "tokenmill.secured" . }}
 env:
   - {name: TOKENMILL_CONFIG, value: /etc/tokenmill/tokenmill.toml}
   - {name: TOKENMILL_METRICS_HOST, value: 0.0.0.0}
   - {name: TOKENMILL_METRICS_PORT, value: "9464"}
   - {name: TOKENMILL_LOG_FORMAT, value: json}
-  {{- range $variable, $from := .Values.secretVariables }}
-  - name: {{ $variable }}
-    valueFrom: {secretKeyRef: {{ toJson $from }}}
-  {{- end }}
+  {{- include "tokenmill.secretVariables" .Values.secretVariables | nindent 2 }}
 {{- end }}
 
 {{- define "tokenmill.mounts" -}}

@@ -1,0 +1,189 @@
+"""Uploads, mirrors and training on real servers: what competes, is killed or cut changes nothing of what is there."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import obstore
+import pytest
+from obstore.store import S3Store
+
+from tests import forked
+from tests.app.buckets.scene import uploaded_to, whole_store
+from tests.app.buckets.test_mirrors import files
+from tests.app.buckets.test_upload_command import objects, without_heads
+from tests.bucket.way import Way
+from tests.faults.test_buckets import OPTIONS, known
+from tests.store.chains import STREAM
+from tokenmill.consumers import Batches
+
+pytestmark = [pytest.mark.bucket, pytest.mark.timeout(1800)]
+
+PROGRAMS: Final = Path(__file__).parents[2] / ".venv" / "bucket"
+KEY, SECRET = "access", "secret-of-tests"
+SECONDS: Final = 60.0
+KILLS: Final = 200
+
+
+class Server:
+    """A server that runs, and its bucket ``corpus``."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.kind, self.address = kind, f"http://127.0.0.1:{self._port}"
+        (folder / "corpus").mkdir(parents=True)
+        listen = f"127.0.0.1:{self._port}"
+        words = {
+            "gofakes3": ["-host", listen, "-backend", "bolt", "-bolt.db", f"{folder}.db", "-initialbucket", "corpus"],
+            "versitygw": ["--access", KEY, "--secret", SECRET, "--port", listen, "posix", str(folder)],
+        }
+        command = [str(PROGRAMS / kind), *words[kind]]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def wait(self) -> None:
+        """Wait until it listens."""
+        end = time.monotonic() + SECONDS
+        while True:
+            with socket.socket() as one:
+                if not one.connect_ex(("127.0.0.1", self._port)):
+                    return
+            assert time.monotonic() < end
+            assert self.process.poll() is None
+            time.sleep(0.05)
+
+
+def login(address: str, secret: str = SECRET) -> dict[str, str]:
+    """Return what the environment says to reach a server."""
+    names = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": "us-east-1"}
+    return {**names, "AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true"}
+
+
+@pytest.fixture(scope="module", params=["gofakes3", "versitygw"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Return a server that runs."""
+    running = Server(str(request.param), tmp_path_factory.mktemp("server") / "buckets")
+    try:
+        running.wait()
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+@pytest.fixture
+def bucket(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """Return the address of an empty prefix; the environment says how to log in."""
+    for name, value in login(server.address).items():
+        monkeypatch.setenv(name, value)
+    return f"s3://corpus/{tmp_path.name}"
+
+
+def found_in(address: str) -> dict[str, bytes]:
+    """Return all objects below an address."""
+    store = S3Store("corpus", prefix=address.removeprefix("s3://corpus/"))
+    names = sorted(one["path"] for part in obstore.list(store) for one in part)
+    return {name: bytes(obstore.get(store, name).bytes()) for name in names}
+
+
+def command(words: list[str], log: Path, environment: Mapping[str, str]) -> str:
+    """Run a command to its end, which is a good one, and return what it said."""
+    told = forked.run(words, log, {**os.environ, **environment})
+    assert told.code == 0, told.said
+    return told.said
+
+
+def test_a_store_goes_there_comes_back_and_is_trained_from(bucket: str, tmp_path: Path) -> None:
+    """By the commands, twice; byte for byte, and in the same order."""
+    store, log = whole_store(tmp_path / "store"), tmp_path / "log"
+    assert "8 segments uploaded" in command(["upload", "--store", str(store), "--to", bucket], log, {})
+    assert "0 segments uploaded" in command(["upload", "--store", str(store), "--to", bucket], log, {})
+    assert without_heads(found_in(bucket)) == without_heads(objects(uploaded_to(store, tmp_path / "share")))
+    command(["mirror", "--store", str(tmp_path / "copy"), "--from", bucket, "--once"], log, {})
+    assert files(tmp_path / "copy").items() <= files(store).items()
+    local = [batch.x.tolist() for batch in Batches(store, STREAM, **OPTIONS)]
+    assert [batch.x.tolist() for batch in Batches(bucket, STREAM, cache=tmp_path / "cache", **OPTIONS)] == local
+
+
+def test_uploads_that_compete_are_killed_again_and_again(server: Server, bucket: str, tmp_path: Path) -> None:
+    """Into new prefixes: at each kill, what is there is what one upload makes, and heads are numbered without a gap."""
+    if server.kind == "versitygw":
+        pytest.skip("it looks whether a name is taken before it reads the body, so two may create one name")
+    stores = [whole_store(tmp_path / name) for name in ("a", "b")]
+    truth = without_heads(objects(uploaded_to(stores[0], tmp_path / "share")))
+    rng, numbers, killed = random.Random(os.environ.get("FAULT_SEED", "bucket")), count(), 0
+    while killed < KILLS:
+        there = f"{bucket}/{next(numbers)}"
+        for _ in range(4):
+            words = [["upload", "--store", str(store), "--to", there] for store in stores]
+            running = [forked.command(each, tmp_path / "log", {**os.environ}) for each in words]
+            time.sleep(rng.uniform(0, 0.6))
+            for process in running:
+                process.kill()
+                code = process.wait(SECONDS)
+                assert code in {0, -signal.SIGKILL}, process.said
+                killed += code == -signal.SIGKILL
+            found = found_in(there)
+            assert without_heads(found).items() <= truth.items()
+            if any("/heads/" in name for name in found):
+                assert truth.keys() <= found.keys()  # all of it is one head
+        command(["upload", "--store", str(stores[0]), "--to", there], tmp_path / "log", {})
+        assert without_heads(found_in(there)) == truth
+        assert known(there).ended
+
+
+def test_a_way_that_fails_changes_nothing(
+    server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Requests that are slow, cut, throttled, refused for a moment, or lost after they took effect; torn answers."""
+    store, log = whole_store(tmp_path / "store"), tmp_path / "log"
+    local = [batch.x.tolist() for batch in Batches(store, STREAM, **OPTIONS)]
+    truth = without_heads(objects(uploaded_to(store, tmp_path / "share")))
+    with Way(server.address, 7, 0.2, 0.02) as way:
+        through = login(way.address)
+        for number in range(5):
+            there = f"{bucket}/{number}"
+            again(["upload", "--store", str(store), "--to", there], log, through)
+            assert without_heads(found_in(there)) == truth
+            again(["mirror", "--store", str(tmp_path / f"copy{number}"), "--from", there, "--once"], log, through)
+            assert files(tmp_path / f"copy{number}").items() <= files(store).items()
+        way.chance = 0.05
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.address)
+        read = partial(Batches, f"{bucket}/0", STREAM, cache=tmp_path / "cache", **OPTIONS)
+        assert [batch.x.tolist() for batch in read()] == local
+    assert {"reset", "throttled", "lost", "conflict", "torn"} <= way.fired.keys()
+
+
+def again(words: list[str], log: Path, environment: Mapping[str, str]) -> None:
+    """Call a command until it ends well; before, it says that the bucket failed, with its code."""
+    while (told := forked.run(words, log, {**os.environ, **environment})).code:
+        assert told.code == 16, told.said
+
+
+def test_a_login_that_is_wrong_is_named(server: Server, bucket: str, tmp_path: Path) -> None:
+    """With the address, and what to check."""
+    if server.kind == "gofakes3":
+        pytest.skip("it looks at no login")
+    words: list[Any] = ["upload", "--store", str(whole_store(tmp_path / "store")), "--to", bucket]
+    told = forked.run(words, tmp_path / "log", {**os.environ, **login(server.address, "another")})
+    assert (told.code, bucket in told.said, "check the address" in told.said) == (16, True, True), told.said
+    assert found_in(bucket) == {}
+
+
+def test_a_foreign_object_stops_an_upload(bucket: str, tmp_path: Path) -> None:
+    """And stays as it is."""
+    store = whole_store(tmp_path / "store")
+    name = f"{STREAM}/1/000000000000.bin"
+    obstore.put(S3Store("corpus", prefix=bucket.removeprefix("s3://corpus/")), name, b"of somebody else")
+    told = forked.run(["upload", "--store", str(store), "--to", bucket], tmp_path / "log", {**os.environ})
+    assert (told.code, f"{name} is another object" in told.said) == (16, True), told.said
+    assert found_in(bucket)[name] == b"of somebody else"
