@@ -35,7 +35,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-newest test-page test-site test-stack test-bucket test-chart faults soak bench bench-curation bench-loader bench-mixture bench-pack bench-shapes growth latency scaling profile lint format docs site sbom lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-page test-site test-stack test-bucket test-chart faults soak bench bench-bucket bench-curation bench-loader bench-mixture bench-pack bench-shapes growth latency scaling profile lint format docs site sbom lock clean
 
 help: ##1 these lines
 	@for group in "1every day" 2long 3benchmarks 4maintenance; do \
@@ -109,6 +109,9 @@ bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##
 
 bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ##3 how fast trainers read, beside other loaders; 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)
+
+bench-bucket: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers $(VENV)/.bucket ##3 training from a bucket that is 50 ms away, beside other loaders; 5 minutes, 2 GB
+	$(BIN)/python -m benchmarks.bucket $(ARGS)
 
 bench-shapes: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.peers-packing ##3 whole documents in blocks, beside concat and TRL; 10 minutes
 	$(BIN)/python -m benchmarks.shapes $(ARGS)

@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -20,6 +18,7 @@ from tests import forked
 from tests.app.buckets.scene import uploaded_to, whole_store
 from tests.app.buckets.test_mirrors import files
 from tests.app.buckets.test_upload_command import objects, without_heads
+from tests.bucket.server import Server, login
 from tests.bucket.way import Way
 from tests.faults.test_buckets import OPTIONS, known
 from tests.store.chains import STREAM
@@ -27,45 +26,8 @@ from tokenmill.consumers import Batches
 
 pytestmark = [pytest.mark.bucket, pytest.mark.timeout(1800)]
 
-PROGRAMS: Final = Path(__file__).parents[2] / ".venv" / "bucket"
-KEY, SECRET = "access", "secret-of-tests"
 SECONDS: Final = 60.0
 KILLS: Final = 200
-
-
-class Server:
-    """A server that runs, and its bucket ``corpus``."""
-
-    def __init__(self, kind: str, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
-        self.kind, self.address = kind, f"http://127.0.0.1:{self._port}"
-        (folder / "corpus").mkdir(parents=True)
-        listen = f"127.0.0.1:{self._port}"
-        words = {
-            "gofakes3": ["-host", listen, "-backend", "bolt", "-bolt.db", f"{folder}.db", "-initialbucket", "corpus"],
-            "versitygw": ["--access", KEY, "--secret", SECRET, "--port", listen, "posix", str(folder)],
-        }
-        command = [str(PROGRAMS / kind), *words[kind]]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def wait(self) -> None:
-        """Wait until it listens."""
-        end = time.monotonic() + SECONDS
-        while True:
-            with socket.socket() as one:
-                if not one.connect_ex(("127.0.0.1", self._port)):
-                    return
-            assert time.monotonic() < end
-            assert self.process.poll() is None
-            time.sleep(0.05)
-
-
-def login(address: str, secret: str = SECRET) -> dict[str, str]:
-    """Return what the environment says to reach a server."""
-    names = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": "us-east-1"}
-    return {**names, "AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true"}
 
 
 @pytest.fixture(scope="module", params=["gofakes3", "versitygw"])

@@ -23,6 +23,8 @@ class Way:
     def __init__(self, server: str, seed: int, chance: float, seconds: float = 0.0) -> None:
         self.fired: Counter[str] = Counter()
         """How often each fault was."""
+        self.read = 0
+        """Bytes of objects that were given to clients."""
         self.chance = chance
         self._server, self._seconds, self._rng = server, seconds, random.Random(seed)
         self._ready, self._ends = threading.Event(), asyncio.Event()
@@ -79,6 +81,7 @@ class Way:
             await answer.write(content[: len(content) // 2])
             return self._cut(request)
         if request.method != "HEAD":
+            self.read += len(content)
             await answer.write(content)
         return answer
 
