@@ -195,6 +195,15 @@ class Upload:
         wanted = [(stop - first) * size for _, first, stop in self._wanted(count)]
         return Lacking(len(wanted), sum(wanted), max(0, count - len(self.heads.eras)))
 
+    def covered(self) -> dict[int, int]:
+        """Return up to which block the bucket's newest head has all that the store has, by partition; raises as `look`.
+
+        What the bucket's first segment comes after is not there, so such a partition is left out.
+        """
+        self.look()
+        begins, stops = self.heads.begins, self.heads.stops
+        return {number: stops[number] for number in stops if begins[number] <= self._reader(number).first_block}
+
     def step(self) -> bool:
         """Upload the next segments and create a head that names them; return whether there was anything to do.
 

@@ -13,10 +13,12 @@ from typing import Annotated, Final, Literal
 import structlog
 import typer
 
+from tokenmill.bucket.fetching import streams_of
 from tokenmill.bucket.objects import Bucket
 from tokenmill.store import Store, StoreLock
 
 from ..buckets.mirroring import BucketMirror
+from ..buckets.needs import RunNeeds, needs_of
 from ..kafka import fastpath
 from ..kafka.settled_streams import require_ready
 from ..logs import set_up_logging
@@ -25,8 +27,8 @@ from ..segments.mirror import CheckpointKeeper, Mirror, MirroredStream
 from ..settings import Loaded, Settings
 from ..supervisor import Supervisor, WatchLimits, run_until_signalled
 from ..terminal import is_terminal
-from .options import KeepFrom, argument, command, option
-from .output import count, say, size
+from .options import KeepFrom, argument, command, option, require_beside
+from .output import count, say, show, size
 from .progress import PLAIN_SECONDS, ProgressLine
 
 DEFAULTS: Final = WatchLimits()
@@ -89,6 +91,13 @@ def mirror(
     once: Annotated[bool, option("End when all is stored that there is now.", None, "--once")] = False,
     keep_from: KeepFrom = None,
     source: Annotated[str | None, option("Not from Kafka, but from what `upload` filled.", "BUCKET", "--from")] = None,
+    dry: Annotated[
+        bool, option("With --from: only say what a mirror, or a run over the bucket, takes.", None, "--dry-run")
+    ] = False,
+    speed: Annotated[
+        float | None,
+        option("With --dry-run: a global batch's tokens by a step's time.", "N", "--tokens-per-second", min=1),
+    ] = None,
 ) -> None:
     """Keep a full copy of streams and eras in the store, from the token topics, until Ctrl-C or SIGTERM.
 
@@ -96,9 +105,16 @@ def mirror(
     moment, the same command goes on. New streams and partitions are taken up. With --keep-from, segments that none of
     the states needs are retired while it runs; it reads these files again and again.
     Ends with the code of what only a person can repair, if there is anything: damage, a difference, missing blocks.
-    With --from, it needs no broker: every block is held against the hashes of its chain and its eras.
+    With --from, it needs no broker: every block is held against the hashes of its chain and its eras. With --dry-run
+    as well, nothing is fetched but heads: it says what requests, bytes, cache and bandwidth a run will need.
     """
+    require_beside("--from", source, dry_run=dry)
+    require_beside("--dry-run", dry, tokens_per_second=speed)
     bucket = None if source is None else Bucket.open(source)
+    if bucket is not None and dry:
+        for name in streams or streams_of(bucket):
+            show(f"{name}: {_told(needs_of(bucket, name, speed))}")
+        return
     store = Store.open_or_create(settings.store)
     lock = StoreLock(store.path, exclusive=True)
     with MirrorProgressLine() as report:
@@ -128,6 +144,17 @@ def mirror(
     if work.problems:
         raise work.problems[0]
     raise typer.Exit(code)
+
+
+def _told(needs: RunNeeds) -> str:
+    told = (
+        f"{count(needs.eras, 'era')} in {count(needs.segments, 'segment')}: {size(needs.bytes)} of tokens in "
+        f"{count(needs.requests, 'request')} for a mirror, or for each pass and host; a cache of {size(needs.cache)}; "
+        "document tables come on top"
+    )
+    if needs.rate is None:
+        return told
+    return f"{told}; {size(needs.first)} before the first batch, then {size(round(needs.rate))} a second at least"
 
 
 def described(found: MirroredStream) -> str:

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 from tokenmill.bucket.folder import open_temporarily
+from tokenmill.bucket.objects import Bucket
 from tokenmill.errors import DamagedError, GapError, InputError
 from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import Store, open_eras, open_partition, partitions_in, read_stream
 
+from ..buckets.upload import Upload
 from ..segments.retiring import Retired, retire
 from ..settings import Settings
 from ..tools.repair.repairing import Repaired
@@ -22,6 +24,7 @@ from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_jso
     "tokenmill retire raw-text.train --keep 1000000",
     "tokenmill retire raw-text.train --keep-from data-state.json",
     "tokenmill retire raw-text.train 0 --below 8192",
+    "tokenmill retire raw-text.train --uploaded-to s3://bucket/prefix",
     shown=("store",),
 )
 def retire_command(
@@ -32,24 +35,30 @@ def retire_command(
     below: Annotated[int | None, option("Free segments that end below this block.", "BLOCK", min=0)] = None,
     keep: Annotated[int | None, option("Keep at least this many of the newest blocks.", "BLOCKS", min=0)] = None,
     keep_from: KeepFrom = None,
+    uploaded: Annotated[
+        str | None, option("Free only what the newest head of this bucket has.", "BUCKET", "--uploaded-to")
+    ] = None,
     dry: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Free the oldest segments of a stream in the store; readers of newer blocks, and writers, go on meanwhile.
 
-    With --keep-from, nothing that a run needs which goes on from one of these states. Whole sealed segments only; the
+    With --keep-from, nothing that a run needs which goes on from one of these states. With --uploaded-to, nothing that
+    the bucket's heads do not name; nothing at all where they cannot be read. Whole sealed segments only; the
     newest one always stays. Interrupted, the same command goes on, and so does the
     segment worker when it starts. Nothing is removed from the token topic.
 
     This store never gets those blocks back: a run that needs them has to read another store, and a new store can have
     them as long as the token topic does. On a terminal, this asks first.
     """
-    if (below is None) == (keep is None) and (keep is not None or not keep_from):
-        raise InputError("say what may go: either --below BLOCK, or --keep BLOCKS, or --keep-from STATE.json")
+    if (below is None) == (keep is None) and (keep is not None or not (keep_from or uploaded)):
+        told = "either --below BLOCK, or --keep BLOCKS, or --keep-from STATE.json, or --uploaded-to BUCKET"
+        raise InputError(f"say what may go: {told}")
     store = settings.store
     info = read_stream(store, stream)
     needed = first_needed(store, info, [_read(file) for file in keep_from]) if keep_from else None
+    safe = None if uploaded is None else Upload(store, stream, Bucket.open(uploaded)).covered()
     below_of: dict[int, int] = {}
     for partition in partitions or partitions_in(store, stream):
         borders = [] if below is None else [below]
@@ -57,6 +66,8 @@ def retire_command(
             borders.append(open_partition(store, stream, partition).blocks - keep)
         if needed is not None:  # a partition that no era has met yet is needed from its first block on
             borders.append(needed[partition] if partition < len(needed) else 0)
+        if safe is not None:
+            borders.append(safe.get(partition, 0))
         below_of[partition] = max(min(borders), 0)
     planned = {partition: retire(store, stream, partition, border, dry=True) for partition, border in below_of.items()}
     if not dry and asks(yes=yes) and any(would.segments for would in planned.values()):

@@ -18,6 +18,8 @@ import numpy as np
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import BucketError, InputError
 from tokenmill.extras import how_to_install
+from tokenmill.store.layout import sync_way_to
+from tokenmill.untrusted import regular_file
 
 Data: TypeAlias = bytes | memoryview
 """The bytes of an object; of a view, items of one byte."""
@@ -42,6 +44,9 @@ class StoredObjects:
     Every failure is an OSError.
     """
 
+    _directory: Path | None = None
+    """Of a mounted share."""
+
     def __init__(self, address: str) -> None:
         """Open it; nothing is asked for yet. Raises OSError or ValueError where the address cannot be one."""
         _require_own_threads()
@@ -49,7 +54,8 @@ class StoredObjects:
         parts = urlsplit(address)
         with self._errors():
             if parts.scheme == "file":  # made by nobody: in place of a share that is not mounted would be another one
-                self._store = stores.LocalStore(Path(unquote(parts.path)).resolve(strict=True))
+                self._directory = Path(unquote(parts.path)).resolve(strict=True)
+                self._store = stores.LocalStore(self._directory)
             else:
                 self._store = stores.from_url(address)
 
@@ -57,6 +63,13 @@ class StoredObjects:
         """Create an object whole, by one request. Raises FileExistsError where the name is taken."""
         with self._errors():
             self._library.put(self._store, path, data, mode="create", use_multipart=False)
+
+    def settle(self, path: str) -> None:
+        """Let an object that is there outlive a crash; a server has promised that already."""
+        if self._directory is not None:
+            with regular_file(self._directory / path) as file:
+                os.fsync(file.fileno())
+            sync_way_to((self._directory / path).parent)
 
     def read(self, path: str) -> Data:
         """Return an object. Raises FileNotFoundError where there is none."""
@@ -149,24 +162,29 @@ class Bucket:
         )
 
     def create(self, path: str, data: Data) -> bool:
-        """Create an object, unless it is there; return whether it now has these bytes, or has others.
+        """Create an object, unless it is there; return whether it now has these bytes, or has others; durably.
 
         Raises BucketError where the bucket does not take it, or does not answer.
         """
         for tries in range(TRIES):
+            found: Data | None = data
             try:
                 self._objects.create(path, data)
             except OSError as error:
-                failure = error
-            else:
-                return True
-            found = self.read(path)
+                failure, found = error, self.read(path)
             if found is not None:
-                return np.array_equal(np.frombuffer(found, np.uint8), np.frombuffer(data, np.uint8))
+                self._settle(path)
+                return found is data or np.array_equal(np.frombuffer(found, np.uint8), np.frombuffer(data, np.uint8))
             if isinstance(failure, _FINAL):
                 break
             self._pause(min(FIRST_PAUSE * 2**tries, LONGEST_PAUSE))
         raise self._failed(f"does not take {path}", failure) from failure
+
+    def _settle(self, path: str) -> None:
+        try:
+            self._objects.settle(path)
+        except OSError as error:
+            raise self._failed(f"does not keep {path}", error) from error
 
     def require(self, path: str, data: Data) -> None:
         """Let an object be there with these bytes. Raises BucketError where it has others, or as `create`."""

@@ -10,17 +10,20 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from tests.app.buckets.scene import small_segments, uploaded_to, whole_store
+from tests.app.buckets.scene import CHAINS, INFO, SEGMENT_BLOCKS, grow, small_segments, uploaded_to, whole_store
 from tests.milled import Milled
-from tests.store.chains import STREAM
+from tests.store.chains import STREAM, fill, make_store
+from tests.store.eras import make_eras, write_eras
 from tokenmill.app.buckets.mirroring import StreamCopy
+from tokenmill.app.buckets.needs import needs_of
 from tokenmill.app.buckets.upload import Upload
 from tokenmill.app.cli import main
 from tokenmill.app.tools.verify import verify
 from tokenmill.bucket import folder as folders
 from tokenmill.bucket.folder import open_folder
-from tokenmill.bucket.objects import Bucket
+from tokenmill.bucket.objects import Bucket, Data, StoredObjects
 from tokenmill.consumers import Batches
+from tokenmill.errors import BucketError, DifferenceError
 from tokenmill.store import Store, open_partition
 
 
@@ -111,6 +114,78 @@ def test_a_bucket_repairs_a_store(store: Path, address: str, run: Run) -> None:
     told = run("repair", STREAM, "--from", address, "--store", store)
     assert told.code == 0, told
     assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_what_the_bucket_has_is_freed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other: not what no head names, nor anything where heads are of other eras, or cannot be read."""
+    small_segments(monkeypatch)
+    store = make_store(tmp_path / "store", INFO)
+    grow(store, 4)
+    address = uploaded_to(store.path, tmp_path / "share").as_uri()
+    grow(store, 6)
+    retire = ("retire", STREAM, "--json", "--store", store.path, "--uploaded-to")
+    firsts = [{"first": 8, "segments": 1}, {"first": 8, "segments": 1}]  # of 15 and 9 blocks in the bucket
+    assert freed(run(*retire, address, "--dry-run")) == firsts
+    assert freed(run(*retire, address, "--keep", 22)) == [{"first": 0, "segments": 0}] * 2
+    other = uploaded_to(other_eras(tmp_path / "other"), tmp_path / "elsewhere").as_uri()
+    assert run(*retire, other).code == DifferenceError.exit_code
+    (tmp_path / "empty").mkdir()
+    assert freed(run(*retire, (tmp_path / "empty").as_uri())) == [{"first": 0, "segments": 0}] * 2
+    heads = tmp_path / "share" / STREAM / "heads"
+    before = (heads / "00000000").read_bytes()
+    (heads / "00000000").write_bytes(b"{}")
+    assert run(*retire, address).code == BucketError.exit_code
+    assert open_partition(store.path, STREAM, 0).first_block == 0
+    (heads / "00000000").write_bytes(before)
+    assert freed(run(*retire, address)) == firsts
+    uploaded_to(store.path, tmp_path / "share")  # goes on, and then more may go
+    assert freed(run(*retire, address)) == [{"first": 16, "segments": 1}] * 2
+    late = uploaded_to(store.path, tmp_path / "late").as_uri()  # has not what was retired, and all that is left
+    assert freed(run(*retire, late)) == [{"first": 16, "segments": 0}] * 2
+
+
+def freed(told: Told) -> list[dict[str, int]]:
+    """Return what became of the partitions."""
+    assert told.code == 0, told
+    return [{name: one[name] for name in ("first", "segments")} for one in json.loads(told.out).values()]
+
+
+def other_eras(path: Path) -> Path:
+    """Return a store with the same blocks in other eras."""
+    store = make_store(path, INFO)
+    for partition, chain in CHAINS.items():
+        fill(store, INFO, chain, [25], partition=partition)
+    write_eras(store, make_eras(INFO, CHAINS, [{0: 25, 1: 25}], end=True))
+    return path
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_what_a_run_will_need(address: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the heads alone: what a mirror then asks for, what a pass then keeps, and the bandwidth by hand."""
+    asked: list[str] = []
+    read = StoredObjects.read
+
+    def noting(self: StoredObjects, path: str) -> Data:
+        asked.append(path)
+        return read(self, path)
+
+    monkeypatch.setattr(StoredObjects, "read", noting)
+    words = ("mirror", "--store", tmp_path / "copy", "--from", address)
+    told = run(*words, "--dry-run", "--tokens-per-second", 10)
+    assert {path.rpartition("/")[0] for path in asked} == {STREAM, f"{STREAM}/heads"}
+    assert not (tmp_path / "copy").exists()
+    needs = needs_of(Bucket.open(address), STREAM, 10)
+    assert needs[:2] == (7, 18)
+    assert (needs.bytes, needs.cache) == (50 * INFO.block_bytes, 10 * SEGMENT_BLOCKS * INFO.block_bytes)
+    # new segments of an era, and the blocks of the era before, of which two are read in a second
+    new = [(3, 2), (2, 6), (5, 8), (3, 10), (5, 12)]
+    assert needs.rate == max(segments * SEGMENT_BLOCKS * INFO.block_bytes * 2 / blocks for segments, blocks in new)
+    assert f"7 eras in 18 segments: 500 B of tokens in {needs.requests} requests" in told.out
+    asked.clear()
+    assert run(*words, "--once").code == 0
+    assert len(set(asked)) + 1 == needs.requests
+    assert run("mirror", "--dry-run").code == run(*words, "--tokens-per-second", 1).code == 12
 
 
 @pytest.mark.usefixtures("logging_restored")

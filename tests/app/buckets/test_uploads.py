@@ -1,5 +1,8 @@
 """Uploads that compete, fail and are killed anywhere: what any reader believes is there, and is what it must be."""
 
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,13 +19,14 @@ from tests.app.buckets.scene import (
     small_segments,
     store_with,
     uploaded,
+    uploaded_to,
     whole_store,
 )
 from tests.store.chains import STREAM, fill, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.buckets.upload import Upload
-from tokenmill.bucket.head_log import HeadLog
-from tokenmill.bucket.objects import Bucket, Data
+from tokenmill.bucket.head_log import Head, HeadLog
+from tokenmill.bucket.objects import Bucket, Data, StoredObjects
 from tokenmill.errors import BucketError, DifferenceError
 from tokenmill.store import open_partition
 
@@ -110,6 +114,46 @@ def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BucketError, match="creates one name twice"):
         uploaded(whole_store(tmp_path), memory)
     assert set(memory.objects) == {"bucket.json"}
+
+
+def test_on_a_share_all_is_durable_before_a_head_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was created, what another upload had created, and the names of both: a crash takes nothing of it."""
+    synced: set[int] = set()
+    sync, create, heads = os.fsync, StoredObjects.create, []
+
+    def noting(descriptor: int) -> None:
+        sync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def looking(self: StoredObjects, path: str, data: Data) -> None:
+        if "/heads/" in path:
+            heads.append(path)
+            named = [share / STREAM / str(one.partition) for one in Head.decode(bytes(data)).segments]
+            files = [share, share / STREAM, share / STREAM / "stream.json", *named]
+            for folder, one in zip(named, Head.decode(bytes(data)).segments, strict=True):
+                files += folder.glob(f"{one.first:012d}.*")
+            assert {str(file) for file in files if file.stat().st_ino not in synced} == set()
+        create(self, path, data)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(StoredObjects, "create", looking)
+    store, share = whole_store(tmp_path / "store"), tmp_path / "share"
+    uploaded_to(store, share)
+    shutil.rmtree(share / STREAM / "heads")
+    for seal in [*share.glob(f"{STREAM}/*/*.json"), *share.glob(f"{STREAM}/*/*.commits")]:
+        seal.unlink()  # the data are there, as of an upload that was killed
+    synced.clear()
+    uploaded_to(store, share)
+    assert len(heads) == 4
+    assert (share / heads[0]).stat().st_ino in synced
+    monkeypatch.setattr(os, "fsync", lambda _: fail())
+    with pytest.raises(BucketError, match=r"does not keep .*No space left"):
+        uploaded_to(store, tmp_path / "other")
+
+
+def fail() -> None:
+    """Fail as a disk does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_conflict_is_repeated(tmp_path: Path) -> None:
