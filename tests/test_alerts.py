@@ -241,7 +241,7 @@ def _quantiles(share: float, vector: Vector) -> Vector:
     return found
 
 
-RULES: Final = Path(__file__).parents[1] / "deploy" / "alerts.yml"
+RULES: Final = Path(__file__).parents[1] / "deploy" / "helm/tokenmill/files/alerts.yml"
 RUNBOOK: Final = Path(__file__).parents[1] / "docs" / "runbook.md"
 LENGTH: Final = 120
 """Samples of each series: half an hour."""

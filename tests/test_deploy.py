@@ -19,10 +19,11 @@ from tokenmill.errors import TokenMillError
 
 DEPLOY: Final = Path(__file__).parents[1] / "deploy"
 DASHBOARDS: Final[dict[str, dict[str, Any]]] = {
-    file.stem: json.loads(file.read_text()) for file in sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
+    file.stem: json.loads(file.read_text())
+    for file in sorted((DEPLOY / "helm/tokenmill/files/dashboards").glob("*.json"))
 }
 DASHBOARD: Final = DASHBOARDS["tokenmill"]
-RULES: Final = (DEPLOY / "alerts.yml").read_text()
+RULES: Final = (DEPLOY / "helm/tokenmill/files/alerts.yml").read_text()
 BY_PROMETHEUS: Final = {"job", "instance", "service", "le"}
 """Labels that Prometheus adds (deploy/prometheus.yml), and that of buckets."""
 CONFIGURATIONS: Final = {
@@ -214,7 +215,7 @@ def test_prometheus_asks_the_default_ports() -> None:
 def test_each_configuration_has_the_alerts_and_takes_more_targets(name: str) -> None:
     """Of services and of trainers, from files that the compose stack sees as well."""
     configuration = CONFIGURATIONS[name]
-    assert configuration["rule_files"] == ["alerts.yml"]
+    assert [Path(file).name for file in configuration["rule_files"]] == ["alerts.yml"]
     jobs = {job["job_name"]: job for job in configuration["scrape_configs"]}
     assert list(jobs) == ["tokenmill", "tokenmill-trainers"]
     files = [path for job in jobs.values() for found in job["file_sd_configs"] for path in found["files"]]

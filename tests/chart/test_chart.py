@@ -77,11 +77,10 @@ def test_all_containers_are_stripped() -> None:
 def test_alerts_and_dashboards_are_those_of_the_project() -> None:
     """Word for word; a series has the job and the service that they ask for."""
     objects = render("--values", FULL)
-    deploy = CHART.parents[1]
     (rule,) = of_kind(objects, "PrometheusRule")
-    assert rule["spec"] == yaml.safe_load((deploy / "alerts.yml").read_text())
+    assert rule["spec"] == yaml.safe_load((CHART / "files/alerts.yml").read_text())
     (boards,) = [found for found in of_kind(objects, "ConfigMap") if found["metadata"]["name"].endswith("dashboards")]
-    there = {file.name: file.read_text() for file in (deploy / "grafana/dashboards").glob("*.json")}
+    there = {file.name: file.read_text() for file in (CHART / "files/dashboards").glob("*.json")}
     assert {name: text.strip() for name, text in boards["data"].items()} == {n: t.strip() for n, t in there.items()}
     (monitor,) = of_kind(objects, "PodMonitor")
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
