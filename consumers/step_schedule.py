@@ -240,7 +240,8 @@ class Stagings:
         starts = count(copy.start, chunk.batch_size)
         staging = self.of(phase)
         made: Iterator[Batch] = map(Batch, staging.send(copy.stretch), steps, repeat(chunk), starts, legs)
-        made = made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+        if chunk.kept is not None and chunk.batch_size:  # without those that are damaged as a whole
+            made = filter(len, made)
         return made if self._complete is None else map(partial(self._completed, staging, self._complete), made)
 
     @staticmethod

@@ -47,6 +47,7 @@ def test_all_samples_are_delivered_and_all_ranks_make_as_many_steps(
 ) -> None:
     """Whatever the last step has: its samples are divided to one, and nobody gets one that another has."""
     options: dict[str, Any] = {"batch_size": batch_size, "sequence_length": length, "passes": passes, **WHOLE}
+    options["on_damage"] = on_damage
     ranks = [open_batches(store, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
     steps = list(zip(*ranks, strict=True))
     assert {len(rank) for rank in ranks} == {len(steps)}
