@@ -109,8 +109,8 @@ _used_by: set[int] = set()
 def address_of(store: object) -> str | None:
     """Return the address of the bucket that is given as a store, also as a path, which has fewer slashes; else None."""
     if isinstance(store, Path):
-        scheme, _, rest = str(store).partition(":/")
-        return f"{scheme}://{'/' * (scheme == 'file')}{rest}" if scheme in SCHEMES else None
+        scheme, colon, rest = str(store).partition(":/")
+        return f"{scheme}://{'/' * (scheme == 'file')}{rest}" if colon and scheme in SCHEMES else None
     return store if isinstance(store, str) and "://" in store else None
 
 

@@ -21,7 +21,7 @@ from tokenmill.app.cli import main
 from tokenmill.app.tools.verify import verify
 from tokenmill.bucket import folder as folders
 from tokenmill.bucket.folder import open_folder
-from tokenmill.bucket.objects import Bucket, Data, StoredObjects
+from tokenmill.bucket.objects import Bucket, Data, StoredObjects, address_of
 from tokenmill.consumers import Batches
 from tokenmill.errors import BucketError, DifferenceError
 from tokenmill.store import Store, open_partition
@@ -227,3 +227,21 @@ def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     result = verify(milled.settings, [milled.train], store=tmp_path / "copy", processes=1)
     assert result.differences == []
     assert [chain.store_equal for chain in result.chains] == blocks
+
+
+@pytest.mark.parametrize(
+    ("store", "address"),
+    [
+        ("s3://b/prefix", "s3://b/prefix"),
+        (Path("s3://b/prefix"), "s3://b/prefix"),
+        (Path("file:///share/b"), "file:///share/b"),
+        ("s3", None),
+        (Path("s3"), None),
+        (Path("./gs/store"), None),
+        (Path("file"), None),
+        (Path("a:/b"), None),
+    ],
+)
+def test_a_folder_with_the_name_of_a_scheme_is_a_folder(store: str | Path, address: str | None) -> None:
+    """An address has its scheme's colon, also as a path, which the command line makes of it."""
+    assert address_of(store) == address
