@@ -215,7 +215,7 @@ $(VENV)/.test-data: $(VENV)/.locked requirements/test-data.txt
 
 # Machine code and bytecode, made once: the processes of the tests would make it several times at once. What cannot be
 # made says so, and is tried again by the next run.
-KERNELS := $(VENV)/.locked $(wildcard app/milling/curation/*.py)
+KERNELS := $(VENV)/.locked $(wildcard app/milling/curation/*.py app/milling/duplicates/*.py)
 
 $(VENV)/.kernels: $(KERNELS) | $(VENV)/.installed
 	@echo "Compiling the filters for this machine (half a minute, once) ..."

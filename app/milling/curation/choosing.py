@@ -72,11 +72,13 @@ def compile_kernels() -> None:
     where numba, or a library of a step, is not installed; and SettingsError where kernels and references do not agree
     here.
     """
-    from .fast_steps import with_kernels  # noqa: PLC0415 - optional, and slow to load
+    from ..duplicates.window import compile_window  # noqa: PLC0415 - optional, and slow to load
+    from .fast_steps import with_kernels  # noqa: PLC0415 - the same
 
     texts = DocumentColumns.without_fields(["A text."], [None])
     for step in with_kernels([STEPS[name].step() for name in sorted(WITH_KERNELS)]):
         list(step.many(texts))  # which compiles what compares a sample, too
+    compile_window()
 
 
 _PROSE: Final = (

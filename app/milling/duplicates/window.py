@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,8 +19,8 @@ from tokenmill.errors import DamagedError
 from tokenmill.store.layout import blaming
 
 from ..steps.protocol import Rejected
-from .parameters import PLACE, SLICES, Deduplication, Near
-from .signatures import Hashes, kernel
+from .parameters import PLACE, SLICES, Deduplication, Exact, Near
+from .signatures import Hashes, kernel, sign
 
 SLOTS_PER_ENTRY: Final = 1.5
 """Of a full table, two thirds of the slots are taken."""
@@ -37,6 +38,15 @@ class Verdicts(NamedTuple):
     """`KEPT`, `EXACT` or `NEAR`; shape ``[documents]``."""
     places: Hashes
     """Source and offset of the kept document that a duplicate resembles, of a kept one its own; ``[documents, 2]``."""
+
+
+def compile_window() -> None:
+    """Compile the kernels of ``dedup``; as `tokenmill.app.milling.curation.choosing.compile_kernels`."""
+    for deduplication in (Exact(SLICES), Near(SLICES)):
+        with TemporaryDirectory() as folder:
+            texts = [f"Text {number}, of a few more words than there are in a shingle." for number in range(SLICES)]
+            window = Window(deduplication, Path(folder))  # a text in each slice, so that older ones are looked at
+            window.judge(sign(deduplication, texts), np.zeros((len(texts), PLACE), np.uint64))
 
 
 def rejections(verdicts: Verdicts, name: Callable[[int, int], str]) -> list[Rejected | None]:

@@ -1,6 +1,8 @@
 """The window: verdicts are those of a plain list, however documents are fed, and after every end."""
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,23 @@ def texts_of(seed: int, count: int, different: int) -> list[str]:
         words = [f"{word}{rng.randrange(different)}" for word in ("a", "b", "c", "d")] * rng.randint(0, 3)
         texts.append(" ".join([f"text {rng.randrange(different)}", *words]))
     return texts
+
+
+COMPILED = """
+from tokenmill.app.milling.duplicates.window import compile_window
+compile_window()
+from tokenmill.app.milling.duplicates import signature_kernel, window_kernel
+functions = {**vars(signature_kernel), **vars(window_kernel)}
+called = {name: one for name, one in functions.items() if not name.startswith("_") and hasattr(one, "signatures")}
+print([name for name, one in called.items() if not one.signatures])
+"""
+
+
+@pytest.mark.slow
+def test_all_kernels_are_compiled_for_an_image() -> None:
+    """None is left for the first document."""
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 KINDS = [
