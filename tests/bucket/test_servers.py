@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import obstore
 import pytest
 from obstore.store import S3Store
@@ -22,7 +23,7 @@ from tests.bucket.server import Server, login
 from tests.bucket.way import Way
 from tests.faults.test_buckets import OPTIONS, known
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batches
+from tokenmill.consumers import Batches, EraDataset
 
 pytestmark = [pytest.mark.bucket, pytest.mark.timeout(1800)]
 
@@ -74,6 +75,10 @@ def test_a_store_goes_there_comes_back_and_is_trained_from(bucket: str, tmp_path
     assert files(tmp_path / "copy").items() <= files(store).items()
     local = [batch.x.tolist() for batch in Batches(store, STREAM, **OPTIONS)]
     assert [batch.x.tolist() for batch in Batches(bucket, STREAM, cache=tmp_path / "cache", **OPTIONS)] == local
+    mine, theirs = EraDataset(bucket, STREAM, cache=tmp_path / "cache"), EraDataset(store, STREAM)
+    assert all(np.array_equal(mine[number][0], theirs[number][0]) for number in range(len(theirs)))
+    for words in (["eras", STREAM], ["describe", STREAM, "--offline", "--format", "croissant"]):
+        command([*words, "--store", bucket], log, {})
 
 
 def test_uploads_that_compete_are_killed_again_and_again(server: Server, bucket: str, tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def test_what_a_disk_damaged_in_a_cache_is_to_be_deleted(tmp_path: Path) -> None
     cache = tmp_path / "cache"
     address = uploaded_to(whole_store(tmp_path / "store"), tmp_path / "share").as_uri()
     assert rows(opened(address, cache=cache))
+    settle()  # else what the reader left is removed meanwhile
     for tokens in cache.glob(f"{STREAM}/[0-9]/*.bin"):
         tokens.write_bytes(bytes(tokens.stat().st_size))
     with pytest.raises(DamagedError, match=rf"{cache} is the cache of a bucket: .* delete it"):

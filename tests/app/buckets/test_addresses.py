@@ -201,7 +201,7 @@ def test_who_writes_to_a_store_refuses(words: tuple[object, ...], run: Run) -> N
     assert "`tokenmill mirror --store DIRECTORY --from s3://bucket/prefix`" in told.err
 
 
-@pytest.mark.usefixtures("logging_restored")
+@pytest.mark.usefixtures("logging_restored", "spawning")
 def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     """All that is in the bucket is what the mill makes, there and in a store that was made of it."""
     share = tmp_path / "share"
@@ -211,7 +211,7 @@ def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     while upload.step():
         pass
     path = open_folder(share.as_uri(), tmp_path / "folder", 1)
-    result = verify(milled.settings, [milled.train], store=path, processes=1)
+    result = verify(milled.settings, [milled.train], store=path, processes=2)
     assert result.differences == []
     blocks = [open_partition(path, milled.train, number).blocks for number in (0, 1)]
     assert [chain.store_equal for chain in result.chains] == blocks
