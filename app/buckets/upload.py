@@ -29,7 +29,7 @@ from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DamagedError, DifferenceError
 from tokenmill.store import PartitionReader, StreamInfo, open_eras, open_partition, read_stream, read_tokenizer
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, comparing
-from tokenmill.store.sealing import UNKNOWN, Commit, Manifest, Rows, chain_after, entry_span, megatron_index
+from tokenmill.store.sealing import UNKNOWN, Commit, DataCrcs, Manifest, Rows, chain_after, entry_span, megatron_index
 
 
 class SegmentFiles(NamedTuple):
@@ -62,24 +62,9 @@ def segment_files(reader: PartitionReader, info: StreamInfo, first: int, stop: i
         record = Commit(len(rows), len(tokens), len(documents), chain_after(rows, -1), UNKNOWN, rows)
         seal = ("commits", record.encode())
     else:
-        index, before = rows.tobytes(), reader.chain_before(first)
-        data |= {"index": index, "idx": megatron_index(len(rows), info.block_tokens, info.dtype)}
-        manifest = Manifest(
-            stream=info.name,
-            partition=reader.partition,
-            first=first,
-            blocks=len(rows),
-            block_tokens=info.block_tokens,
-            dtype=info.dtype.name,
-            fingerprint=info.fingerprint.hex(),
-            chain_before=(before or b"").hex(),
-            chain_after=chain_after(rows, -1).hex(),
-            bin_bytes=len(tokens),
-            docs_bytes=len(documents),
-            bin_crc32=crc32(tokens),
-            docs_crc32=crc32(documents),
-            index_crc32=crc32(index),
-        )
+        data |= {"index": rows.tobytes(), "idx": megatron_index(len(rows), info.block_tokens, info.dtype)}
+        before, crcs = reader.chain_before(first) or b"", DataCrcs(crc32(tokens), crc32(documents))
+        manifest = Manifest.of(info, reader.partition, first, rows, before=before, data=crcs)
         seal = ("json", manifest.encode())
     return SegmentFiles(BucketSegment(reader.partition, first, stop, sha256(seal[1]).hexdigest()), data, seal)
 

@@ -309,6 +309,26 @@ class Manifest:
     docs_crc32: int
     index_crc32: int
 
+    @classmethod
+    def of(cls, info: StreamInfo, partition: int, first: int, rows: Rows, *, before: bytes, data: DataCrcs) -> Self:
+        """Return the manifest of a segment that has these rows; ``before``: the chain hash before its first block."""
+        return cls(
+            stream=info.name,
+            partition=partition,
+            first=first,
+            blocks=len(rows),
+            block_tokens=info.block_tokens,
+            dtype=info.dtype.name,
+            fingerprint=info.fingerprint.hex(),
+            chain_before=before.hex(),
+            chain_after=chain_after(rows, -1).hex(),
+            bin_bytes=len(rows) * info.block_bytes,
+            docs_bytes=int(rows["docs_end"][-1]),
+            bin_crc32=data.tokens,
+            docs_crc32=data.documents,
+            index_crc32=crc32(rows.tobytes()),
+        )
+
     def encode(self) -> bytes:
         """Return the manifest's bytes."""
         return canonical_json(asdict(self)) + b"\n"
@@ -373,7 +393,6 @@ def seal(
         DamagedError: tokens or document table are missing, or not what was committed.
 
     """
-    bin_bytes, docs_bytes = len(rows) * info.block_bytes, int(rows["docs_end"][-1])
     try:
         if written is None or written != DataCrcs(_crc_of(paths.tokens), _crc_of(paths.documents)):
             written = check_data(paths, info, rows)
@@ -381,25 +400,9 @@ def seal(
         if not paths.directory.is_dir():
             raise  # the disk is gone, not the file
         raise layout.damaged(Path(error.filename), layout.MISSING) from None
-    index = rows.tobytes()
-    layout.put_file(paths.index, index)
+    layout.put_file(paths.index, rows.tobytes())
     layout.put_file(paths.megatron, megatron_index(len(rows), info.block_tokens, info.dtype))
-    manifest = Manifest(
-        stream=info.name,
-        partition=partition,
-        first=paths.first,
-        blocks=len(rows),
-        block_tokens=info.block_tokens,
-        dtype=info.dtype.name,
-        fingerprint=info.fingerprint.hex(),
-        chain_before=chain_before.hex(),
-        chain_after=chain_after(rows, -1).hex(),
-        bin_bytes=bin_bytes,
-        docs_bytes=docs_bytes,
-        bin_crc32=written.tokens,
-        docs_crc32=written.documents,
-        index_crc32=crc32(index),
-    )
+    manifest = Manifest.of(info, partition, paths.first, rows, before=chain_before, data=written)
     layout.put_file(paths.manifest, manifest.encode())
     return manifest
 

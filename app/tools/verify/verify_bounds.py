@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Self
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.eras import Era
-from tokenmill.errors import DamagedError, InputError, TokenMillError
+from tokenmill.errors import BucketError, DamagedError, InputError, TokenMillError
 from tokenmill.store import open_eras, open_partition, streams_in
 from tokenmill.store.eras import ROW_BYTES
 from tokenmill.store.layout import ERA_INDEX_FILE, put_file, stream_directory
@@ -169,6 +169,8 @@ def store_mark(store: Path | None, stream: str, partition: int) -> StoreMark | N
         return StoreMark(0, 0)
     try:
         reader = open_partition(store, stream, partition)
+    except BucketError:  # it does not answer, which says nothing about the blocks
+        raise
     except TokenMillError as error:
         return StoreMark(0, 0, str(error))
     return StoreMark(reader.first_block, reader.blocks)
