@@ -137,6 +137,18 @@ def milled_store(
     return store
 
 
+def store_of(path: Path, texts: Sequence[str], block_tokens: int = 64) -> None:
+    """Mill texts as bytes, and put their full blocks into a store's partition 0."""
+    recipe, stages = complete(replace(DRAFT, block_tokens=block_tokens), RAW, None)
+    store = Store.open_or_create(path)
+    store.add_stream(StreamInfo.from_genesis(Genesis(STREAM, recipe, (0,), SEGMENT_BLOCKS), SEGMENT_BLOCKS), None)
+    sent = [Record(at, 1000, None, json.dumps({"text": text}).encode(), []) for at, text in enumerate(texts)]
+    blocks = list(Reference(recipe, stages, 0, 0).blocks(sent))
+    with PartitionWriter.open(store, STREAM, 0) as writer:
+        writer.append(_joined(blocks), token_offset=blocks[-1].number)
+        writer.commit()
+
+
 def _records(rng: random.Random, count: int, longest: int) -> Iterator[Record]:
     for offset in range(count):
         if offset % 23 == 7:

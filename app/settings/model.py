@@ -17,6 +17,7 @@ from ..milling.tokenizers import EngineName, SpecialTokens, text_limit_of
 from .connections import ConnectionSettings, RegistrySettings
 from .explain import explain
 from .values import (
+    Addresses,
     Decode,
     Dedup,
     HomePath,
@@ -236,6 +237,8 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
     """Its port; 0 serves nothing. Of a supervisor and its workers, the supervisor alone serves."""
     http_token: OptionalSecret = None
     """Who asks there must send it (Authorization: Bearer), but for the probes; never a flag."""
+    trainers: Addresses = ()
+    """Where trainers serve their metrics, as host:port; the page for people asks them and shows who trains."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """How log lines look; auto: for people on a terminal, else JSON."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

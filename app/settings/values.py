@@ -152,6 +152,14 @@ def parse_web_address(value: str | None) -> str | None:
     return urlunsplit((parts.scheme, parts.netloc.lower(), parts.path.rstrip("/"), "", ""))
 
 
+def check_address(address: str) -> str:
+    """Return the address unchanged. Raises ValueError where it is no host with a port."""
+    found = _HOST_AND_PORT.fullmatch(address)
+    if found is None or int(found[1] or 0) not in _PORTS:
+        raise ValueError(f"{address!r} is no address: write it like trainer:9465")
+    return address
+
+
 def empty_is_none(value: object) -> object:
     """Return None for an empty string: a variable cannot be null otherwise."""
     return None if value == "" else value
@@ -244,6 +252,7 @@ def produced_topic(raw_topic: str) -> str:
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
+Addresses = Annotated[tuple[Annotated[str, AfterValidator(check_address)], ...], BeforeValidator(parse_names)]
 TopicName = Annotated[str, AfterValidator(check_topic_name)]
 TopicNames = Annotated[tuple[TopicName, ...], BeforeValidator(parse_names), Field(min_length=1)]
 Splits = Annotated[dict[str, int], BeforeValidator(parse_splits), Field(min_length=1)]

@@ -6,6 +6,7 @@ the token, where there is one.
 """
 
 import hmac
+import ipaddress
 import json
 import platform
 import re
@@ -13,11 +14,13 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from hashlib import blake2b, sha256
 from http import HTTPStatus
 from importlib import metadata, resources
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import structlog
 from aiohttp.web import BaseRequest
@@ -41,7 +44,7 @@ PACKAGES: Final = ("tokenmill", "aiokafka", "faust-streaming", "tokenizers", "gi
 A_SECOND: Final = 50.0
 """Requests that are answered for good ..."""
 AT_ONCE: Final = 200.0
-"""... and those that may come at once. A page asks twice in five seconds, Prometheus less often."""
+"""... and those that may come at once. A page asks once a second, Prometheus less often."""
 
 MakePage = Callable[[BaseRequest], Page]
 
@@ -82,6 +85,47 @@ def told(document: Callable[[], Mapping[str, Any]]) -> MakePage:
         return Page(_json(known) + b"\n", content_type=JSON, headers={"ETag": tag})
 
     return page
+
+
+def store_page(settings: Settings) -> MakePage:
+    """Return what answers with what is in the store, or with 403 to who may not see it."""
+
+    @cache
+    def look() -> Any:
+        from .store_look import StoreLook  # noqa: PLC0415 - it reads stores, which not every worker does
+
+        return StoreLook(settings)
+
+    def page(request: BaseRequest) -> Page:
+        if not may_see_texts(settings, request):
+            words = b"texts are shown on this machine alone, or to who has the token of the setting http_token\n"
+            return Page(words, HTTPStatus.FORBIDDEN)
+        return told(lambda: look().document(texts="texts" in request.query))(request)
+
+    return page
+
+
+def may_see_texts(settings: Settings, request: BaseRequest) -> bool:
+    """Whether who asks may see what records say: with the token, or else on this machine alone.
+
+    The name that a browser asked for must be this machine's as well: another server's page may have its own name
+    stand for this address.
+    """
+    return settings.http_token is not None or (_here(settings.metrics_host) and _here(_host(request)))
+
+
+def _host(request: BaseRequest) -> str:
+    try:
+        return urlsplit(f"//{request.host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _here(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _json(value: object) -> bytes:
@@ -238,6 +282,7 @@ def pages(
     return {
         "/": people_page(),
         "/api/status": asked.only(told(status)),
+        "/api/store": asked.only(store_page(settings)),
         "/api/settings": asked.only(told(lambda: in_force(settings, origins))),
         "/metrics": asked.only(metrics_of(registry)),
         "/healthz": lambda _: _probed(probes.unhealthy()),

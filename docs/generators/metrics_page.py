@@ -56,16 +56,25 @@ worker has had it for 10 s, and where it has had work for 30 s and got nowhere, 
 
 `/` is a page for people without Grafana: the flow from raw topics to eras with its rates, lines of tokens and lag with
 the time to catch up, what makes no progress with the command that helps, workers, partitions, what is kept by step and
-what is left out by reason, the newest dead letters, eras, and the settings in force with where each came from. It is
-one file that loads nothing from elsewhere, and asks `/api/status` every two seconds while it is looked at. Its lines
-begin when it is opened: for the past, and for more than one service, there are Prometheus and Grafana.
+what is left out by reason, the newest dead letters, eras and who trains on them, how long documents are, the newest
+blocks as text, and the settings in force with where each came from. It is one file that loads nothing from elsewhere,
+and asks `/api/status` and `/api/store` every two seconds while it is looked at. Its lines begin when it is opened: for
+the past, and for more than one service, there are Prometheus and Grafana.
 
-With the setting `http_token`, `/metrics`, `/api/status` and `/api/settings` are for who sends
+With the setting `http_token`, `/metrics`, `/api/status`, `/api/store` and `/api/settings` are for who sends
 `Authorization: Bearer TOKEN`. The page asks for it; `tokenmill status` sends that of its settings; Prometheus has
 `authorization: {credentials_file: ...}`. `/healthz` and `/readyz` answer all, and so does `/`, which holds no data.
 There is no TLS: put a proxy in front before anything of it may be reached from other machines.
 
 `/api/settings` is one JSON object: `settings` (each `value` and `from`; secrets are asterisks) and `versions`.
+`/api/store` says what a look at the store found, at most ten seconds ago where somebody asked before. `streams` has, by
+name, `lengths` (pairs of a power of two and how many documents reach it, of those that begin in the newest blocks) and,
+where somebody asked with `?texts`, `newest`: the beginning of the newest block as text, in `pieces` of one document
+each, with the record's `offset`. `trainers` has the figures of those whose metrics the setting `trainers` names: the
+service knows of no other, for trainers only read files. Texts of records are in no other answer, and in this one for
+who has the token alone; without a token, it answers this machine alone (`metrics_host` is a loopback address, and so is
+the name that was asked for), and others with 403. A thread of its own looks: no disk holds up a probe.
+
 `/api/status` is one JSON object (`version` 2): `role`, `service` (the settings by which the services of one host are
 told apart: brokers, store, group, topics), `ready` and `not_ready` (why), `away_since` (when a broker last answered,
 where none does), `halted` and `waiting` (partition or stream, and why in short), `workers`, `partitions` with
@@ -78,8 +87,8 @@ its settings name, it says so and ends with 12; a service that cannot have its a
 
 All of them are read with GET or HEAD; but for the probes and the page, 50 requests a second are answered. A connection
 carries one request and ends after ten seconds at the latest; there are 64 at a time, or a quarter of the files that the
-process may have open, and one more ends the oldest that has not sent its request. No page shows anything that a record
-says.
+process may have open, and one more ends the oldest that has not sent its request. No answer but that of `/api/store`
+shows anything that a record says.
 """
 LAG: Final = """\
 ## Lag

@@ -9,16 +9,20 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 
 from docs.generators.site import ROOT
+from tests.milled_store import STREAM, store_of
 from tests.scraping import free_port
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.reporting import SHOWN, Fleet
 from tokenmill.app.telemetry.server import Probes, serving
 from tokenmill.app.telemetry.status_document import StatusSnapshot
+from tokenmill.consumers.prometheus import serve_metrics
 from tokenmill.errors import DamagedError
 
 pytestmark = pytest.mark.page
@@ -28,6 +32,7 @@ HOSTILE: Final = "<img src=x onerror='window.broken=1'><script>window.broken=1</
 SECONDS: Final = 60.0
 """Longest wait for what comes in two or three."""
 STEPS: Final = {"normalize": (940, 0), "min_chars": (900, 40), "gopher": (610, 290)}
+WAITS: Final = {"wait_seconds_total": 1, "work_seconds_total": 3}
 TOKEN: Final = "t0ken-of-the-page"  # noqa: S105 - as it says
 
 
@@ -129,9 +134,22 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def mill() -> Iterator[Mill]:
-    """Yield a service whose page is served."""
-    mill = Mill(Settings(metrics_port=free_port(), group=HOSTILE))
+def trainer() -> Iterator[str]:
+    """Yield the address of a trainer's metrics."""
+    registry = CollectorRegistry()
+    for name, value in {"step": 12, "behind_eras": 2, "tokens_total": 5e6, **WAITS}.items():
+        gauge = Gauge(f"tokenmill_trainer_{name}", name, ["stream", "rank"], registry=registry)
+        gauge.labels(STREAM, HOSTILE).set(value)
+    server = serve_metrics(0, registry=registry)
+    yield f"127.0.0.1:{server.port}"
+    server.stop()
+
+
+@pytest.fixture
+def mill(tmp_path: Path, trainer: str) -> Iterator[Mill]:
+    """Yield a service whose page is served; its store has hostile texts."""
+    store_of(tmp_path, [*("a" * 40 for _ in range(9)), *[HOSTILE] * 3])
+    mill = Mill(Settings(metrics_port=free_port(), group=HOSTILE, store=tmp_path, trainers=(trainer,)))
     with serving(mill.settings, [mill.fleet], Probes(), mill.document, {"group": HOSTILE}):
         yield mill
 
@@ -212,6 +230,21 @@ def test_nothing_is_asked_of_anyone_else_and_texts_stay_texts(look: Look, mill: 
     assert look.page.evaluate("[window.broken, document.querySelectorAll('main img, main script').length]") == [None, 0]
 
 
+def test_lengths_trainers_and_texts_come_from_the_store(look: Look, mill: Mill) -> None:
+    """Lengths by powers of two, trainers with what they wait, and texts, once they are asked for, as texts."""
+    look.until("document.querySelector('#trainers tbody').rows[0].cells.length > 1")
+    trainer = mill.settings.trainers[0]
+    assert look.rows("trainers") == [[f"{trainer}, rank {HOSTILE}", STREAM, "12", "5M", "2", "25 %"]]
+    assert ["32 to 63", "9", ""] in look.rows("lengths")
+    assert not any("texts" in url for url in look.asked)
+    look.page.click("#blocks summary")
+    look.until("document.querySelectorAll('#blocks .text').length === 1")
+    text = look.page.text_content("#blocks")
+    assert "┃ 10" in text
+    assert HOSTILE[:40] in text
+    assert look.page.evaluate("[window.broken, document.querySelectorAll('main img, main script').length]") == [None, 0]
+
+
 def test_what_is_halted_is_named_with_what_helps_and_what_is_gone_is_told(look: Look, mill: Mill) -> None:
     """A reason that a service would not say is text as well."""
     mill.said["raw-text/3"] = {"position": 5, "halted": "x", "halted_by": DamagedError.brief}
@@ -232,7 +265,7 @@ def test_an_idle_service_sends_a_few_bytes(look: Look, mill: Mill) -> None:
     """The page gets 304 and shows what it knows."""
     mill.step = 0
     mill.said["raw-text/0"] = mill._raw(1.0)
-    with look.page.expect_response(lambda answer: answer.status == 304) as found:
+    with look.page.expect_response(lambda answer: answer.status == 304 and "status" in answer.url) as found:
         pass
     assert "content-length" not in found.value.headers
     look.until("document.getElementById('flow').textContent.includes('0 records/s')")
@@ -250,7 +283,8 @@ WINDOWS: Final = {
 def test_it_fits_any_window(look: Look, mill: Mill, request: pytest.FixtureRequest) -> None:
     """Nothing is wider than the window, text has the contrast that WCAG asks for, and a picture is kept."""
     mill.said["raw-text/3"] = {"position": 5, "halted": "x", "halted_by": DamagedError.brief}
-    look.until("!document.getElementById('stops').hidden && seen.length > 3")
+    look.page.click("#blocks summary")
+    look.until("!document.getElementById('stops').hidden && seen.length > 3 && document.querySelector('#blocks .text')")
     assert look.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert look.page.evaluate(CONTRAST) >= 4.5
     look.page.screenshot(path=PICTURES / f"{request.node.callspec.id}.png", full_page=True)
@@ -285,7 +319,9 @@ def test_the_keyboard_reaches_all_of_it(look: Look) -> None:
         if reached[-1] == "settings":
             break
     assert reached[0] == "skip"
-    assert {"workers", "partitions", "funnel", "letters", "eras", "settings", "#flow"} <= set(reached)
+    assert {"workers", "partitions", "funnel", "letters", "eras", "lengths", "blocks", "settings", "#flow"} <= set(
+        reached
+    )
     look.page.keyboard.press("Enter")
     assert look.page.evaluate("document.querySelector('#settings details').open")
 

@@ -205,7 +205,7 @@ def test_metrics_are_served_and_other_paths_are_not(port: int, probes: Probes) -
         samples = scrape(port)
         assert total(samples, "tokenmill_records_consumed_total", worker="mill", topic="t") == 3
         assert total(samples, "tokenmill_build_info") == 1
-    known = "/, /api/status, /api/settings, /metrics, /healthz, /readyz"
+    known = "/, /api/status, /api/store, /api/settings, /metrics, /healthz, /readyz"
     assert ask(port, "/status") == (404, f"there are {known}\n")
 
 
