@@ -243,6 +243,7 @@ def _quantiles(share: float, vector: Vector) -> Vector:
 
 RULES: Final = Path(__file__).parents[1] / "deploy" / "helm/tokenmill/files/alerts.yml"
 RUNBOOK: Final = Path(__file__).parents[1] / "docs" / "runbook.md"
+RELIABILITY: Final = RUNBOOK.with_name("reliability.md")
 LENGTH: Final = 120
 """Samples of each series: half an hour."""
 PROMTOOL: Final = shutil.which("promtool")
@@ -252,6 +253,7 @@ STORE: Final = f'{PLACE},worker="segment"'
 RAW: Final = f'{MILL},topic="raw-text",partition="0"'
 TOKENS: Final = f'{STORE},topic="tokens.raw-text.train",partition="0"'
 STEP: Final = f'tokenmill_step_documents_total{{{MILL},topic="raw-text",split="train",step="gopher_quality"'
+REASON: Final = f'tokenmill_documents_filtered_total{{{MILL},topic="raw-text",split="train",reason='
 KEPT: Final = f'{MILL},topic="raw-text",split="train"'
 MIRROR: Final = 'instance="b",worker="mirror",stream="raw-text.train"'
 TRAINER: Final = 'instance="c",stream="raw-text.train",rank="0"'
@@ -274,6 +276,8 @@ GOOD: Final[Mapping[str, str]] = {
     f'tokenmill_dead_letters_total{{{MILL},topic="raw-text",reason="invalid_utf8"}}': "0x119 1",
     f'{STEP},result="passed"}}': "0+90x120",
     f'{STEP},result="filtered"}}': "0+10x120",
+    f'{REASON}"too_short"}}': "0+6x120",
+    f'{REASON}"few_letters"}}': "0+4x120",
     f'tokenmill_blocks_total{{{STORE},stream="raw-text.train",sink="segment"}}': "0+5x120",
     f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "0+1x120",
     f'{COMMITS}"0.064"}}': "0+10x120",
@@ -304,6 +308,14 @@ FAULTS: Final = {
     "a process does not answer": Fault(
         "TokenMillWorkerDown", {f'up{{job="tokenmill",{PLACE},service="serve"}}': "0x120"}
     ),
+    "a mirror does not answer": Fault(
+        "TokenMillWorkerDown",
+        {
+            'up{job="tokenmill",instance="b",service="mirror"}': "0x120",
+            f"tokenmill_mirror_eras_behind{{{MIRROR}}}": "1x8 _x112",
+            f"tokenmill_mirror_blocks_behind{{{MIRROR}}}": "5x8 _x112",
+        },
+    ),
     "no broker answers": Fault(
         "TokenMillNoBroker",
         {
@@ -331,6 +343,13 @@ FAULTS: Final = {
     "a partition halted": Fault(
         "TokenMillPartitionHalted", {f'tokenmill_partitions{{{MILL},topic="raw-text",state="halted"}}': "1x120"}
     ),
+    "the store's files are damaged": Fault(
+        "TokenMillPartitionHalted",
+        {
+            f'tokenmill_partitions{{{STORE},topic="tokens.raw-text.train",state="running"}}': "2x20 1x99",
+            f'tokenmill_partitions{{{STORE},topic="tokens.raw-text.train",state="halted"}}': "0x20 1x99",
+        },
+    ),
     "a partition waits": Fault(
         "TokenMillPartitionWaits", {f'tokenmill_partitions{{{MILL},topic="raw-text",state="waiting"}}': "1x120"}
     ),
@@ -339,6 +358,13 @@ FAULTS: Final = {
         {
             f"tokenmill_consumer_lag_records{{{RAW}}}": "0+50x120",
             f"tokenmill_consumer_lag_seconds{{{RAW}}}": "400x120",
+        },
+    ),
+    "tokens come faster than they are stored": Fault(
+        "TokenMillFallsBehind",
+        {
+            f"tokenmill_consumer_lag_records{{{TOKENS}}}": "0+3x120",
+            f"tokenmill_consumer_lag_seconds{{{TOKENS}}}": "0+5x120",
         },
     ),
     "text is not durable": Fault("TokenMillNotDurable", {f"tokenmill_durable_lag_seconds{{{RAW}}}": "0+15x120"}),
@@ -356,6 +382,17 @@ FAULTS: Final = {
     "a filter drops much more": Fault(
         "TokenMillFilterChanged",
         {f'{STEP},result="passed"}}': "0+90x40 3600+10x79", f'{STEP},result="filtered"}}': "0+10x40 400+90x79"},
+    ),
+    "a reason takes another one's place": Fault(
+        "TokenMillFilterChanged",
+        {
+            f'{STEP},result="passed"}}': "0+60x120",
+            f'{STEP},result="filtered"}}': "0+40x120",
+            f"tokenmill_documents_total{{{KEPT}}}": "0+60x120",
+            f"tokenmill_tokens_produced_total{{{KEPT}}}": "0+30000x120",
+            f'{REASON}"too_short"}}': "0+38x40 1520+2x79",
+            f'{REASON}"few_letters"}}': "0+2x40 80+38x79",
+        },
     ),
     "documents become longer": Fault(
         "TokenMillLengthsChanged",
@@ -405,6 +442,10 @@ FAULTS: Final = {
     "a worker ends again and again": Fault(
         "TokenMillRestarts", {f"process_start_time_seconds{{{MILL}}}": "1000+15x120"}
     ),
+    "the store's worker ends every two minutes": Fault(
+        "TokenMillRestarts",
+        {f"process_start_time_seconds{{{STORE}}}": " ".join(f"{1000 + 120 * n}x7" for n in range(16))},
+    ),
 }
 QUIET: Final[Mapping[str, Mapping[str, str]]] = {
     "good": {},
@@ -421,6 +462,15 @@ QUIET: Final[Mapping[str, Mapping[str, str]]] = {
         f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': " ".join(f"{n}x19" for n in range(6)),
     },
     "a broker that was away for twenty seconds": {f"tokenmill_broker_up{{{MILL}}}": "1x40 0 1x78"},
+    "reasons that change a little": {
+        f'{REASON}"too_short"}}': "0+6x40 240+1x79",
+        f'{REASON}"few_letters"}}': "0+4x40 160+9x79",
+    },
+    "few documents, of which each has another reason": {
+        f'tokenmill_records_consumed_total{{{MILL},topic="raw-text"}}': "0+1x120",
+        f'{REASON}"too_short"}}': "0+1x60 60x59",
+        f'{REASON}"few_letters"}}': "0x60 0+1x59",
+    },
     "a source that comes every five minutes": {
         f"tokenmill_end_offset{{{RAW}}}": " ".join(f"{n}00x19" for n in range(6)),
     },
@@ -498,6 +548,13 @@ def test_what_is_no_fault_raises_none(name: str) -> None:
     """At any time in half an hour."""
     samples = {**GOOD, **QUIET[name]}
     assert [found for minute in range(0, 30, 2) for found in firing(samples, 60.0 * minute)] == []
+
+
+def test_the_page_on_reliability_lists_the_faults() -> None:
+    """With their alerts, in this order."""
+    rows = re.findall(r"^\| ([^|`]+) \| `(TokenMill\w+)` \|$", RELIABILITY.read_text(), re.MULTILINE)
+    assert rows == [(name, fault.alert) for name, fault in FAULTS.items()]
+    assert len(rows) >= 30
 
 
 def test_a_dead_broker_is_pending_within_a_minute() -> None:
