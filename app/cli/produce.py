@@ -21,6 +21,7 @@ from ..settings.values import parse_size
 from ..sources import is_piped
 from ..sources.datasets import DatasetInfo
 from ..tasks import until_interrupted
+from ..tools.inspect.packed import packed_streams
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from ..tools.produce.producing import RunPlan, flush, produce, require_flush_allowed
 from ..tools.produce.summary import COUNTED, DryRunResult, Summary, dry_run
@@ -118,6 +119,10 @@ def flush_command(settings: Settings, topic: RawTopic) -> None:
     Writes one record to each partition, behind all documents that are there. Refused where the streams of the topic
     have allow_flush = false: such a record would be a tombstone.
     """
+    if any(stored.settled.stream.raw_topic == topic for stored in packed_streams(settings)):
+        raise InputError(
+            f"{topic} in {settings.store} was packed from files: `tokenmill pack … --flush` fills its blocks"
+        )
     partitions = _flush(settings, topic)
     say(f"asked {count(partitions, 'partition')} of {topic} to fill their open blocks")
 

@@ -9,6 +9,7 @@ from tokenmill.bucket.objects import Bucket
 from tokenmill.errors import DamagedError, GapError, InputError
 from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import Store, open_eras, open_partition, partitions_in, read_stream
+from tokenmill.store.layout import partition_directory, repair_advice
 
 from ..buckets.upload import Upload
 from ..segments.retiring import Retired, retire
@@ -164,8 +165,9 @@ def repair_command(
         for partition in found:
             for line in _lines(partition, check=check):
                 show(line)
-    if check and any(partition.segments for partition in found):
-        raise DamagedError(f"{stream} is damaged in {settings.store}", f"`tokenmill repair {stream}` repairs it")
+    hurt = [partition_directory(settings.store, stream, one.partition) for one in found if one.segments]
+    if check and hurt:
+        raise DamagedError(f"{stream} is damaged in {settings.store}", repair_advice(*hurt))
     _require_all(found, settings.store)
     eras = open_eras(settings.store, stream)
     if (torn := eras.torn()) is not None and eras.is_complete():

@@ -390,13 +390,14 @@ def cache_advice(store: Path, stream: str) -> str | None:
     return f"{store} is the cache of a bucket: end what reads it, and delete it; what is read is fetched again"
 
 
-def repair_advice(partition: Path) -> str:
-    """Return what to do about damage in a partition's directory, which is the same for every file.
+def repair_advice(partition: Path, *others: Path) -> str:
+    """Return what to do about damage in a partition's directory, and ``others``', which is the same for every file.
 
     A store is a copy of the token topic, or of the same files' blocks, and so are other stores of the stream.
     """
     directory = partition.parent if partition.name == REPAIR_DIRECTORY else partition
-    number, stream, store = directory.name, directory.parent.name, directory.absolute().parents[1]
+    stream, store = directory.parent.name, directory.absolute().parents[1]
+    numbers = [one.name for one in (directory, *others)]
     if (cached := cache_advice(store, stream)) is not None:
         return cached
     source = "from the token topic (or, with --from, from another store)"
@@ -407,8 +408,8 @@ def repair_advice(partition: Path) -> str:
     if is_packed(store, stream):
         source, worker = f"from its own undamaged bytes (or, with --from, from {OTHER_STORE})", ""
     return (
-        f"To repair it, run `{_repair(store, stream, number)}`, which rebuilds what is damaged {source} and keeps the "
-        f"damaged files beside it{worker}"
+        f"To repair it, run `{_repair(store, stream, *numbers)}`, which rebuilds what is damaged {source} and keeps "
+        f"the damaged files beside it{worker}"
     )
 
 

@@ -204,7 +204,7 @@ def _named(tokenizer: TokenizerFile, engine: Engine, role: Role) -> Iterator[_Sa
     """Yield what each file says; files name other tokens as well, which count as nothing said."""
     file = json.loads(tokenizer.content or b"{}")
     if role == "pad":
-        yield _Said("tokenizer.json (padding)", _ids((file.get("padding") or {}).get("pad_id"), engine))
+        yield _said_of_padding(file.get("padding") or {}, engine)
     elif role == "unk":
         model = file.get("model") or {}
         name = model.get("unk_token")
@@ -214,6 +214,14 @@ def _named(tokenizer: TokenizerFile, engine: Engine, role: Role) -> Iterator[_Sa
         yield _Said("tokenizer.json (post_processor)", beside)
     for name, values in tokenizer.beside.items():
         yield _said_beside(name, values, engine, role)
+
+
+def _said_of_padding(padding: Mapping[str, Any], engine: Engine) -> _Said:
+    name, number = padding.get("pad_token"), padding.get("pad_id")
+    ids = _ids(number, engine)
+    if not ids or not isinstance(name, str) or engine.token_id(name) in ids:
+        return _Said("tokenizer.json (padding)", ids)
+    return _Said("tokenizer.json", set(), f"padding in tokenizer.json is {name}, id {number}, which is no such token")
 
 
 def _said_beside(name: str, values: Any, engine: Engine, role: Role) -> _Said:

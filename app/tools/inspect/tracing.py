@@ -23,7 +23,7 @@ from tokenmill.errors import (
 )
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.store import StreamInfo, open_partition, read_stream, read_tokenizer
+from tokenmill.store import StreamInfo, open_partition, read_stream, read_tokenizer, streams_in
 from tokenmill.store.layout import SegmentPaths, is_packed, partition_directory
 from tokenmill.store.segment import Segment
 from tokenmill.wire.genesis import Genesis
@@ -75,8 +75,10 @@ class FoundBlock:
 
 
 def _in_store(store: Path, stream: str, partition: int, block: int) -> FoundBlock | None:
+    if stream not in streams_in(store):
+        return None
+    info = read_stream(store, stream)
     try:
-        info = read_stream(store, stream)
         reader = open_partition(store, stream, partition, check=True)
     except StoreError:
         return None
@@ -181,10 +183,16 @@ async def trace_block(
     TopicError or BrokerError where it is not in the store, and the topic cannot be asked.
     """
     held = _in_store(store, stream, partition, block) if store is not None else None
+    packed = store is not None and is_packed(store, stream)
+    if packed and held is None:
+        raise InputError(
+            f"{store} does not hold block {block} of {stream}/{partition}, which was packed: `tokenmill inspect stream "
+            f"{stream}` says which blocks there are"
+        )
     found = held or await _in_topic(settings, stream, partition, block)
     texts: dict[int, RecordText] = {}
     note = None
-    if store is not None and is_packed(store, stream):
+    if packed:
         note = f"{stream} was packed: its records are in the files that it came from, and in no topic"
     else:
         try:

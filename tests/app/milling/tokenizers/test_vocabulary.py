@@ -239,6 +239,19 @@ def test_padding_is_found_in_the_same_way(file: TokenizerFile, expected: int | N
     assert (found.id if found else None) == expected
 
 
+def test_a_padding_of_which_name_and_id_differ_is_not_taken() -> None:
+    """As `tokenizers` writes it where nobody said which token it is: id 0, whatever that token is."""
+    default = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_type_id": 0}
+    padding = default | {"pad_id": 0, "pad_token": "[PAD]"}
+    file = _file("<eos>", "<pad>", padding=padding)
+    with pytest.raises(SettingsError, match=r"is \[PAD\], id 0, which is no such token.*<pad>.*set padding"):
+        token_for("pad", file, open_engine(file))
+    file = _file("<eos>", "<pad>", padding=padding, beside={"tokenizer_config.json": {"pad_token": "<pad>"}})
+    found = token_for("pad", file, open_engine(file))
+    assert found is not None
+    assert found.id == 4
+
+
 BEFORE = AFTER | {"single": AFTER["single"][::-1]}
 
 

@@ -181,6 +181,33 @@ def test_streams_of_a_store_and_of_brokers_are_asked_for_one_after_the_other(
     assert "was packed, and other.train was not" in told
 
 
+def test_what_a_packed_stream_lacks_is_no_matter_of_brokers(
+    packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A block that was not packed, a store that is none, and a flush, which only `pack` can do."""
+    settings, _ = packed
+    for place in (("0", "99999"), ("9", "0")):
+        told = said(capsys, settings.store, "inspect", "block", TRAIN, *place, code=12)[1]
+        assert f"does not hold block {place[1]} of {TRAIN}/{place[0]}, which was packed" in told
+    told = said(capsys, settings.store / TRAIN, "inspect", "block", TRAIN, "0", "0", code=6)[1]
+    assert f"and no store: give {settings.store}" in told
+    told = said(capsys, settings.store, "flush", "raw-text", code=12)[1]
+    assert "`tokenmill pack … --flush` fills" in told
+
+
+def test_what_a_check_advises_repairs_this_store_and_all_that_is_damaged(
+    packed: tuple[Settings, PackSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the store, and each damaged partition."""
+    settings, _ = packed
+    for partition in (0, 1):
+        paths = SegmentPaths(partition_directory(settings.store, TRAIN, partition), 0)
+        paths.tokens.write_bytes(b"\1" + paths.tokens.read_bytes()[1:])
+    told = said(capsys, settings.store, "repair", TRAIN, "--check", code=8)[1]
+    assert f"`tokenmill repair {TRAIN} 0 1 --store {settings.store}`, which rebuilds" in told
+    assert "from its own undamaged bytes" in told
+
+
 def test_a_stream_from_kafka_beside_packed_ones_is_none_of_them(packed: tuple[Settings, PackSummary]) -> None:
     """A stream with a suffix of its own, or of a topic with a longer name: a repair asks the brokers for its blocks."""
     settings, _ = packed
