@@ -11,6 +11,7 @@ import asyncio
 import logging
 import resource
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,6 +35,8 @@ WAITING_CONNECTIONS: Final = 128
 """Connections that the kernel queues until they are accepted."""
 LINGER_SECONDS: Final = 1.0
 """Time to read the unused rest of a request, so that the client sees the answer instead of a reset."""
+HANDSHAKE_SECONDS: Final = 2.0
+"""Longest handshake of TLS: connections are counted after it."""
 END_SECONDS: Final = 5.0
 """Longest wait for the thread to end; it takes milliseconds."""
 LOG_SECONDS: Final = 60.0
@@ -84,14 +87,15 @@ def metrics_of(registry: CollectorRegistry) -> Callable[[web.BaseRequest], Page]
 class PageServer:
     """Serves from `start` to `stop`."""
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
-        """Bind the address, IPv4 or IPv6; requests are answered after `start`.
+    def __init__(self, host: str, port: int, pages: Pages, tls: ssl.SSLContext | None = None) -> None:
+        """Bind the address, IPv4 or IPv6; requests are answered after `start`, by ``tls`` alone where that is given.
 
         Raises:
             OSError: the address cannot be bound, or no descriptor is left.
 
         """
         self._pages = pages
+        self._tls = tls
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self._socket = socket.create_server(address[:2], family=family, backlog=WAITING_CONNECTIONS)
         try:
@@ -141,7 +145,14 @@ class PageServer:
 
     async def _serve(self) -> None:
         bounded = self._bounded = BoundedServer(self._answer)
-        server = await self._loop.create_server(bounded, sock=self._socket, backlog=ACCEPTED_AT_ONCE)
+        server = await self._loop.create_server(
+            bounded,
+            sock=self._socket,
+            backlog=ACCEPTED_AT_ONCE,
+            ssl=self._tls,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
+            ssl_shutdown_timeout=LINGER_SECONDS if self._tls else None,
+        )
         self._socket.listen(WAITING_CONNECTIONS)  # asyncio takes one number for both
         await self._ends.wait()
         server.close()

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -71,7 +72,7 @@ def status(settings: Settings, *, url: Url = None, watch: Watch = False, as_json
 
 def tell(settings: Settings, url: str | None, *, as_json: bool, over: bool = False) -> bool:
     """Show the present state, ``over`` the last one on a terminal; return whether all is in order."""
-    document = ask(url or own_url(settings), settings.http_token)
+    document = ask(url or own_url(settings), settings.http_token, None if url else settings.http_tls_certificate)
     if url is None:
         require_own(settings, document)
     if over:
@@ -117,8 +118,10 @@ def _plain(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def ask(url: str, token: SecretStr | None = None) -> dict[str, Any]:
+def ask(url: str, token: SecretStr | None = None, certificate: Path | None = None) -> dict[str, Any]:
     """Return what the service at an address says of itself to who has the token; no proxy is used.
+
+    With ``certificate``, it must have that one, whatever name it is for.
 
     Raises BrokerError where nothing answers (exit code 3), and InputError: what answers is no service of this version.
     """
@@ -128,9 +131,12 @@ def ask(url: str, token: SecretStr | None = None) -> dict[str, Any]:
     try:
         headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
         request = urllib.request.Request(where, headers=headers)  # noqa: S310 - as checked above
-        with urllib.request.build_opener(urllib.request.ProxyHandler({}), SameHost).open(
-            request, timeout=SECONDS
-        ) as answer:
+        handlers = (
+            urllib.request.ProxyHandler({}),
+            urllib.request.HTTPSHandler(context=_believing(certificate)),
+            SameHost,
+        )
+        with urllib.request.build_opener(*handlers).open(request, timeout=SECONDS) as answer:
             document = json.loads(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
         error.close()
@@ -149,6 +155,15 @@ def ask(url: str, token: SecretStr | None = None) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise InputError(f"{where} is of another program, or of another version of TokenMill: ask with its command")
     return document
+
+
+def _believing(certificate: Path | None) -> ssl.SSLContext:
+    """Return what believes whom the system does, or the owner of a certificate alone."""
+    context = ssl.create_default_context(cafile=certificate)
+    if certificate is not None:
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:

@@ -26,9 +26,9 @@ def certificate_ends(settings: Settings) -> dict[str, float]:
     """
     found = {}
     for name in Settings.model_fields:
-        path = getattr(settings, name) if name.endswith(("_certfile", "_cafile")) else None
+        path = getattr(settings, name) if name.endswith(("_certfile", "_cafile", "_certificate")) else None
         if path is not None and (ends := _ends_in(path)):
-            found[name] = (min if name.endswith("_certfile") else max)(ends)
+            found[name] = (max if name.endswith("_cafile") else min)(ends)
     return found
 
 

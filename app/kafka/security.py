@@ -7,7 +7,7 @@ from a worker's next start on. aiokafka only logs refusals.
 import asyncio
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,8 @@ from tokenmill.errors import BrokerError, ClockError, SettingsError, TokenMillEr
 
 from ..settings import ConnectionSettings, RegistrySettings
 from .oauth import TokenError, TokenSource, token_source
+
+UNENCRYPTED: Final = "the key must not be encrypted"
 
 
 def client_security(settings: ConnectionSettings) -> dict[str, Any]:
@@ -84,7 +86,9 @@ def ssl_context(settings: ConnectionSettings | RegistrySettings, prefix: str = "
     context = ssl.create_default_context(cadata=_authorities(f"{prefix}cafile", cafile))
     context.check_hostname = getattr(settings, f"{prefix}check_hostname", True)
     if certfile is not None:
-        _load_certificate(context, prefix, certfile, keyfile or certfile, secret)
+        advice = "an encrypted key needs ssl_keyfile_password" if prefix == "ssl_" else UNENCRYPTED
+        files = {f"{prefix}certfile": certfile, f"{prefix}keyfile": keyfile or certfile}
+        load_certificate(context, files, advice, secret)
     return context
 
 
@@ -101,20 +105,23 @@ def _authorities(name: str, cafile: Path | None) -> str | None:
     return content
 
 
-def _load_certificate(
-    context: ssl.SSLContext, prefix: str, certfile: Path, keyfile: Path, secret: SecretStr | None
+def load_certificate(
+    context: ssl.SSLContext, files: Mapping[str, Path], advice: str = UNENCRYPTED, secret: SecretStr | None = None
 ) -> None:
-    """Load our own certificate; ``prefix`` is that of the settings' names."""
-    encrypted = "an encrypted key needs ssl_keyfile_password" if prefix == "ssl_" else "the key must not be encrypted"
-    for name, path in (("certfile", certfile), ("keyfile", keyfile)):
-        _read(prefix + name, path)
+    """Load our own certificate and its key from the files of two settings, by these settings' names.
+
+    Raises SettingsError where a file cannot be read, is not PEM, or does not fit the other; with ``advice`` on keys.
+    """
+    for name, path in files.items():
+        _read(name, path)
+    (name, certfile), (_, keyfile) = files.items()
     try:
         # A function, because without one OpenSSL asks at the terminal.
         context.load_cert_chain(certfile, keyfile, lambda: secret.get_secret_value() if secret else "")
     except (ssl.SSLError, ValueError) as error:
         raise SettingsError(
-            f"cannot use {prefix}certfile {certfile} with the key in {keyfile} ({_reason(error)}): both must be PEM "
-            f"and belong together, and {encrypted}"
+            f"cannot use {name} {certfile} with the key in {keyfile} ({_reason(error)}): both must be PEM "
+            f"and belong together, and {advice}"
         ) from None
 
 

@@ -23,6 +23,7 @@ from .values import (
     HomePath,
     Names,
     OptionalNumber,
+    OptionalPath,
     OptionalSecret,
     OptionalSize,
     OptionalText,
@@ -237,6 +238,10 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
     """Its port; 0 serves nothing. Of a supervisor and its workers, the supervisor alone serves."""
     http_token: OptionalSecret = None
     """Who asks there must send it (Authorization: Bearer), but for the probes; never a flag."""
+    http_tls_certificate: OptionalPath = None
+    """PEM file of a certificate with its chain: all of it is served by https alone, the probes, too."""
+    http_tls_key: OptionalPath = None
+    """PEM file of the key to that, not encrypted; not set: it is in the same file."""
     trainers: Addresses = ()
     """Where trainers serve their metrics, as host:port; the page for people asks them and shows who trains."""
     log_format: Literal["auto", "json", "console"] = "auto"
@@ -245,6 +250,12 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
     """Least important line logged."""
     topic: Tables = Field(default={})
     """Values of one raw topic that differ, as the table [topic."name"]."""
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if self.http_tls_key is not None and self.http_tls_certificate is None:
+            raise ValueError("http_tls_key is set without its certificate: set http_tls_certificate")
+        return self
 
     @model_validator(mode="after")
     def _check_topics(self) -> Self:
@@ -298,7 +309,8 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
     def page_url(self) -> str | None:
         """Where a service with these settings answers people of this machine; None where it serves nothing."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.metrics_host, self.metrics_host)  # noqa: S104 - compared
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.metrics_port}/" if self.metrics_port else None
+        scheme = "http" if self.http_tls_certificate is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.metrics_port}/" if self.metrics_port else None
 
     def at(self, bootstrap_servers: str) -> Self:
         """Return the settings for brokers at another address, which are spoken to in plain text."""

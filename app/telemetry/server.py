@@ -10,6 +10,7 @@ import ipaddress
 import json
 import platform
 import re
+import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,6 +33,7 @@ import tokenmill
 from tokenmill.page_server import Page, Pages, PageServer, metrics_of
 from tokenmill.redaction import redacted
 
+from ..kafka.security import load_certificate
 from ..settings import Settings
 from ..settings.explain import DEFAULT_ORIGIN
 from ..settings.values import as_variable
@@ -238,14 +240,15 @@ def serving(
     ``origins`` says where settings came from, in words.
 
     An address that cannot be had is told in the log and nothing is served: work is never stopped over its numbers.
-    Then the block gets that in words.
+    Then the block gets that in words. Raises SettingsError where a file of TLS cannot be used.
     """
     if not settings.metrics_port:
         yield None
         return
+    tls = tls_of(settings)
     try:
         made = pages(settings, collectors, probes, status, origins)
-        server = PageServer(settings.metrics_host, settings.metrics_port, made)
+        server = PageServer(settings.metrics_host, settings.metrics_port, made, tls)
         server.start()
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (")[0]  # behind it the address stands once more
@@ -263,6 +266,17 @@ def serving(
         yield None
     finally:
         server.stop()
+
+
+def tls_of(settings: Settings) -> ssl.SSLContext | None:
+    """Return what TLS is served with; None without. Raises SettingsError where a file of it cannot be used."""
+    if (certificate := settings.http_tls_certificate) is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_certificate(
+        context, {"http_tls_certificate": certificate, "http_tls_key": settings.http_tls_key or certificate}
+    )
+    return context
 
 
 def pages(

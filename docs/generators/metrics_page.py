@@ -64,7 +64,8 @@ the past, and for more than one service, there are Prometheus and Grafana.
 With the setting `http_token`, `/metrics`, `/api/status`, `/api/store` and `/api/settings` are for who sends
 `Authorization: Bearer TOKEN`. The page asks for it; `tokenmill status` sends that of its settings; Prometheus has
 `authorization: {credentials_file: ...}`. `/healthz` and `/readyz` answer all, and so does `/`, which holds no data.
-There is no TLS: put a proxy in front before anything of it may be reached from other machines.
+With `http_tls_certificate` and `http_tls_key`, all of it is served by https alone (Prometheus: `scheme: https` and
+`tls_config`); without, put a proxy in front before anything of it may be reached from other machines.
 
 `/api/settings` is one JSON object: `settings` (each `value` and `from`; secrets are asterisks) and `versions`.
 `/api/store` says what a look at the store found, at most ten seconds ago where somebody asked before. `streams` has, by

@@ -6,27 +6,30 @@ import http.client
 import json
 import re
 import socket
+import ssl
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+import trustme
 from aiohttp.test_utils import make_mocked_request
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from tests.scraping import ask, free_port, scrape, total
 from tokenmill import errors
-from tokenmill.app.cli import COMMANDS, create_cli
+from tokenmill.app.cli import COMMANDS, create_cli, status
 from tokenmill.app.cli.options import DECLARED
 from tokenmill.app.mill.raw_partition import HANGS
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.reporting import Fleet
 from tokenmill.app.telemetry.server import A_SECOND, AT_ONCE, STALLED_SECONDS, Asked, Probes, in_force, serving
-from tokenmill.app.telemetry.status_document import stopped_words
+from tokenmill.app.telemetry.status_document import VERSION, stopped_words
 from tokenmill.errors import TokenMillError
-from tokenmill.page_server import Page
+from tokenmill.page_server import HANDSHAKE_SECONDS, Page
 
 TOKEN = "s3cret-t0ken"  # noqa: S105 - as it says
 
@@ -125,6 +128,87 @@ def test_who_has_the_status_gets_a_few_bytes_until_it_changes(port: int) -> None
         code, body, headers = request(port, "/api/status", If_None_Match=tag)
         assert (code, json.loads(body)) == (200, known)
         assert headers["ETag"] != tag
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return files of a certificate, its key, the authority of both, and of another certificate's key."""
+    folder, authority = tmp_path_factory.mktemp("tls"), trustme.CA()
+    ours, other = authority.issue_cert("mill.example"), authority.issue_cert("mill.example")
+    made = {
+        "key": ours.private_key_pem,
+        "other_key": other.private_key_pem,
+        "authority": authority.cert_pem,
+        "stranger": trustme.CA().cert_pem,
+        "certificate": ours.cert_chain_pems[0],
+        "both": ours.private_key_and_cert_chain_pem,
+    }
+    for name, pem in made.items():
+        pem.write_to_path(folder / name)
+    return {name: folder / name for name in made}
+
+
+@pytest.mark.parametrize("names", [("certificate", "key"), ("both",)])
+def test_with_a_certificate_all_is_served_by_https_alone(
+    port: int, files: dict[str, Path], names: tuple[str, ...]
+) -> None:
+    """Who believes its authority is answered, and who believes another one, or speaks plain text, is not."""
+    paths = dict(zip(("http_tls_certificate", "http_tls_key"), map(files.__getitem__, names), strict=False))
+    settings = Settings(metrics_port=port, **paths)  # type: ignore[arg-type]
+    url = f"https://127.0.0.1:{port}/"
+    assert settings.page_url == url
+    with serving(settings, [], Probes(), lambda: {"version": VERSION}):
+        believing = ssl.create_default_context(cafile=files["authority"])
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as plain,
+            believing.wrap_socket(plain, server_hostname="mill.example") as made,
+        ):
+            made.sendall(b"GET /healthz HTTP/1.1\r\nHost: mill.example\r\n\r\n")
+            assert made.recv(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert status.ask(url, None, settings.http_tls_certificate) == {"version": VERSION}
+        for other in (None, files["stranger"]):
+            with pytest.raises(errors.BrokerError, match=r"(?i)certificate.verify.failed"):
+                status.ask(url, None, other)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            request(port, "/healthz")
+
+
+def test_a_handshake_that_never_ends_is_ended(port: int, files: dict[str, Path]) -> None:
+    """Within seconds, and others are answered meanwhile."""
+    settings = Settings(metrics_port=port, http_tls_certificate=files["both"])
+    with (
+        serving(settings, [], Probes(), lambda: {"version": VERSION}),
+        socket.create_connection(("127.0.0.1", port), HANDSHAKE_SECONDS + 20) as silent,
+    ):
+        assert status.ask(f"https://127.0.0.1:{port}", None, files["both"]) == {"version": VERSION}
+        assert silent.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "words"),
+    [
+        ("missing", "key", "cannot read http_tls_certificate .*missing: No such file"),
+        ("certificate", "missing", "cannot read http_tls_key .*missing: No such file"),
+        ("certificate", "other_key", "cannot use http_tls_certificate .*both must be PEM and belong together"),
+        ("key", "key", "cannot use http_tls_certificate .*both must be PEM and belong together"),
+    ],
+)
+def test_files_of_tls_that_cannot_be_used_are_named(
+    port: int, files: dict[str, Path], certificate: str, key: str, words: str
+) -> None:
+    """And nothing is served in plain text instead."""
+    folder = files["key"].parent
+    settings = Settings(metrics_port=port, http_tls_certificate=folder / certificate, http_tls_key=folder / key)
+    with pytest.raises(errors.SettingsError, match=words), serving(settings, [], Probes(), dict):
+        pytest.fail("it serves")
+    with pytest.raises(ConnectionRefusedError):
+        request(port, "/healthz")
+
+
+def test_a_key_without_its_certificate_is_refused() -> None:
+    """It would have no effect."""
+    with pytest.raises(ValidationError, match="set http_tls_certificate"):
+        Settings(http_tls_key=Path("key"))
 
 
 def test_the_page_may_load_nothing_and_be_in_no_frame(port: int) -> None:
