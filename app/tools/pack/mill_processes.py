@@ -290,17 +290,23 @@ class Millers:
         self._assigned = [list(range(number, partitions, count)) for number in range(count)]
         self._task = task
         self._processes: list[_Process] = []
+        self._threads: list[threading.Thread] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         started = self._stack.enter_context(side_processes(len(self._assigned), "pack", _work))
         for partitions, (connection, process) in zip(self._assigned, started.items(), strict=True):
             one = _Process(connection, process, partitions)
-            threading.Thread(target=one.run, args=(self._task,), name=process.name, daemon=True).start()
+            self._threads.append(threading.Thread(target=one.run, args=(self._task,), name=process.name, daemon=True))
+            self._threads[-1].start()
             self._processes.append(one)
         return self
 
     def __exit__(self, *_: object) -> None:
+        for one in self._processes:
+            one.process.kill()
+        for thread in self._threads:  # they end with the processes, and must not find the pipes closed here before
+            thread.join()
         self._stack.close()
 
     async def opened(self) -> dict[int, int]:
