@@ -1,9 +1,10 @@
-"""Every query of every dashboard has data: a real Prometheus scrapes a service, a mirror and two trainers at work."""
+"""Every query of every dashboard has data: a real Prometheus scrapes all kinds of processes at work."""
 
 import random
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -104,6 +105,23 @@ def training(settings: Settings) -> Iterator[dict[str, int]]:
             server.stop()
 
 
+@contextmanager
+def producing(settings: Settings, directory: Path) -> Iterator[int]:
+    """Send slowly, as people do; yield the port of the run's metrics."""
+    port, file = free_port(), directory / "sent.txt"
+    file.write_text("four one two three\n" * 100_000)
+    address = f"--bootstrap-servers={settings.bootstrap_servers}"
+    how = ["--lines", "--rate=20kB", f"--metrics-port={port}", address, "--no-resume"]
+    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", settings.raw_topics[0], str(file), *how]
+    with (directory / "produce.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
+    try:
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(PROMETHEUS is None, reason="needs prometheus (Debian: apt install prometheus)")
 def test_every_query_of_every_dashboard_has_data(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
@@ -118,7 +136,9 @@ def test_every_query_of_every_dashboard_has_data(broker: Broker, topic: TopicFac
         service.wait_until(lambda: all((settings.store / s.name / "eras.jsonl").exists() for s in settings.streams()))
         stack.enter_context(Mirroring(settings, tmp_path / "mirror", port=mirror_port))
         ranks = stack.enter_context(training(settings))
-        targets = {"tokenmill": {"mill": service.port, "mirror": mirror_port}, "tokenmill-trainers": ranks}
+        sender = {"sender": stack.enter_context(producing(settings, tmp_path))}
+        mills = {"mill": service.port, "mirror": mirror_port}
+        targets = {"tokenmill": mills, "tokenmill-trainers": ranks, "tokenmill-producers": sender}
         server = stack.enter_context(prometheus(tmp_path, targets))
         service.wait_until(lambda: ask(mirror_port, "/metrics").code == 200)
         left: list[Panel] = [panel for panel in dashboard_queries() if panel.title not in MAY_BE_EMPTY]

@@ -199,7 +199,7 @@ def test_the_dashboard_shows_each_part_of_the_way() -> None:
 def test_prometheus_asks_the_default_ports() -> None:
     """Those of the settings and of trainers' documentation, so that nobody has to set them twice."""
     fields, compose = Settings.model_fields, yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())
-    mills, trainers = CONFIGURATIONS["prometheus.yml"]["scrape_configs"]
+    mills, trainers, producers = CONFIGURATIONS["prometheus.yml"]["scrape_configs"]
     assert mills["dns_sd_configs"][0]["port"] == fields["metrics_port"].default
     assert set(mills["dns_sd_configs"][0]["names"]) == {"mill", "segments"}
     (host,) = CONFIGURATIONS["prometheus-serve.yml"]["scrape_configs"][0]["static_configs"]
@@ -208,6 +208,9 @@ def test_prometheus_asks_the_default_ports() -> None:
     assert (asked["names"], asked["port"]) == (["trainer"], TRAINER_PORT)
     command = compose["services"]["trainer"]["command"]
     assert {"--metrics-host=0.0.0.0", f"--metrics-port={TRAINER_PORT}"} <= set(command)
+    (asked,) = producers["dns_sd_configs"]
+    assert asked["names"] == ["demo"]
+    assert f"--metrics-port {asked['port']}" in compose["services"]["demo"]["command"][0]
     assert f"serve_metrics({TRAINER_PORT})" in (DEPLOY.parent / "docs/trainer_metrics.md").read_text()
 
 
@@ -217,11 +220,11 @@ def test_each_configuration_has_the_alerts_and_takes_more_targets(name: str) -> 
     configuration = CONFIGURATIONS[name]
     assert [Path(file).name for file in configuration["rule_files"]] == ["alerts.yml"]
     jobs = {job["job_name"]: job for job in configuration["scrape_configs"]}
-    assert list(jobs) == ["tokenmill", "tokenmill-trainers"]
+    assert list(jobs) == ["tokenmill", "tokenmill-trainers", "tokenmill-producers"]
     files = [path for job in jobs.values() for found in job["file_sd_configs"] for path in found["files"]]
-    assert files == ["targets/services*.yml", "targets/trainers*.yml"]
+    assert files == ["targets/services*.yml", "targets/trainers*.yml", "targets/producers*.yml"]
     page = (DEPLOY / "targets/README.md").read_text()
-    assert [f"`{path.removeprefix('targets/').replace('*', '')}`" in page for path in files] == [True, True]
+    assert [f"`{path.removeprefix('targets/').replace('*', '')}`" in page for path in files] == [True] * 3
     for example in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
         assert all(group["targets"] for group in yaml.safe_load(example))
     volumes = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]["prometheus"]["volumes"]

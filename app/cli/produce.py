@@ -72,6 +72,9 @@ def produce_command(
     ] = False,
     dask: Annotated[str | None, _how("Send from all workers of this Dask cluster: tcp://host:8786.", "ADDRESS")] = None,
     then_flush: Annotated[bool, _how("Then ask the mill to fill its open blocks.", None, "--flush")] = False,
+    metrics_port: Annotated[
+        int, _how("Serve the run's metrics for Prometheus at this port of metrics_host.", "PORT", min=0, max=65535)
+    ] = 0,
     dry: Annotated[bool, _how("Send nothing; tell what would be sent.", None, "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +98,9 @@ def produce_command(
             restart=restart,
             only_new=only_new,
         )
-        with ProduceProgress() as report:
+        from ..telemetry.produce_metrics import run_served  # noqa: PLC0415 - a server, for those who ask for it
+
+        with ProduceProgress() as report, run_served(settings, metrics_port, lambda: report.latest):
             work: Coroutine[Any, Any, Summary]
             if dask is None:
                 work = produce(settings, topic, sources, plan, report)

@@ -1,6 +1,7 @@
 """``docs/metrics.md``, from the code: ``make docs``."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
@@ -9,6 +10,7 @@ from tokenmill.app.supervisor.export import WorkersCollector
 from tokenmill.app.supervisor.worker_slot import CAUSES
 from tokenmill.app.telemetry import worker_metrics as worker
 from tokenmill.app.telemetry.measuring import STAGES, STATES
+from tokenmill.app.telemetry.produce_metrics import ProduceCollector
 from tokenmill.app.telemetry.reporting import SUFFIXES
 from tokenmill.app.telemetry.server import BUILD, BUILD_HELP
 from tokenmill.app.telemetry.worker_metrics import PROCESS
@@ -91,6 +93,13 @@ carries one request and ends after ten seconds at the latest; there are 64 at a 
 process may have open, and one more ends the oldest that has not sent its request. No answer but that of `/api/store`
 shows anything that a record says.
 """
+PRODUCE: Final = """\
+## Producers
+
+`tokenmill produce … --metrics-port 9466` serves `/metrics` of its run at that port of `metrics_host`, to who has the
+token and by TLS as a service does, until it ends. Without the option it serves nothing. Compose's Prometheus scrapes
+the demo, and what `deploy/targets/producers.yml` names.
+"""
 LAG: Final = """\
 ## Lag
 
@@ -128,7 +137,7 @@ def described() -> list[Described]:
             for family in metric.describe():
                 labels = ["worker", *metric._labelnames]  # noqa: SLF001 - prometheus_client has no public view of them
                 found.append(Described(family.name, family.type, labels, family.documentation))
-    for family in WorkersCollector({}).collect():
+    for family in chain(WorkersCollector({}).collect(), ProduceCollector(lambda: None).collect()):
         labels = list(getattr(family, "_labelnames", ()))
         found.append(Described(family.name, family.type, labels, family.documentation))
     processes = (Described(family.name, family.type, ["worker"], family.documentation) for family in PROCESS.collect())
@@ -137,7 +146,7 @@ def described() -> list[Described]:
 
 def page() -> str:
     """Return the whole page."""
-    parts = [HEAD, *_metrics(described()), LAG]
+    parts = [HEAD, *_metrics(described()), PRODUCE, LAG]
     parts += _words("Stages", "stage", STAGES)
     parts += _words("States of a partition", "state", STATES)
     parts += _words("Reasons of restarts", "reason", CAUSES)
