@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 from .engine import ROOT
 
-DASHBOARDS: Final = ROOT / "deploy" / "grafana" / "dashboards"
+DASHBOARDS: Final = ROOT / "deploy" / "helm/tokenmill/files/dashboards"
 STEP_SECONDS: Final = 5
 VARIABLES: Final = {"__rate_interval": "1m", "__interval": "15s", "__range": "5m"}
 """What Grafana would put for its own variables; all others stand for a choice, and all is chosen."""
