@@ -3,7 +3,6 @@
 import asyncio
 import http.client
 import json
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +20,7 @@ from ..funnel.retention import terminal_plot, write_png
 from ..settings import Settings
 from ..sources.remote import SameHost
 from ..tables import ShownTable
+from ..telemetry.health import believing
 from ..telemetry.status_document import VERSION, identity, stopped_words
 from ..tools.inspect.packed import ledger_of
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger
@@ -133,7 +133,7 @@ def ask(url: str, token: SecretStr | None = None, certificate: Path | None = Non
         request = urllib.request.Request(where, headers=headers)  # noqa: S310 - as checked above
         handlers = (
             urllib.request.ProxyHandler({}),
-            urllib.request.HTTPSHandler(context=_believing(certificate)),
+            urllib.request.HTTPSHandler(context=believing(certificate)),
             SameHost,
         )
         with urllib.request.build_opener(*handlers).open(request, timeout=SECONDS) as answer:
@@ -155,15 +155,6 @@ def ask(url: str, token: SecretStr | None = None, certificate: Path | None = Non
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise InputError(f"{where} is of another program, or of another version of TokenMill: ask with its command")
     return document
-
-
-def _believing(certificate: Path | None) -> ssl.SSLContext:
-    """Return what believes whom the system does, or the owner of a certificate alone."""
-    context = ssl.create_default_context(cafile=certificate)
-    if certificate is not None:
-        context.check_hostname = False
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:

@@ -6,8 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
+import trustme
+
+from tests.scraping import free_port
+from tokenmill.app.settings import Settings
+from tokenmill.app.telemetry.server import Probes, serving
 
 
 @contextmanager
@@ -31,10 +37,10 @@ def answering(code: int, words: str) -> Iterator[int]:
         thread.join()
 
 
-def asked(port: int) -> tuple[int, str]:
+def asked(port: int, **variables: str) -> tuple[int, str]:
     """Return exit code and output of the command."""
     command = [sys.executable, "-m", "tokenmill.app.telemetry.health"]
-    environment = {"TOKENMILL_METRICS_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}
+    environment = {"TOKENMILL_METRICS_PORT": str(port), "http_proxy": "http://127.0.0.1:1", **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
@@ -55,3 +61,17 @@ def test_nobody_there_is_not_well() -> None:
     left, words = asked(1)
     assert left == 1
     assert "http://127.0.0.1:1/healthz does not answer" in words
+
+
+@pytest.mark.slow
+def test_a_service_with_tls_is_asked_by_https(tmp_path: Path) -> None:
+    """It is believed for its certificate, which is for another name; another one's is not."""
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    for path in (ours, other):
+        trustme.CA().issue_cert("mill.example").private_key_and_cert_chain_pem.write_to_path(path)
+    settings, probes = Settings(metrics_port=free_port(), http_tls_certificate=ours), Probes()
+    with serving(settings, [], probes, dict):
+        found = [asked(settings.metrics_port, TOKENMILL_HTTP_TLS_CERTIFICATE=str(path)) for path in (ours, other)]
+    assert found[0] == (0, "ok\n")
+    assert found[1][0] == 1
+    assert "certificate verify failed" in found[1][1]
