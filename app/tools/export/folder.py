@@ -130,6 +130,8 @@ class ExportFolder:
                     "new folder with --out"
                 ) from None
             return
+        except NotADirectoryError:
+            raise InputError(f"{self.path} is a file, or below one: name a folder with --out") from None
         except ValueError as error:
             raise InputError(f"{file} is not JSON ({error}): name a new folder with --out") from error
         wanted = {"format": FORMAT, **self._made_of}

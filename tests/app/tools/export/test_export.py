@@ -347,6 +347,9 @@ def test_folders_of_something_else_are_refused(tmp_path: Path, store: MilledStor
     (tmp_path / "theirs" / "thesis.txt").touch()
     with pytest.raises(InputError, match="is not empty, and holds no export"):
         export(store.path, STREAM, tmp_path / "theirs", to="arrow", what="blocks")
+    for place in ("thesis.txt", "thesis.txt/out"):
+        with pytest.raises(InputError, match=r"thesis\.txt.* is a file, or below one: name a folder with --out"):
+            export(store.path, STREAM, tmp_path / "theirs" / place, to="arrow", what="blocks")
 
 
 def test_files_that_went_are_named(tmp_path: Path, store: MilledStore) -> None:
