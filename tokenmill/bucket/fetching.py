@@ -87,7 +87,7 @@ class RemoteSegment:
     @cached_property
     def seal(self) -> bytes:
         """What seals it; raises as `read`."""
-        data = bytes(self._read(self.seal_end))
+        data = bytes(self.unchecked(self.seal_end))
         if sha256(data).hexdigest() != self.segment.digest:
             raise self._wrong(self.seal_end, "its SHA-256 is not the one in the head")
         return data
@@ -102,10 +102,11 @@ class RemoteSegment:
 
         Raises BucketError where it is missing, is not what the head or the seal says, or cannot be read.
         """
-        if end == self.seal_end:
-            return self.seal
+        return self.seal if end == self.seal_end else self.checked(end, self.unchecked(end))
+
+    def checked(self, end: str, data: Data) -> Data:
+        """Return what was fetched of a file, if it is what the seal says; raises as `read`."""
         length, crc = self._wanted(end)
-        data = self._read(end)
         if crc is not None and crc32(data) != crc:
             raise self._wrong(end, "its CRC is not the one in the manifest")
         if length is not None and len(data) != length:
@@ -132,7 +133,8 @@ class RemoteSegment:
             raise self._wrong(self.seal_end, "it has another length")
         return rows
 
-    def _read(self, end: str) -> Data:
+    def unchecked(self, end: str) -> Data:
+        """Fetch a file, whatever is in it. Raises BucketError where it is missing, or cannot be read."""
         data = self._bucket.read(self._base + end)
         if data is None:
             raise BucketError(f"{self._bucket.address}/{self._base}{end} is missing, and a head names it: restore it")
@@ -146,9 +148,12 @@ class RemoteSegment:
 
 
 def fetch(bucket: Bucket, info: StreamInfo, segment: BucketSegment) -> Fetched:
-    """Fetch a segment that a head names; raises as `RemoteSegment.read`."""
+    """Fetch a segment that a head names, its files at once; raises as `RemoteSegment.read`."""
     remote = RemoteSegment(bucket, info, segment)
-    files = {end: remote.read(end) for end in (*remote.ends, remote.seal_end)}
+    with ThreadPoolExecutor(len(remote.ends), "fetch") as pool:
+        coming = {end: pool.submit(remote.unchecked, end) for end in remote.ends}
+        seal = remote.seal
+        files = {end: remote.checked(end, data.result()) for end, data in coming.items()} | {remote.seal_end: seal}
     rows = remote.short_rows if remote.manifest is None else np.frombuffer(files["index"], BLOCK_ROW)
     return Fetched(segment, files, rows)
 
