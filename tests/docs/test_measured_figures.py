@@ -1,4 +1,4 @@
-"""Figures in docs/why_not.md, docs/packing.md and docs/scaling.md are those of benchmarks/results."""
+"""Figures in docs/why_not.md, docs/packing.md, docs/scaling.md and docs/buckets.md are those of benchmarks/results."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 from docs.generators.site import ROOT
 from tokenmill.app.settings import load_settings
 
-PAGES: Final = {name: (ROOT / f"docs/{name}.md").read_text() for name in ("why_not", "packing", "scaling")}
+PAGES: Final = {name: (ROOT / f"docs/{name}.md").read_text() for name in ("why_not", "packing", "scaling", "buckets")}
 
 
 def result(name: str) -> Any:
@@ -31,6 +31,7 @@ MIXTURE: Final = result("mixture")["loaders"]
 SECONDS: Final = result("latency")["seconds"]
 SHAPES: Final = result("shapes")
 SCALING: Final = result("scaling")
+BUCKET: Final = result("bucket")
 DIVIDED: Final = [each for kind in ("eras", "partitions", "streams") for each in list(SCALING[kind].values())[:2]]
 """What a loop cost over few parts and over many."""
 HAND_WRITTEN: Final = "hand-written, gigatoken"
@@ -74,6 +75,11 @@ WRITTEN: Final[dict[str, list[tuple[str, Any]]]] = {
         ("a CPU second | {} |", " | ".join(f"{each['tokens_per_cpu_second'] / 1e6:.0f}" for each in DIVIDED)),
         ("each of {:,} samples once", SCALING["ranks"]["samples_each_once"]),
         ("{:,} ranks, each a process", SCALING["ranks"]["ranks"]),
+    ],
+    "buckets": [
+        ("{:.0f} million tokens a second", BUCKET["tokens_per_second"]["tokenmill"] / 1e6),
+        ("{:.1f} of what litData", BUCKET["ratios"]["to_litdata"]),
+        ("waits {:.1f} % of its time", 100 * BUCKET["wait_ratio"]),
     ],
     "packing": [
         ("{:,} files", SHAPES["fit_documents"]),
