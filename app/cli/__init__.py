@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if not (os.isatty(1) and os.isatty(2)):
             os.environ[PLAIN_HELP] = "1"
     try:
-        code = _exit_code_of(sys.argv[1:] if arguments is None else arguments)
+        code = _exit_code_of(sys.argv[1:] if arguments is None else arguments, own=arguments is None)
     finally:
         if arguments is None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit handlers would show a traceback of KeyboardInterrupt
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _exit_code_of(given: Sequence[str]) -> int:
+def _exit_code_of(given: Sequence[str], *, own: bool = False) -> int:
     os.environ.setdefault(*BLAS_THREADS)
     try:
         from tokenmill.errors import InputError, TokenMillError  # noqa: PLC0415
@@ -209,8 +209,8 @@ def _exit_code_of(given: Sequence[str]) -> int:
         cli(given, prog_name="tokenmill")
     except (KeyboardInterrupt, SystemExit) as end:  # first: the names below may not be there yet
         code = INTERRUPTED if isinstance(end, KeyboardInterrupt) else end.code
-        if code == INTERRUPTED:  # a coroutine that Ctrl-C kept from beginning would say so when it is freed, here
-            warnings.simplefilter("ignore", RuntimeWarning)
+        if code == INTERRUPTED:
+            _say_nothing_of_halves(own=own)
         return code if isinstance(code, int) else code is not None
     except TokenMillError as error:
         _say(str(error))
@@ -232,6 +232,13 @@ def _exit_code_of(given: Sequence[str]) -> int:
         )
         return InputError.exit_code
     return 0
+
+
+def _say_nothing_of_halves(*, own: bool) -> None:
+    """Let what Ctrl-C left half made say nothing of it when it is freed, which it is next."""
+    warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was not begun
+    if own:
+        sys.unraisablehook = lambda _: None  # an event loop without its attributes
 
 
 def _end_at_once(*_: object) -> None:

@@ -72,9 +72,7 @@ def produce_command(
     ] = False,
     dask: Annotated[str | None, _how("Send from all workers of this Dask cluster: tcp://host:8786.", "ADDRESS")] = None,
     then_flush: Annotated[bool, _how("Then ask the mill to fill its open blocks.", None, "--flush")] = False,
-    metrics_port: Annotated[
-        int, _how("Serve the run's metrics for Prometheus at this port of metrics_host.", "PORT", min=0, max=65535)
-    ] = 0,
+    metrics_port: Annotated[int | None, _how("Serve metrics of the run at this port of metrics_host.", "PORT")] = None,
     dry: Annotated[bool, _how("Send nothing; tell what would be sent.", None, "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:

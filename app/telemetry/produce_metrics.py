@@ -24,6 +24,7 @@ FIGURES: Final[dict[str, tuple[str, Callable[[Summary], float]]]] = {
     "refused": ("What was no document, and passed over, in the whole run (produce only).", lambda run: run.refused),
     "read_bytes": ("Bytes of the sources that the whole run has read (produce only).", lambda run: run.bytes_read),
 }
+_PORTS: Final = range(1, 1 << 16)
 
 
 class ProduceCollector(Collector):
@@ -43,17 +44,19 @@ class ProduceCollector(Collector):
 
 
 @contextmanager
-def run_served(settings: Settings, port: int, latest: Callable[[], Summary | None]) -> Iterator[None]:
-    """Serve the metrics of a run at a port of ``metrics_host`` while the block runs; at port 0 nothing.
+def run_served(settings: Settings, port: int | None, latest: Callable[[], Summary | None]) -> Iterator[None]:
+    """Serve the metrics of a run at a port of ``metrics_host`` while the block runs; without a port, nothing.
 
     Raises:
         InputError: the address cannot be had.
         SettingsError: a file of TLS cannot be used.
 
     """
-    if not port:
+    if port is None:
         yield
         return
+    if port not in _PORTS:
+        raise InputError(f"--metrics-port is {port}: give a number from 1 to 65535")
     registry = CollectorRegistry()
     registry.register(ProduceCollector(latest))
     pages = {"/metrics": Asked(settings.http_token).only(metrics_of(registry))}

@@ -129,6 +129,29 @@ def test_ctrl_c_ends_a_command_whose_libraries_catch_it(made_of_it: str, tmp_pat
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
 
 
+HALF_MADE = """
+import sys
+from tokenmill.app import cli
+
+class EventLoop:
+    def __init__(self):
+        raise KeyboardInterrupt
+    def __del__(self):
+        self.closed
+
+cli._version = lambda: EventLoop() and None
+sys.argv[1:] = ["version"]
+cli.main()
+"""
+
+
+def test_what_ctrl_c_left_half_made_says_nothing() -> None:
+    """An event loop is one of these: it looks at its attributes when it is freed."""
+    ended = subprocess.run([sys.executable, "-c", HALF_MADE], capture_output=True, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
 def test_ctrl_c_while_torch_loads_ends_a_lab(texts: Path, tmp_path: Path) -> None:
     """By the signal itself: nothing has begun that could be ended in order."""
     lab = Path(__file__).parents[2] / "examples/labs/characters.py"

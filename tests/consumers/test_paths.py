@@ -86,7 +86,16 @@ def test_entries_of_a_listing_are_paths(place: Path) -> None:
     assert place.is_dir()
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/store", "file:///data/store", "~nobody-of-this-name/store", "", 4])
+@pytest.mark.parametrize("path", ["s3://bucket/store", "file:///data/store"])
+def test_a_bucket_wants_a_folder_on_this_machine(path: str) -> None:
+    """For what is read of it."""
+    with pytest.raises(
+        InputError, match=r"^store is .*, a bucket, and cache is None: give cache a folder on a disk of"
+    ):
+        Windows(path, STREAM, 4)
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-this-name/store", "", 4])
 def test_what_is_no_path_of_this_machine_is_refused(path: Any) -> None:
     """With what to give."""
     with pytest.raises(InputError, match=r"^store is .*: give the path of the store's directory, on a disk of this"):

@@ -45,5 +45,5 @@ def test_a_port_that_is_taken_ends_the_command_and_port_0_serves_nothing() -> No
         run_served(Settings(), port, lambda: None),
     ):
         pytest.fail("it serves")
-    with run_served(Settings(metrics_host="no such host"), 0, lambda: None):
+    with run_served(Settings(metrics_host="no such host"), None, lambda: None):
         pass

@@ -146,7 +146,8 @@ def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_
         "tokenmill_mirror_",
         "tokenmill_step_",
         "tokenmill_certificate_",
-    )  # no steps beyond the short forms, no TLS
+        "tokenmill_produced_",
+    )  # no steps beyond the short forms, no TLS, no producer
     assert exported == {name for name in every if not name.startswith(elsewhere)} - OF_SUPERVISORS
     check_the_mill(milled, topic, stream, blocks)
     check_the_store(stored, stream)
