@@ -46,6 +46,17 @@ Place: TypeAlias = tuple[int, int]
 """Of a segment: its partition and its first block."""
 
 
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Let nobody else on this host have the lock of a directory while the block runs."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        layout.take_lock(descriptor, fcntl.LOCK_EX, directory)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class CacheFolder:
     """Which segments of a stream are in a folder."""
 
@@ -57,12 +68,8 @@ class CacheFolder:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Let nobody else on this host say what is wanted, or remove anything: what was there is not removed unseen."""
-        descriptor = os.open(self.claims, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            layout.take_lock(descriptor, fcntl.LOCK_EX, self.claims)
+        with locked(self.claims):
             yield
-        finally:
-            os.close(descriptor)
 
     def segments(self, eras: Iterable[Era]) -> list[Place]:
         """Return the segments that hold blocks of eras, each once."""

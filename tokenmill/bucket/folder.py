@@ -6,15 +6,14 @@ that has this module and reads the folder fetches, each file once, until the old
 the bytes; who has mapped one keeps it.
 """
 
-import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from tokenmill.bucket.cache import bring_eras, cache_folder
+from tokenmill.bucket.cache import bring_eras, cache_folder, locked
 from tokenmill.bucket.fetching import RemoteSegment, stream_of, streams_of, tokenizer_of
 from tokenmill.bucket.head_log import HeadLog
 from tokenmill.bucket.objects import Bucket, address_of
@@ -55,7 +54,7 @@ class SegmentFolder:
     def fetch(self, path: Path) -> int | None:
         """Let a file of a segment be there, and return its descriptor; None where there is none of that name."""
         partition, first, end = int(path.parent.name), layout.segment_firsts([path.name])[0], path.suffix[1:]
-        with _locked(path.parent):
+        with locked(path.parent):
             if (remote := self.segment(partition, first)) is None or end not in {*remote.ends, remote.seal_end}:
                 return None
             if not path.exists():  # another process may have been quicker
@@ -89,16 +88,6 @@ class SegmentFolder:
             seal = self._directory / str(partition) / f"{first:012d}.{remote.seal_end}"
             with suppress(FileExistsError):
                 seal.symlink_to("in-the-bucket")
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        layout.take_lock(descriptor, fcntl.LOCK_EX, directory)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 _folders: Final[dict[Path, SegmentFolder]] = {}
@@ -135,7 +124,7 @@ def open_folder(address: str, path: Path, most_bytes: int | None, streams: Seque
     """
     bucket, store = Bucket.open(address), Store.open_or_create(path)
     names = streams or streams_of(bucket)
-    with _locked(store.path):
+    with locked(store.path):
         for name in names:
             info, directory = stream_of(bucket, name), store.path / name
             store.add_stream(info, tokenizer_of(bucket, info))
