@@ -251,9 +251,9 @@ $(VENV)/.peers-packing: $(VENV)/.train requirements/peers-packing.txt
 	@echo "Fetching TRL (100 MB, once) ..."
 	$(INSTALL_BESIDE)
 
-# datatrove, whose filters ours are compared with.
+# datatrove, whose filters ours are compared with, and those whose signatures are.
 $(VENV)/.peers-curation: $(VENV)/.locked requirements/peers-curation.txt
-	@echo "Fetching datatrove (300 MB, once) ..."
+	@echo "Fetching datatrove, datasketch and rensa (430 MB, once) ..."
 	$(INSTALL_BESIDE)
 
 # The libraries whose formats exports have.

@@ -5,14 +5,13 @@ from hashlib import sha256
 from math import sqrt
 
 import numpy as np
-import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.milling.duplicates.plain_duplicates import shingles_of, signature_of
 from tokenmill.app.milling.duplicates.parameters import Deduplication, Exact, Near
-from tokenmill.app.milling.duplicates.signatures import kernel, permutations, sign
+from tokenmill.app.milling.duplicates.signatures import kernel, sign
 
 WORDS = [
     "a",
@@ -88,24 +87,3 @@ def test_the_chance_of_being_found_is_what_the_parameters_say() -> None:
 
     assert abs(found - expected) < 4 * sqrt(sum(chance * (1 - chance) for chance in chances))
     assert 0.6 < expected / 300 < 0.97
-
-
-def test_datasketch_recomputes_the_smallest_values() -> None:
-    """A library that shares no code with this, where it is installed: it is not among the project's own."""
-    datasketch = pytest.importorskip("datasketch", minversion="2")
-    near, texts = Near(), [f"one text of many words, with number {number} in it" for number in range(20)]
-    factors, terms = permutations(112)
-    signed = sign(near, texts)
-    for at, text in enumerate(texts):
-        minhash = datasketch.MinHash(
-            num_perm=112,
-            scheme="affine32",
-            permutations=(factors, terms),
-            hashfunc=lambda data: xxhash.xxh3_64_intdigest(data) & 0xFFFFFFFF,
-        )
-        minhash.update_batch([shingle.encode() for shingle in shingles_of(near, text)])
-        rows = minhash.hashvalues.reshape(14, 8).astype("<u4")
-        bands = [
-            xxhash.xxh3_64_intdigest(np.append(np.uint32(n), row).astype("<u4").tobytes()) for n, row in enumerate(rows)
-        ]
-        assert bands == signed[at, :-1].tolist()
