@@ -243,7 +243,7 @@ async def until_running(look: Callable[[], Status]) -> None:
     """Wait until every partition has a worker. Raises TokenMillError where it does not come to that."""
 
     def running(status: Status) -> bool:
-        return bool(status.partitions) and all(partition.worker for partition in status.partitions)
+        return bool(status.partitions) and all(row["worker"] for row in status.partitions)
 
     await _until(look, running, 0.0)
 

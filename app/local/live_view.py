@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..logs import set_up_logging
-from ..supervisor import PartitionStatus, Status, WorkerStatus
+from ..supervisor import Row, Status, WorkerStatus
 from ..tables import ShownTable, flowed
 
 WINDOW_SECONDS: Final = 5.0
@@ -98,26 +98,26 @@ def short(number: float) -> str:
 def facts(scene: LiveScene, rates: Rates) -> Iterator[tuple[str, str]]:
     """Yield what holds for all of it in a few words each, with a style, those of one style together."""
     status, training = scene.status, scene.training
-    chains = status.chains.values()
+    chains = status.chains
     mills = [worker.state == "running" for worker in status.workers if worker.role == "mill"]
     if (since := status.away_since) is not None:
         at = datetime.fromtimestamp(since).astimezone()
         yield f"NO BROKER ANSWERS since {at:%H:%M:%S} ({max(0.0, time.time() - since):.0f} s)", "bold red"
     for fact in (
-        f"{short(sum(chain.documents for chain in chains))} documents",
-        f"{sum(chain.bytes for chain in chains) / 1e6:,.1f} MB",
+        f"{short(sum(chain['documents'] for chain in chains))} documents",
+        f"{sum(chain['bytes'] for chain in chains) / 1e6:,.1f} MB",
         f"{rates.per_second('bytes') / 1e6:,.2f} MB/s",
         f"{short(rates.per_second('tokens'))} tokens/s",
         "lag unknown" if status.lag is None else f"lag {short(status.lag)} records",
-        f"{short(sum(chain.blocks for chain in chains))} blocks, {short(status.stored)} stored",
-        f"{short(sum(chain.segments for chain in chains))} segments",
+        f"{short(sum(chain['block'] for chain in chains))} blocks, {short(status.stored)} stored",
+        f"{short(sum(chain['segments'] for chain in chains))} segments",
         f"{short(sum(status.eras.values()))} eras",
         f"{sum(mills)} of {len(mills)} mills",
     ):
         yield fact, ""
-    if status.dead_letters or status.newest_dead_letter:
-        last = status.newest_dead_letter
-        newest = f", the newest: {last.reason} ({last.partition}, offset {last.offset})" if last is not None else ""
+    with_letters = [row for row in status.partitions if row["dead_letter"]]
+    if status.dead_letters or with_letters:
+        newest = _newest(with_letters) if with_letters else ""
         yield f"{short(status.dead_letters)} dead letter{'' if status.dead_letters == 1 else 's'}{newest}", "yellow"
     if training is not None:
         yield f"training step {training.step:,}", "cyan"
@@ -126,12 +126,22 @@ def facts(scene: LiveScene, rates: Rates) -> Iterator[tuple[str, str]]:
         yield f"{training.wait_share:.0%} waiting for data", "cyan"
 
 
+def _newest(rows: list[Row]) -> str:
+    row = max(rows, key=lambda row: row["dead_letter"]["at"])
+    letter = row["dead_letter"]
+    return f", the newest: {letter['reason']} ({_place(row)}, offset {letter['offset']})"
+
+
+def _place(row: Row) -> str:
+    return f"{row['topic']}/{row['partition']}"
+
+
 def notes(status: Status) -> Iterator[tuple[str, str]]:
     """Yield partitions that are halted or wait, on the raw topic or in the store, and why, each reason once."""
-    for partition in status.partitions:
-        for note in dict.fromkeys([partition.halted, *(chain.note for chain in partition.chains)]):
+    for row in status.partitions:
+        for note in dict.fromkeys([row["note"], *(chain["note"] for chain in row["chains"])]):
             if note:
-                yield f"{partition.topic}/{partition.number}", note
+                yield _place(row), note
 
 
 def plain_line(scene: LiveScene, rates: Rates) -> str:
@@ -192,20 +202,18 @@ def _workers(workers: tuple[WorkerStatus, ...], rates: Rates) -> ShownTable:
     return table
 
 
-def _partitions(partitions: tuple[PartitionStatus, ...], *, wide: bool) -> ShownTable:
+def _partitions(partitions: tuple[Row, ...], *, wide: bool) -> ShownTable:
     columns = ("partition", "worker", "records", "lag", "blocks", "stored", "segments")
     table = ShownTable((*columns, "by split") if wide else columns)
-    for partition in partitions:
-        chains = partition.chains
-        splits = (f"{chain.stream.removeprefix(f'{partition.topic}.')} {short(chain.stored)}" for chain in chains)
+    for row in partitions:
+        chains, before = row["chains"], f"{row['topic']}."
+        splits = (f"{chain['stream'].removeprefix(before)} {short(chain['stored'])}" for chain in chains)
         table.add(
-            f"{partition.topic}/{partition.number}",
-            partition.worker or "nobody",
-            short(partition.end or 0),
-            "?" if partition.lag is None else short(partition.lag),
-            short(sum(chain.blocks for chain in chains)),
-            short(sum(chain.stored for chain in chains)),
-            short(sum(chain.segments for chain in chains)),
+            _place(row),
+            row["worker"] or "nobody",
+            short(row["end"] or 0),
+            "?" if row["lag"] is None else short(row["lag"]),
+            *(short(sum(chain[name] for chain in chains)) for name in ("block", "stored", "segments")),
             *([", ".join(splits)] if wide else []),
         )
     return table

@@ -2,14 +2,12 @@
 
 from ..tasks import run_until_signalled
 from ..worker.watchdog import WatchLimits
-from .status import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
+from .status import Row, Status, WorkerStatus
 from .supervisor import Event, Supervisor
 
 __all__ = [
-    "ChainStatus",
-    "DeadLetterStatus",
     "Event",
-    "PartitionStatus",
+    "Row",
     "Status",
     "Supervisor",
     "WatchLimits",

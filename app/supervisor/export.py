@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -121,7 +122,7 @@ class Export:
             said=dict(ledger.partitions),
             owners=dict(ledger.owners),
             ends=dict(self._cluster.ends),
-            workers=[status.row() for status in self.workers()],
+            workers=[asdict(status) for status in self.workers()],
             eras=dict(ledger.eras),
             halts=ledger.stops("halts"),
             waits=ledger.stops("waits"),

@@ -1,7 +1,7 @@
 """What the supervisor knows at one moment, for a view or a pipe."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ..broker_contact import transaction_words
@@ -10,6 +10,10 @@ from ..telemetry.status_document import StatusSnapshot
 
 State = Literal["starting", "running", "cut off", "silent", "ended"]
 """``cut off``: it runs, and no broker answers it."""
+Row = Mapping[str, Any]
+"""What is known of a partition or a chain, by the names of ``/api/status``."""
+RISING: Final = ("block", "documents", "bytes", "tokens")
+"""What only grows in a chain, also when its owner changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,70 +32,6 @@ class WorkerStatus:
     counters: Mapping[str, float] = field(default_factory=dict)
     """Work done by its process since that began (`app.telemetry.reporting`); the next one begins at 0."""
 
-    def row(self) -> dict[str, Any]:
-        """Return it as ``/api/status`` answers."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterStatus:
-    """A record that was dead-lettered."""
-
-    partition: str
-    """Of the raw topic, as ``topic/number``."""
-    offset: int
-    reason: str
-    at: float
-    """When it was sent, in seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChainStatus:
-    """One chain: a stream's blocks of one partition."""
-
-    stream: str
-    blocks: int
-    """Blocks on the token topic."""
-    stored: int
-    """Blocks in the store."""
-    segments: int
-    """Sealed segments in the store."""
-    open_tokens: int
-    """Tokens that wait for their block to be full."""
-    messages: int
-    """Messages of the token topic that the store has yet to take."""
-    documents: int
-    bytes: int
-    """Size of the documents' records."""
-    tokens: int
-    """Tokens of the documents, those around their texts included."""
-    note: str | None
-    """Why it is halted or waits in the store, or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
-    """One partition of a raw topic."""
-
-    topic: str
-    number: int
-    worker: str | None
-    end: int | None
-    """The offset after its last record; None: the brokers have not said."""
-    position: int
-    """The offset up to which it is milled."""
-    chains: tuple[ChainStatus, ...]
-    """One of each split, in the order of the settings."""
-    halted: str | None
-    """Why it is halted or waits, or None."""
-    dead_letter: DeadLetterStatus | None = None
-    """The newest one of the partition, of those that workers of this supervisor sent."""
-
-    @property
-    def lag(self) -> int | None:
-        """Records that wait to be milled; None while the brokers do not say where the partition ends."""
-        return None if self.end is None else max(0, self.end - self.position)
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -100,7 +40,8 @@ class Status:
     counters: Mapping[str, float]
     """Work done by all processes since the supervisor began (`app.telemetry.reporting`); never falls."""
     workers: tuple[WorkerStatus, ...]
-    partitions: tuple[PartitionStatus, ...]
+    partitions: tuple[Row, ...]
+    """Those of the raw topics, as `partition_statuses` returns them."""
     away_since: float | None = None
     """Since when no broker answers, in seconds since 1970; None while one does."""
     eras: Mapping[str, int] = field(default_factory=dict)
@@ -109,15 +50,13 @@ class Status:
     @property
     def lag(self) -> int | None:
         """Records that wait to be milled, in all partitions; None while that is not known of one of them."""
-        lags = [partition.lag for partition in self.partitions if partition.lag is not None]
-        return sum(lags) if self.partitions and len(lags) == len(self.partitions) else None
+        lags = [row["lag"] for row in self.partitions]
+        return None if not lags or None in lags else sum(lags)
 
     @property
-    def chains(self) -> dict[str, ChainStatus]:
-        """Return all chains, by ``stream/partition``."""
-        return {
-            f"{chain.stream}/{partition.number}": chain for partition in self.partitions for chain in partition.chains
-        }
+    def chains(self) -> list[Row]:
+        """All chains of all partitions."""
+        return [chain for row in self.partitions for chain in row["chains"]]
 
     @property
     def dead_letters(self) -> int:
@@ -125,15 +64,9 @@ class Status:
         return int(self.counters.get("dead_letters", 0))
 
     @property
-    def newest_dead_letter(self) -> DeadLetterStatus | None:
-        """The last of them."""
-        found = [partition.dead_letter for partition in self.partitions if partition.dead_letter is not None]
-        return max(found, key=lambda letter: letter.at, default=None)
-
-    @property
     def stored(self) -> int:
         """Blocks in the store."""
-        return sum(chain.stored for chain in self.chains.values())
+        return sum(chain["stored"] for chain in self.chains)
 
     @property
     def settled(self) -> bool:
@@ -142,27 +75,25 @@ class Status:
         That needs full blocks: a flush record at the end of each partition. A message may be on its way,
         unseen; two looks a second apart are safe.
         """
-        chains = self.chains.values()
-        return bool(chains) and not (
-            any(partition.end is None or partition.lag or partition.worker is None for partition in self.partitions)
-            or any(chain.open_tokens or chain.messages or chain.blocks != chain.stored for chain in chains)
-        )
+        at_rest = (chain["block"] == chain["stored"] for chain in self.chains)
+        on_the_way = (chain["open_tokens"] or chain["messages"] for chain in self.chains)
+        milled = (row["lag"] == 0 and row["worker"] is not None for row in self.partitions)
+        return bool(self.chains) and all(milled) and all(at_rest) and not any(on_the_way)
 
 
-def partition_statuses(known: StatusSnapshot) -> tuple[PartitionStatus, ...]:
-    """Return the status of every raw partition that is known."""
+def partition_statuses(known: StatusSnapshot) -> tuple[Row, ...]:
+    """Return the row of every raw partition that is known; its ``chains`` are one of each split, in their order.
+
+    ``note`` says in full why a partition or a chain is halted or waits; ``why`` is what everybody may see.
+    """
+    rows = {name: {**row, "note": _note(known, name)} for name, row in known.partitions().items()}
+    streams = known.settings.streams()
     return tuple(
-        _partition(known, topic, number)
+        {**row, "chains": [_chain(stream, row, rows, known) for stream in streams if stream.raw_topic == topic]}
         for topic in known.settings.raw_topics
-        for number in sorted(_numbers(topic, {*known.ends, *known.said}))
+        for row in rows.values()
+        if row["topic"] == topic
     )
-
-
-def _numbers(topic: str, names: Iterable[str]) -> Iterator[int]:
-    for name in names:
-        of, _, number = name.rpartition("/")
-        if of == topic:
-            yield int(number)
 
 
 def _note(known: StatusSnapshot, name: str) -> str | None:
@@ -174,45 +105,23 @@ def _note(known: StatusSnapshot, name: str) -> str | None:
     return waits or said.get("still")
 
 
-def _partition(known: StatusSnapshot, topic: str, number: int) -> PartitionStatus:
-    key = f"{topic}/{number}"
-    said = known.said.get(key, {})
-    segment_blocks = known.settings.for_topic(topic).segment_blocks
-    streams = [stream for stream in known.settings.streams() if stream.raw_topic == topic]
-    return PartitionStatus(
-        topic,
-        number,
-        known.owners.get(key),
-        known.ends.get(key),
-        said.get("position") or 0,
-        tuple(_chain(stream, f"{stream.tokens_topic}/{number}", said, known, segment_blocks) for stream in streams),
-        _note(known, key),
-        DeadLetterStatus(key, **letter) if (letter := said.get("dead_letter")) else None,
-    )
+def _chain(stream: Stream, raw: Row, rows: Mapping[str, Row], known: StatusSnapshot) -> Row:
+    """Return what is known of a chain, a stream's blocks of one partition: what its mill says, and what is stored.
 
-
-def _chain(
-    stream: Stream, key: str, mill: Mapping[str, Any], known: StatusSnapshot, segment_blocks: int
-) -> ChainStatus:
-    milled = mill.get("chains", {}).get(stream.split, {})
-    stored = known.said.get(key, {})
-    blocks = stored.get("block") or 0
-    return ChainStatus(
-        stream.name,
-        max(milled.get("block", 0), blocks),  # a block may be stored before its acknowledgement is heard of
-        blocks,
-        blocks // segment_blocks,
-        milled.get("open_tokens", 0),
-        max(0, (known.ends.get(key) or 0) - (stored.get("position") or 0)),
-        milled.get("documents", 0),
-        milled.get("bytes", 0),
-        milled.get("tokens", 0),
-        _note(known, key),
-    )
-
-
-RISING: Final = ("block", "documents", "bytes", "tokens")
-"""What only grows in a chain, also when its owner changes."""
+    ``messages`` are those of the token topic that the store has yet to take.
+    """
+    milled: dict[str, int] = dict.fromkeys((*RISING, "open_tokens"), 0) | raw["chains"].get(stream.split, {})
+    taken = rows.get(f"{stream.tokens_topic}/{raw['partition']}", {})
+    stored = taken.get("block") or 0
+    return {
+        **milled,
+        "stream": stream.name,
+        "block": max(milled["block"], stored),  # a block may be stored before its acknowledgement is heard of
+        "stored": stored,
+        "segments": stored // known.settings.for_topic(stream.raw_topic).segment_blocks,
+        "messages": max(0, (taken.get("end") or 0) - (taken.get("position") or 0)),
+        "note": taken.get("note"),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,9 +94,13 @@ class StatusSnapshot:
             "halted": self.halted,
             "waiting": self.waiting,
             "workers": list(self.workers),
-            "partitions": [self._partition(name) for name in self._names],
+            "partitions": list(self.partitions().values()),
             "eras": dict(self.eras),
         }
+
+    def partitions(self) -> dict[str, dict[str, Any]]:
+        """Return a row for each partition, by its name, in the order of topics and numbers."""
+        return {name: self._partition(name) for name in self._names}
 
     @property
     def _names(self) -> list[str]:

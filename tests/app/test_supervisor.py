@@ -64,7 +64,7 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
         status = supervisor.status()
         return (
             all(worker.state == "running" for worker in status.workers)
-            and len({partition.worker for partition in status.partitions} - {None}) == 2
+            and len({partition["worker"] for partition in status.partitions} - {None}) == 2
         )
 
     async with beside(supervisor.run()):
@@ -89,7 +89,7 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
     assert f"segment, process {stopped}, ended (no heartbeat for 4 s); the next one starts in 10 s" in told
     now = supervisor.status()
     assert all(now.counters[name] >= counted[name] for name in counted)
-    assert sum(chain.documents for chain in now.chains.values()) == 400
+    assert sum(chain["documents"] for chain in now.chains) == 400
     assert [worker.pid for worker in now.workers] == [None, None, None]
 
 

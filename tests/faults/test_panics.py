@@ -65,8 +65,8 @@ def test_record_over_which_native_code_holds_the_interpreter_is_named_and_skippe
     flush_all(settings)
     service = Supervised(settings, tmp_path, WatchLimits(heartbeat=4.0))
     try:
-        service.wait_until(lambda: any("skip" in str(one.halted) for one in service.supervisor.status().partitions))
-        (said,) = [one.halted for one in service.supervisor.status().partitions if one.halted]
+        service.wait_until(lambda: any("skip" in str(one["note"]) for one in service.supervisor.status().partitions))
+        (said,) = [one["note"] for one in service.supervisor.status().partitions if one["note"]]
         assert f"offset 20 of {raw_topic}[0] (`tokenmill skip {raw_topic} 0 20`)" in said
         killed = sum("no heartbeat for" in event for event in service.events)
         trial.fired("killed without a heartbeat", killed)

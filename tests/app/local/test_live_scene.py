@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rich.console import Console, Group
 
 from tokenmill.app.local.live_view import WINDOW_SECONDS, LiveScene, Rates, picture, plain_line
-from tokenmill.app.supervisor import PartitionStatus, Status, WorkerStatus
+from tokenmill.app.supervisor import Status, WorkerStatus
 
 
 def counted(**workers: float) -> Mapping[str, Mapping[str, float]]:
@@ -60,7 +60,9 @@ AWAY = "NO BROKER ANSWERS since "
 
 def scene(end: int | None, away_since: float | None) -> LiveScene:
     """Return a scene of one partition, which is milled up to offset 7."""
-    partition = PartitionStatus("notes", 0, "mill-1", end, 7, (), None)
+    lag = None if end is None else end - 7
+    partition = {"topic": "notes", "partition": 0, "worker": "mill-1", "end": end, "position": 7, "lag": lag}
+    partition |= {"chains": [], "note": None, "dead_letter": None}
     worker = WorkerStatus("mill-1", "mill", "cut off" if away_since else "running", 1, 0, None, ("notes/0",))
     return LiveScene("notes at broker:9092", Status({}, (worker,), (partition,), away_since))
 

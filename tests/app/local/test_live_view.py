@@ -9,11 +9,11 @@ from rich.cells import cell_len
 from rich.console import Console, Group
 
 from tokenmill.app.local.live_view import LONGEST, LiveScene, Rates, TrainingStatus, picture, plain_line, short
-from tokenmill.app.supervisor import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
+from tokenmill.app.supervisor import Row, Status, WorkerStatus
 
 HUGE = 12_345_678_901_234
 LONG = "texts-of-the-whole-web-of-the-year-2026-in-all-languages-and-then-some-" * 2
-LETTER = DeadLetterStatus("raw-text/1", 4711, "invalid_utf8", at=20.0)
+LETTER = {"offset": 4711, "reason": "invalid_utf8", "at": 20.0}
 
 
 def worker(name: str, *partitions: str, role: str = "mill", **counters: float) -> WorkerStatus:
@@ -21,13 +21,22 @@ def worker(name: str, *partitions: str, role: str = "mill", **counters: float) -
     return WorkerStatus(name, "mill" if role == "mill" else "segment", "running", 12345, 0, None, partitions, counters)
 
 
-def partition(number: int, *, topic: str = "raw-text", size: int = 7, **more: object) -> PartitionStatus:
+def partition(number: int, *, topic: str = "raw-text", size: int = 7, **more: object) -> Row:
     """Return a partition whose numbers are about ``size``."""
-    chains = tuple(
-        ChainStatus(f"{topic}.{split}", size, size, size, 3, 0, size, size, size, None) for split in ("train", "held")
-    )
-    plain = PartitionStatus(topic, number, "mill-1", 2 * size, size, chains, None)
-    return replace(plain, **more)  # type: ignore[arg-type]
+    sizes = dict.fromkeys(("block", "stored", "segments", "documents", "bytes", "tokens"), size)
+    chain = {**sizes, "open_tokens": 3, "messages": 0, "note": None}
+    return {
+        "topic": topic,
+        "partition": number,
+        "worker": "mill-1",
+        "end": 2 * size,
+        "position": size,
+        "lag": size,
+        "note": None,
+        "dead_letter": None,
+        "chains": [{**chain, "stream": f"{topic}.{split}"} for split in ("train", "held")],
+        **more,
+    }
 
 
 def scene(*, size: int = 7, topic: str = "raw-text", name: str = "mill", training: bool = False) -> LiveScene:
@@ -126,7 +135,7 @@ def test_why_a_partition_stands_is_told_in_full_below_the_table() -> None:
     """It is advice, so it takes the lines that it needs; the table's rows stay one line each."""
     reason = "records 21 to 29 were removed before they were milled; " * 4 + "begin a new stream with stream_suffix"
     shown = scene()
-    halted = replace(shown.status.partitions[0], halted=reason)
+    halted = {**shown.status.partitions[0], "note": reason}
     shown = replace(shown, status=replace(shown.status, partitions=(halted, shown.status.partitions[1])))
     lines = rendered(shown, 80)
     assert lines[:14] == rendered(scene(), 80)

@@ -36,9 +36,9 @@ def test_what_mill_and_segment_worker_say_comes_together() -> None:
     """Of each chain: its blocks, where they are, and what is on its way."""
     found = status(ends={"raw/0": 11, "tokens.raw.all/0": 5}, owners=OWNERS, raw=RESTING, stored=STORED)
     (partition,) = found.partitions
-    assert (partition.worker, partition.position, partition.end, partition.lag) == ("mill-1", 9, 11, 2)
-    chain = found.chains["raw.all/0"]
-    assert (chain.blocks, chain.stored, chain.segments, chain.messages) == (6, 6, 1, 2)
+    assert [partition[name] for name in ("worker", "position", "end", "lag")] == ["mill-1", 9, 11, 2]
+    (chain,) = found.chains
+    assert [chain[name] for name in ("stream", "block", "stored", "segments", "messages")] == ["raw.all", 6, 6, 1, 2]
     assert (found.lag, found.stored) == (2, 6)
 
 

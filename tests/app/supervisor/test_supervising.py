@@ -290,7 +290,7 @@ def test_a_status_tells_of_every_worker(seen: PartitionsSeen, hands: Hands) -> N
     ]
     assert status.counters == {"records": 9.0}
     assert status.eras == {"raw-text.all": 3}
-    assert [(p.number, p.worker, p.end, p.position) for p in status.partitions] == [
+    assert [(p["partition"], p["worker"], p["end"], p["position"]) for p in status.partitions] == [
         (0, "mill-1", 5, 4),
         (1, None, None, 0),
     ]
