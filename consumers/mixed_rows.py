@@ -144,7 +144,7 @@ class MixedReader:
         samples = wanted * self._unit
         held = name in self.leaving and self._total(name) is None  # its last sample is given when it is known for one
         part.reach(place.samples.get(name, 0), samples + held)
-        ready = part.trainable.ready(place.samples.get(name, 0), samples + held)
+        ready = part.trainable.ready(place.samples.get(name, 0), samples + held, self.ranks.turn + held)
         return wanted, min(ready - held if ready else 0, samples) // self._unit
 
     def _ready(self, place: MixturePlace, trial: Course) -> int:

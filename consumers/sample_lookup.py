@@ -532,7 +532,9 @@ class RowReader:
         """
         if self._ahead is not None and not self._is_in_memory:
             self._ahead.reach_rows(samples_of(items))
-            if ready := self.ranks.steps_in(self.trainable.ready(following, steps * self.ranks.turn)) if steps else 0:
+            is_cache = self.trainable.fetch is not None  # where the eras of these items would go before they are mapped
+            wanted = 0 if is_cache else steps * self.ranks.turn
+            if wanted and (ready := self.ranks.steps_in(self.trainable.ready(following, wanted))):
                 self._ahead.begin_rows(self.trainable.locate(self.ranks.samples(following, ready)))
         with self.trainable.lock:
             return self._located(items)
@@ -560,7 +562,7 @@ class RowReader:
         """Return how many samples from ``first`` on can be read, ``wanted`` at most."""
         if segments is None:
             self.reach(first, wanted)
-            return self.trainable.ready(first, wanted)
+            return self.trainable.ready(first, wanted, self.ranks.turn)
         begin = segments.start(first)
         end = segments.start(first + wanted - 1) + segments.group
         self.reach(begin, end - begin)

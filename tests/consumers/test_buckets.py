@@ -97,6 +97,22 @@ def test_the_sequence_is_that_of_the_store(tmp_path: Path, reads: Counter[str]) 
     assert max(data) == 2
 
 
+def test_a_cache_never_has_more_than_two_eras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many batches are looked up in one go, without a bound in bytes; the sequence is that of the store."""
+    store, claims = whole_store(tmp_path / "store"), list[tuple[list[int], list[int]]]()
+    address, has = uploaded_to(store, tmp_path / "share").as_uri(), caching.BucketCache.has
+
+    def noting(self: Any, eras: Any, now: Any, following: Any, had: Any) -> bool:
+        claims.append((list(now), list(following)))
+        return has(self, eras, now, following, had)
+
+    monkeypatch.setattr(caching.BucketCache, "has", noting)
+    assert rows(opened(address, cache=tmp_path / "cache", passes=2)) == rows(opened(store, passes=2))
+    assert max(len(now) + len(following) for now, following in claims) == 2
+    assert any(following for _, following in claims), "what comes next is fetched meanwhile"
+    assert {era for _, following in claims for era in following} >= {*range(1, len(ERAS) - 1)}
+
+
 def test_a_batch_that_is_kept_has_its_documents(tmp_path: Path) -> None:
     """The cache keeps the document tables of batches that somebody has, however far the loader has gone on."""
     store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"

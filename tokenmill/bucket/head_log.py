@@ -1,4 +1,4 @@
-"""Numbered heads: what counts in a bucket, and in which order it came. Rules without any input or output.
+"""Numbered heads: what counts in a bucket, and in which order it came.
 
 ``<stream>/heads/<number, 8 digits>`` is canonical JSON and a newline, created once and never replaced::
 
@@ -16,11 +16,12 @@ adds, and takes nothing back.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Self
 
-from tokenmill.bucket.objects import Bucket
+from tokenmill.bucket.objects import Bucket, Data
 from tokenmill.canonical import canonical_json
 from tokenmill.eras import Era, EraLog
 from tokenmill.errors import BucketError
@@ -29,6 +30,8 @@ from tokenmill.untrusted import parse_json
 
 FORMAT: Final = 1
 FOLDER: Final = "heads"
+LANES: Final = 32
+"""Heads that are read at once: a thousand take less than 2 seconds from a bucket that is 50 ms away."""
 
 
 class BucketSegment(NamedTuple):
@@ -151,14 +154,15 @@ class HeadLog:
                 f"{bucket.address}/{self.path(known - 1)} was there, and is not any more: an older state of the bucket "
                 "was restored, or heads were deleted. Restore them, or begin with another prefix"
             )
-        for name in names[1:] if known else names:
-            if name != self.path(self.next_number):
-                break
-            self._take(bucket, name)
+        new = [name for number, name in enumerate(names[1:] if known else names, known) if name == self.path(number)]
+        with ThreadPoolExecutor(LANES, "heads") as pool:
+            for begin in range(0, len(new), LANES):
+                part = new[begin : begin + LANES]
+                for name, data in zip(part, pool.map(bucket.read, part), strict=True):
+                    self._take(bucket, name, data)
         return self.next_number - known
 
-    def _take(self, bucket: Bucket, name: str) -> None:
-        data = bucket.read(name)
+    def _take(self, bucket: Bucket, name: str, data: Data | None) -> None:
         if data is None:
             raise BucketError(f"{bucket.address}/{name} was listed, and is not there: look again", passing=True)
         try:

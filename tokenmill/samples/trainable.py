@@ -105,18 +105,24 @@ class TrainableSamples:
         """Return how many samples the era has that was asked for last."""
         return self._spans[0].order.samples
 
-    def ready(self, sample: int, wanted: int) -> int:
+    def ready(self, sample: int, wanted: int, least: int | None = None) -> int:
         """Return how many samples from ``sample`` on are trainable, at most ``wanted``.
+
+        A cache has no more eras at once than ``least`` samples take, and the next one; None: than those wanted take.
 
         Raises InputError where the store does not hold their blocks any more; DifferenceError where the store holds
         other blocks than the eras name; DamagedError where the files are damaged.
         """
+        before = len(self._spans)
         while self._spans and self._spans[0].stop <= sample:
             self._spans.popleft()
         if self._spans and sample < self._spans[0].start:
             self._spans.clear()
+        if self._spans and len(self._spans) < before:
+            self._is_fetched(self._spans[-1].number, self._spans[-1].passed)  # the next one has room now
         reached = self._spans[-1].stop if self._spans else sample
-        while reached < sample + wanted and (span := self._span_at(reached)) is not None:
+        asked = wanted if least is None or self.fetch is None else min(wanted, least)
+        while reached < sample + asked and (span := self._span_at(reached)) is not None:
             self._spans.append(span)
             reached = span.stop
         return min(reached - sample, wanted)
@@ -196,7 +202,7 @@ class TrainableSamples:
         if place is None:
             return None
         number, passed, start = place
-        if not self._is_fetched(place):
+        if not self._is_fetched(number, passed):
             return None
         era = self.eras.era(number)
         if number > self._trainable:
@@ -208,16 +214,19 @@ class TrainableSamples:
         self.content.remember(place, order.samples)
         return _Span(start, start + order.samples, number, passed, order)
 
-    def _is_fetched(self, place: EraPlace) -> bool:
+    def _is_fetched(self, era: int, passed: int) -> bool:
+        """Say that an era is read beside those of the spans; return whether it is there, as in every whole store."""
         if self.fetch is None:
             return True
-        following = []
-        if place.era < self.places.last_era():
-            following = [place.era + 1]
-        elif self.places.in_pass() and place.passed + 1 < self.sequence.passes:
+        others, following = {span.number for span in self._spans} - {era}, []
+        if len(others) == 1:
+            pass  # at a border: two eras are enough
+        elif era < self.places.last_era():
+            following = [era + 1]
+        elif self.places.in_pass() and passed + 1 < self.sequence.passes:
             following = [self.sequence.eras[0]]
         had = sorted({order.era for order in self._orders})
-        if not self.fetch(self.eras, [place.era, *(span.number for span in self._spans)], following, had):
+        if not self.fetch(self.eras, [era, *sorted(others)], following, had):
             return False
         with self.lock:  # they know segments that are not there any more, and not those that came
             self.readers.clear()
