@@ -16,7 +16,7 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import GivenSource, Item
-from tokenmill.app.tools.produce.producing import produce
+from tokenmill.app.tools.produce.producing import partition_of, produce
 
 PARTITIONS: Final = 2
 """One for each worker, where there are two."""
@@ -32,38 +32,42 @@ class RawTopic:
     text_bytes: int
     tokens: int
     """End-of-document ids included."""
+    partitions: int
     block_tokens: int
     """Tokens of all full blocks, when every (split, partition) is packed by itself."""
 
 
-def fill(broker: Broker, name: str, size: int, total: int, tokenizer: Path) -> RawTopic:
+def fill(
+    broker: Broker, name: str, size: int, total: int, tokenizer: Path, partitions: int = PARTITIONS
+) -> RawTopic:
     """Make a raw topic of documents of about ``size`` bytes, ``total`` bytes together; all are acknowledged."""
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
-    asyncio.run(ensure_topics(settings, partitions=PARTITIONS))
-    count = _Count(tokenizer)
+    asyncio.run(ensure_topics(settings, partitions=partitions))
+    count = _Count(tokenizer, partitions)
     summary = asyncio.run(produce(settings, name, [GivenSource(count.items(documents(size, total)))]))
     if summary.documents != count.documents or summary.refused:
         raise ValueError(f"{summary.documents} of {count.documents} documents were sent: {summary.examples}")
     whole = sum(tokens // BLOCK * BLOCK for tokens in count.chains.values())
-    return RawTopic(name, count.documents, count.text_bytes, sum(count.chains.values()), whole)
+    return RawTopic(name, count.documents, count.text_bytes, sum(count.chains.values()), partitions, whole)
 
 
 class _Count:
     """Counts tokens by split and partition as documents pass by."""
 
-    def __init__(self, tokenizer: Path) -> None:
+    def __init__(self, tokenizer: Path, partitions: int) -> None:
+        self._partitions = partitions
         self.documents = 0
         self.text_bytes = 0
         self.chains: dict[tuple[str, int], int] = {}
         self._encode = with_gigatoken(tokenizer)
 
     def items(self, found: Iterable[Document]) -> Iterator[Item]:
-        """Yield the documents as `produce` takes them; the n-th goes to partition n modulo their number."""
+        """Yield the documents as `produce` takes them, and count each where it puts it."""
         found = iter(found)
         while batch := list(islice(found, COUNTED_AT_ONCE)):
             _, offsets = self._encode([document.text for document in batch])
             for document, length in zip(batch, (offsets[1:] - offsets[:-1]).tolist(), strict=True):
-                chain = split_of(document.id), self.documents % PARTITIONS
+                chain = split_of(document.id), partition_of(self.documents, None, self._partitions)
                 self.chains[chain] = self.chains.get(chain, 0) + length + 1
                 self.documents += 1
                 self.text_bytes += len(document.text.encode())

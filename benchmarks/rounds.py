@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Final, TypeAlias, TypeVar
 
-from benchmarks.cluster import RawTopic, fill
+from benchmarks.cluster import PARTITIONS, RawTopic, fill
 from benchmarks.contenders import Contender, Running, Task
 from benchmarks.field import Documents
 from benchmarks.machine import memory_at_hand
@@ -58,6 +58,9 @@ class Track:
     broker: Broker
     directory: Path
     tokenizer: Path
+    servers: str = ""
+    """Where contenders find the broker; empty: where it is."""
+    partitions: int = PARTITIONS
     _topics: dict[str, RawTopic] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -66,7 +69,7 @@ class Track:
         size = documents.slow_bytes if contender.slow else documents.fast_bytes
         name = f"raw-{documents.cut_at}-{size}"
         if name not in self._topics:
-            self._topics[name] = fill(self.broker, name, documents.cut_at, size, self.tokenizer)
+            self._topics[name] = fill(self.broker, name, documents.cut_at, size, self.tokenizer, self.partitions)
         return self._topics[name]
 
     def run(self, contender: Contender, documents: Documents, workers: int) -> Run:
@@ -92,7 +95,8 @@ class Track:
         name = f"run-{next(self._numbers)}"
         directory = self.directory / name
         directory.mkdir(parents=True)
-        task = Task(self.broker.bootstrap_servers, topic.name, self.tokenizer, directory, name, workers)
+        servers = self.servers or self.broker.bootstrap_servers
+        task = Task(servers, topic.name, topic.partitions, self.tokenizer, directory, name, workers)
         with contender.start(task) as running:
             yield running
         rmtree(directory)

@@ -66,7 +66,7 @@ def _seconds(broker: Broker, topic: RawTopic, tokenizer: Path, directory: Path, 
     """Mill a topic into a store; return the CPU seconds of each verification of both streams, topic and store."""
     place = directory / topic.name
     place.mkdir()
-    task = Task(broker.bootstrap_servers, topic.name, tokenizer, place, topic.name, 1)
+    task = Task(broker.bootstrap_servers, topic.name, topic.partitions, tokenizer, place, topic.name, 1)
     with start(task) as running:
         measure(running.processes, running.tokens_on_disk, topic.block_tokens)
         return [_verify(task) for _ in range(rounds)]

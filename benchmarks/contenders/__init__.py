@@ -15,6 +15,7 @@ class Task:
 
     bootstrap_servers: str
     raw_topic: str
+    partitions: int
     tokenizer: Path
     """GPT-2's ``tokenizer.json``."""
     directory: Path

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from benchmarks.cluster import PARTITIONS, delete_topics
+from benchmarks.cluster import delete_topics
 from benchmarks.contenders import Running, Task
 from benchmarks.measuring import Watched, wait_until_ready
 from tokenmill.app.kafka.control_topic import settle
@@ -34,13 +34,13 @@ def start(task: Task) -> Iterator[Running]:
     asyncio.run(_prepare(settings))
     streams = settings.streams()
     with ExitStack() as stack:
-        chains = len(streams) * PARTITIONS
+        chains = len(streams) * task.partitions
         segment = stack.enter_context(_worker("segment", settings, task, marks=chains))
         wait_until_ready([segment])
         mills = [stack.enter_context(_worker("mill", settings, task, number=n)) for n in range(task.workers)]
         wait_until_ready(mills)
         segment.restart_clock()
-        readers = [open_partition(settings.store, s.name, p) for s in streams for p in range(PARTITIONS)]
+        readers = [open_partition(settings.store, s.name, p) for s in streams for p in range(task.partitions)]
         yield Running([*mills, segment], lambda: _tokens(readers, settings.block_tokens))
     delete_topics(settings, [name for stream in streams for name in (stream.tokens_topic, stream.control_topic)])
 

@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -56,7 +56,9 @@ class _Link:
     async def answers(self, reader: asyncio.StreamReader) -> None:
         async for payload in _frames(reader):
             (correlation,) = struct.unpack_from(">i", payload)
-            await self._pass(self._client, self._proxy.on_answer(self._asked.pop(correlation), payload))
+            request = self._asked.pop(correlation)
+            await asyncio.sleep(self._proxy.answer_delays.get(request.api, 0.0))
+            await self._pass(self._client, self._proxy.on_answer(request, payload))
 
     async def _pass(self, writer: asyncio.StreamWriter, payload: bytes | None) -> None:
         if self._proxy.delay:
@@ -80,7 +82,8 @@ class _Link:
 class Proxy:
     """Listens from entry to exit, in a thread of its own, and passes on what it is told to.
 
-    The fields may be set at any moment: ``delay`` in seconds of every frame, ``swallowing`` to let connections stand
+    The fields may be set at any moment: ``delay`` in seconds of every frame, ``answer_delays`` of the answers to some
+    APIs, one after the other on a connection, as a broker works; ``swallowing`` to let connections stand
     and say nothing, for ever where anything was swallowed; ``on_request`` and ``on_answer`` to change what passes. They
     are called in the thread.
     """
@@ -92,6 +95,7 @@ class Proxy:
         self.target = ""
         """The broker's address, ``host:port``; to be set before anyone connects."""
         self.delay = 0.0
+        self.answer_delays: Mapping[int, float] = {}
         self.swallowing = False
         self.on_request: Callable[[Request, bytes], bytes | None] = unchanged
         self.on_answer: Callable[[Request, bytes], bytes | None] = unchanged
