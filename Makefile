@@ -110,7 +110,7 @@ bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##
 bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ##3 how fast trainers read, beside other loaders; 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)
 
-bench-bucket: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers $(VENV)/.bucket ##3 training from a bucket that is 50 ms away, beside other loaders; 5 minutes, 2 GB
+bench-bucket: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers $(VENV)/.bucket ##3 training from a bucket 50 ms away, beside other loaders, and late brokers; 10 minutes, 4 GB
 	$(BIN)/python -m benchmarks.bucket $(ARGS)
 
 bench-shapes: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.peers-packing ##3 whole documents in blocks, beside concat and TRL; 10 minutes

@@ -1,4 +1,4 @@
-"""``make bench-bucket``: training from a bucket that is 50 ms away, beside the local store and other loaders."""
+"""``make bench-bucket``: training from a bucket 50 ms away, and brokers that answer late, beside near ones."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from obstore.store import S3Store
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.far_broker import far_of_near
 from benchmarks.loaders.from_bucket import BATCH
 from benchmarks.loaders.peers import PEERS
 from benchmarks.loaders.place import STREAM, Stock
@@ -45,6 +46,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How often everything is measured.", min=1)] = 3,
     blocks: Annotated[int, typer.Option(help="Blocks of 1025 tokens, 2 kB each.")] = 131_072,
     steps: Annotated[int, typer.Option(help="Steps of 20 ms in which waiting is measured.")] = 1500,
+    text: Annotated[int, typer.Option(help="Bytes of text that go through a broker that is far.")] = 300_000_000,
     directory: Annotated[Path, typer.Option(help="Where stores and buckets go; emptied first.")] = DIRECTORY,
     output: Annotated[Path, typer.Option(help="Where bucket.json goes.")] = RESULTS,
 ) -> None:
@@ -62,9 +64,13 @@ def main(
         finally:
             server.process.kill()
             server.process.wait()
+        broker = far_of_near(directory.absolute() / "broker", rounds, text, console)
     result = _result(runs, stock, steps)
+    result["ratios"]["far_broker_of_local"] = broker.pop("ratio")
     _print(result)
-    write_result(output, "bucket.json", about | {"rounds": rounds, "blocks": stock.blocks} | result)
+    write_result(
+        output, "bucket.json", about | {"rounds": rounds, "blocks": stock.blocks} | result | {"far_broker": broker}
+    )
 
 
 def _stock(directory: Path, blocks: int) -> Stock:

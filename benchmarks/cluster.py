@@ -38,7 +38,7 @@ class RawTopic:
 
 
 def fill(
-    broker: Broker, name: str, size: int, total: int, tokenizer: Path, partitions: int = PARTITIONS
+    broker: Broker, name: str, size: int, total: int, tokenizer: Path, *, partitions: int = PARTITIONS
 ) -> RawTopic:
     """Make a raw topic of documents of about ``size`` bytes, ``total`` bytes together; all are acknowledged."""
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))

@@ -69,7 +69,9 @@ class Track:
         size = documents.slow_bytes if contender.slow else documents.fast_bytes
         name = f"raw-{documents.cut_at}-{size}"
         if name not in self._topics:
-            self._topics[name] = fill(self.broker, name, documents.cut_at, size, self.tokenizer, self.partitions)
+            self._topics[name] = fill(
+                self.broker, name, documents.cut_at, size, self.tokenizer, partitions=self.partitions
+            )
         return self._topics[name]
 
     def run(self, contender: Contender, documents: Documents, workers: int) -> Run:
