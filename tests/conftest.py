@@ -11,6 +11,7 @@ import shutil
 import signal
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -179,14 +180,23 @@ def _is_quick(item: pytest.Item) -> bool:
     return not (whole or item.get_closest_marker("slow"))
 
 
+@contextmanager
+def logging_kept() -> Iterator[None]:
+    """Leave logging as it was before the block."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers[:], root.level = handlers, level
+        structlog.reset_defaults()
+
+
 @pytest.fixture
 def logging_restored() -> Iterator[None]:
     """Leave logging as it was, for tests of what sets it up."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
+    with logging_kept():
+        yield
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 import tokenmill
+from tests.app.commands import Told, invoke
 from tests.conftest import TopicFactory
 from tokenmill import errors
-from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import SECRETS, Settings
 from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
@@ -25,37 +25,14 @@ from tokenmill.app.sources.reading_order import ShuffleBuffer
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.store import Store
 
-pytestmark = pytest.mark.usefixtures("logging_restored")
-
-
-class Result(NamedTuple):
-    """What a command left."""
-
-    code: int
-    out: str
-    err: str
-
-
-class Cli:
-    """Runs commands in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> Result:
-        """Run one command."""
-        self._capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        code = ended.value.code
-        return Result(code if isinstance(code, int) else 0, *self._capsys.readouterr())
+Cli = Callable[..., Told]
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Run commands, in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    return Cli(capsys)
+    return invoke
 
 
 def test_version_is_data(cli: Cli) -> None:

@@ -5,30 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.commands import invoke
 from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
 from tokenmill.app.cli import main
 from tokenmill.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("logging_restored")
-
 NOWHERE = "127.0.0.1:1"
-Run = Callable[..., tuple[int, str]]
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command in an empty directory; return its code and what it said."""
+@pytest.fixture(autouse=True)
+def _empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run commands in an empty directory."""
     monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> tuple[int, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        code = ended.value.code
-        return code if isinstance(code, int) else 0, capsys.readouterr().err
-
-    return command
 
 
 WRONG: dict[str, Callable[[Path], Path]] = {
@@ -47,30 +36,30 @@ def _file(path: Path) -> Path:
 @pytest.mark.parametrize(
     "command", [("up", "--state"), ("demo", "--no-train", "--state"), ("broker", "start", "--directory")]
 )
-def test_a_state_that_is_no_directory_is_named(run: Run, tmp_path: Path, kind: str, command: tuple[str, ...]) -> None:
+def test_a_state_that_is_no_directory_is_named(tmp_path: Path, kind: str, command: tuple[str, ...]) -> None:
     """With the flag, before anything is started."""
     place = WRONG[kind](tmp_path)
-    code, said = run(*command, str(place))
+    code, _, said = invoke(*command, place)
     assert code == InputError.exit_code
     assert said.startswith(f"tokenmill: {command[-1]} {place} ")
     assert said.endswith(": name a directory, new or old, to write to\n")
 
 
 @pytest.mark.parametrize("kind", ["a directory", "under a file", "no folder can be made there"])
-def test_an_output_that_cannot_be_written_is_named_before_the_work(run: Run, tmp_path: Path, kind: str) -> None:
+def test_an_output_that_cannot_be_written_is_named_before_the_work(tmp_path: Path, kind: str) -> None:
     """Of a tokenizer's training and of a verification, which take minutes."""
     place = tmp_path if kind == "a directory" else WRONG[kind](tmp_path) / "tokenizer.json"
     for command in (("train-tokenizer", "missing", "--output"), ("verify", "--bootstrap-servers", NOWHERE, "--since")):
-        code, said = run(*command, str(place))
+        code, _, said = invoke(*command, place)
         assert code == InputError.exit_code
         assert said.startswith(f"tokenmill: {command[-1]} {place}"), said
         assert said.count("\n") == 1
 
 
-def test_an_output_stays_as_it_is_until_there_is_a_new_one(run: Run, tmp_path: Path) -> None:
+def test_an_output_stays_as_it_is_until_there_is_a_new_one(tmp_path: Path) -> None:
     """Though it was tried whether it can be written."""
     _file(tmp_path / "tokenizer.json")
-    assert run("train-tokenizer", "missing")[0] == InputError.exit_code
+    assert invoke("train-tokenizer", "missing").code == InputError.exit_code
     assert (tmp_path / "tokenizer.json").read_text() == "a file"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json"]
 
@@ -86,7 +75,7 @@ STORE = {
 
 @pytest.mark.parametrize("kind", [*WRONG, "missing", "empty"])
 @pytest.mark.parametrize("command", STORE)
-def test_a_store_that_is_none_is_named(run: Run, tmp_path: Path, kind: str, command: str) -> None:
+def test_a_store_that_is_none_is_named(tmp_path: Path, kind: str, command: str) -> None:
     """By every command that needs no broker for it, or asks for the store first."""
     place = tmp_path / "store"
     if kind in WRONG:
@@ -95,7 +84,7 @@ def test_a_store_that_is_none_is_named(run: Run, tmp_path: Path, kind: str, comm
         place.mkdir()
     if command in {"mirror", "segment"} and kind not in WRONG:
         return  # they make one
-    code, said = run(command, *STORE[command], "--store", str(place))
+    code, _, said = invoke(command, *STORE[command], "--store", place)
     assert 0 < code < 126
     assert said.startswith("tokenmill: "), said
     assert str(place) in said
@@ -117,7 +106,7 @@ FILES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a directory", "under a file", "missing", "bytes", "empty"])
 @pytest.mark.parametrize("command", FILES)
-def test_a_file_that_is_none_is_named(run: Run, tmp_path: Path, kind: str, command: str) -> None:
+def test_a_file_that_is_none_is_named(tmp_path: Path, kind: str, command: str) -> None:
     """Whatever lies there, and whoever reads it."""
     store = era_store(tmp_path / "store")
     place = tmp_path / "given"
@@ -130,7 +119,7 @@ def test_a_file_that_is_none_is_named(run: Run, tmp_path: Path, kind: str, comma
     settings = () if command == "config" else ("--store", str(store.path), "--bootstrap-servers", NOWHERE)
     if command == "inspect":
         settings = ()
-    code, said = run(command, *FILES[command], str(place), *settings)
+    code, _, said = invoke(command, *FILES[command], place, *settings)
     if (command, kind) == ("config", "empty"):
         assert code == 0  # no settings are settings
         return
@@ -140,7 +129,7 @@ def test_a_file_that_is_none_is_named(run: Run, tmp_path: Path, kind: str, comma
 
 
 @pytest.mark.parametrize("name", ["", "a file that no place knew better"])
-def test_an_error_of_the_system_with_a_path_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_error_of_the_system_with_a_path_is_one_line(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """For all places that are still to come; one that names no path keeps its traceback."""
 
     def fails(*_: object) -> None:
@@ -151,7 +140,7 @@ def test_an_error_of_the_system_with_a_path_is_one_line(run: Run, monkeypatch: p
         with pytest.raises(PermissionError):
             main(["config", "--json"])
         return
-    code, said = run("config", "--json")
+    code, _, said = invoke("config", "--json")
     assert code == InputError.exit_code
     assert said.startswith("tokenmill: a file that no place knew better cannot be used (Permission denied): check ")
     assert said.count("\n") == 1

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.app.cli import main
+from tests.app.commands import invoke
 from tokenmill.app.settings import Settings, load_settings
 from tokenmill.errors import SettingsError
 
@@ -75,9 +75,7 @@ def test_registry_changes_no_fingerprint() -> None:
     assert Settings(schema_registry_url=URL).for_topic("raw-text") == Settings().for_topic("raw-text")
 
 
-def test_produce_refuses_a_topic_of_framed_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_produce_refuses_a_topic_of_framed_values() -> None:
     """What it would send had no frame, and every record would be a dead letter."""
-    with pytest.raises(SystemExit) as ended:
-        main(["produce", "raw-text", "README.md", "--decode", "avro"])
-    assert ended.value.code == SettingsError.exit_code
-    assert "give them a raw topic of their own" in capsys.readouterr().err
+    told = invoke("produce", "raw-text", "README.md", "--decode", "avro", code=SettingsError.exit_code)
+    assert "give them a raw topic of their own" in told.err

@@ -17,12 +17,12 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from tests.app.commands import invoke
 from tests.conftest import topics_on
 from tests.mirrors import Mirroring
 from tests.rights import grant, login, roles, table
 from tests.secured import Secured
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
-from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.producing import flush
 from tokenmill.app.tools.verify import verify
@@ -178,9 +178,8 @@ def test_there_is_one_table_of_rights() -> None:
         assert "#acls" in text or page == "docs/kafka_teams.md"
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_each_role_needs_no_more_than_its_rows(
-    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Topics are created, records sent, flushed, milled, stored, mirrored, verified and skipped, each by its role."""
     raw = topics_on(secured.broker, "roles")(1)
@@ -197,11 +196,7 @@ def test_each_role_needs_no_more_than_its_rows(
     def tokenmill(role: str, *arguments: str) -> str:
         for name, value in as_role[role].environment().items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        said = capsys.readouterr()
-        assert not ended.value.code, said.err
-        return said.out
+        return invoke(*arguments, code=0).out
 
     send(as_role["producer"], [Raw(b"a document of the mill"), Raw(b"\xff")] * 200)
     assert in_own_loop(lambda: flush(as_role["producer"], raw)) == 1

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tokenmill.app.cli import main, serving
+from tests.app.commands import invoke
+from tokenmill.app.cli import serving
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import WatchLimits
 
@@ -26,7 +27,7 @@ class Recorder:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> None:
+def started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no workers, and find all topics as they should be."""
 
     async def all_is_there(_settings: Settings) -> None:
@@ -38,9 +39,7 @@ def started(monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> None:
 
 def serve(*flags: str) -> tuple[Settings, str | None, WatchLimits]:
     """Return what the supervisor is told."""
-    with pytest.raises(SystemExit) as ended:
-        main(["serve", *flags])
-    assert ended.value.code == 0
+    invoke("serve", *flags, code=0)
     return Recorder.told
 
 
@@ -64,6 +63,4 @@ def test_one_role_and_the_settings_reach_the_supervisor() -> None:
 @pytest.mark.usefixtures("started")
 def test_a_heartbeat_that_no_worker_could_keep_is_refused() -> None:
     """Workers beat twice a second; below two seconds a busy machine would kill them."""
-    with pytest.raises(SystemExit) as ended:
-        main(["serve", "--heartbeat-seconds", "1"])
-    assert ended.value.code == 2
+    invoke("serve", "--heartbeat-seconds", "1", code=2)

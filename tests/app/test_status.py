@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.app.commands import Told, invoke
 from tests.scraping import free_port
-from tokenmill.app.cli import main
 from tokenmill.app.cli import status as status_module
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.server import Probes, serving
@@ -58,21 +59,14 @@ def served(body: bytes, status: int = 200) -> Iterator[str]:
     server.stop()
 
 
-Told = Callable[..., tuple[int, str, str]]
+Status = Callable[..., Told]
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> Told:
-    """Return what runs the command: its exit code, standard output, and standard error."""
+def told(monkeypatch: pytest.MonkeyPatch) -> Status:
+    """Return what runs the command."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["status", *arguments])
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
+    return partial(invoke, "status")
 
 
 def document(at: StatusSnapshot) -> bytes:
@@ -80,7 +74,7 @@ def document(at: StatusSnapshot) -> bytes:
     return json.dumps(at.document()).encode()
 
 
-def test_a_service_in_good_order_ends_the_command_with_0(told: Told) -> None:
+def test_a_service_in_good_order_ends_the_command_with_0(told: Status) -> None:
     """Broker, workers, partitions in the order of their numbers, lag."""
     with served(document(look())) as url:
         code, out, err = told("--url", url)
@@ -97,7 +91,7 @@ def test_a_service_in_good_order_ends_the_command_with_0(told: Told) -> None:
     ]
 
 
-def test_a_halted_partition_ends_it_with_1_and_is_named(told: Told) -> None:
+def test_a_halted_partition_ends_it_with_1_and_is_named(told: Status) -> None:
     """Nobody has to read the table; JSON has it as well."""
     halted = {**SAID, "raw-text/2": {"position": 7, "halted": "text", "halted_by": "blocks are missing"}}
     with served(document(look(said=halted))) as url:
@@ -119,7 +113,7 @@ def test_a_halted_partition_ends_it_with_1_and_is_named(told: Told) -> None:
     ],
     ids=["a schema", "a standstill", "a transaction", "no owner"],
 )
-def test_what_makes_no_progress_ends_it_with_1_and_says_why(told: Told, other: dict[str, Any], why: str) -> None:
+def test_what_makes_no_progress_ends_it_with_1_and_says_why(told: Status, other: dict[str, Any], why: str) -> None:
     """In the table, in one line for people, in JSON, and in the strict probe; nothing that a record says."""
     found = look(**other)
     with served(document(found)) as url:
@@ -137,7 +131,7 @@ def test_what_makes_no_progress_ends_it_with_1_and_says_why(told: Told, other: d
     assert "secret" not in as_json[1]
 
 
-def test_a_service_that_is_not_ready_ends_it_with_1(told: Told) -> None:
+def test_a_service_that_is_not_ready_ends_it_with_1(told: Status) -> None:
     """With its own words, and the time at which a broker last answered."""
     with served(document(look(not_ready="not ready: mill-1", away_since=1000.0))) as url:
         code, out, err = told("--url", url)
@@ -146,7 +140,7 @@ def test_a_service_that_is_not_ready_ends_it_with_1(told: Told) -> None:
     assert "none has answered since 1970-01-01T00:16:40Z" in out
 
 
-def test_nobody_there_ends_it_with_3(told: Told) -> None:
+def test_nobody_there_ends_it_with_3(told: Status) -> None:
     """The address is the settings', where no other is said."""
     port = str(free_port())
     code, out, err = told("--metrics-port", port)
@@ -159,7 +153,7 @@ def test_nobody_there_ends_it_with_3(told: Told) -> None:
     [(b"{}", 404), (b"<html>", 200), (b"[1]", 200), (b'{"version": 99}', 200), (b"[" * 100_000, 200)],
     ids=["no such page", "no JSON", "no object", "another version", "brackets"],
 )
-def test_another_program_is_told_as_such(told: Told, body: bytes, status: int) -> None:
+def test_another_program_is_told_as_such(told: Status, body: bytes, status: int) -> None:
     """In one line, without a traceback."""
     with served(body, status) as url:
         code, out, err = told("--url", url)
@@ -181,7 +175,7 @@ def test_another_program_is_told_as_such(told: Told, body: bytes, status: int) -
     ids=["the same", "nothing is said", "brokers", "topics", "group", "suffix", "store"],
 )
 def test_another_service_of_this_host_is_not_taken_for_ones_own(
-    told: Told, said: Mapping[str, str], why: str | None
+    told: Status, said: Mapping[str, str], why: str | None
 ) -> None:
     """At the address of the settings, as far as they say what they are for; one that is named by its URL is shown."""
     flags = [part for name, value in said.items() for part in (f"--{name}", value)]
@@ -197,7 +191,7 @@ def test_another_service_of_this_host_is_not_taken_for_ones_own(
         assert why in " ".join(err.split())
 
 
-def test_watching_goes_on_until_nothing_answers(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_goes_on_until_nothing_answers(told: Status, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look is one line as JSON; what is out of order does not end it."""
     monkeypatch.setattr(status_module, "WATCH_SECONDS", 0.0)
     answers = iter([document(look()), document(look(not_ready="not ready: mill-1")), b"[]"])
@@ -209,7 +203,7 @@ def test_watching_goes_on_until_nothing_answers(told: Told, monkeypatch: pytest.
     assert [json.loads(line)["ready"] for line in out.splitlines()] == [True, False]
 
 
-def test_the_token_of_the_settings_is_sent(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_of_the_settings_is_sent(told: Status, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has none, or another one, is told which setting it is."""
     settings = Settings(**OURS, metrics_port=free_port(), http_token="t0ken")  # type: ignore[arg-type]  # noqa: S106
     url = settings.page_url
@@ -221,7 +215,7 @@ def test_the_token_of_the_settings_is_sent(told: Told, monkeypatch: pytest.Monke
             assert (code, "http_token" in err) == (expected, bool(expected))
 
 
-def test_what_serves_nothing_cannot_be_asked(told: Told) -> None:
+def test_what_serves_nothing_cannot_be_asked(told: Status) -> None:
     """metrics_port 0; and an address that is none."""
     assert told("--metrics-port", "0")[0] == InputError.exit_code
     assert told("--url", "file:///etc/passwd")[0] == InputError.exit_code

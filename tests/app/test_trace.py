@@ -3,15 +3,16 @@
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.app.commands import invoke
 from tests.consumers.mixtures import open_mixture, stores_of
 from tests.milled import Milled, records
-from tokenmill.app.cli import main
 from tokenmill.app.tools.inspect.tracing import outcome_of
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, SequenceId
@@ -19,8 +20,6 @@ from tokenmill.store import open_eras, open_partition, read_stream
 
 LENGTH = 21
 """A third of the blocks' 63."""
-
-pytestmark = pytest.mark.usefixtures("logging_restored")
 
 
 @pytest.fixture
@@ -37,19 +36,15 @@ def state(milled: Milled, tmp_path: Path) -> Path:
 class Command:
     """Runs ``tokenmill trace`` and keeps what it prints."""
 
-    def __init__(self, milled: Milled, state: Path, captured: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, milled: Milled, state: Path) -> None:
         """Trace in this store with this state."""
         self._place = ["--store", str(milled.settings.store), "--state", str(state)]
         self._brokers = milled.settings.bootstrap_servers
-        self._captured = captured
 
     def __call__(self, *arguments: str, brokers: bool = False, code: int = 0) -> str:
         """Return standard output, or where the command fails with ``code``, standard error."""
         where = self._brokers if brokers else "127.0.0.1:1"
-        with pytest.raises(SystemExit) as ended:
-            main(["trace", *self._place, "--bootstrap-servers", where, *arguments])
-        printed = self._captured.readouterr()
-        assert (ended.value.code or 0) == code, printed.err
+        printed = invoke("trace", *self._place, "--bootstrap-servers", where, *arguments, code=code)
         return printed.err if code else printed.out
 
     def json(self, *arguments: str, brokers: bool = False) -> dict[str, Any]:
@@ -59,9 +54,9 @@ class Command:
 
 
 @pytest.fixture
-def trace(milled: Milled, state: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+def trace(milled: Milled, state: Path) -> Command:
     """Return the command."""
-    return Command(milled, state, capsys)
+    return Command(milled, state)
 
 
 def require_texts(milled: Milled, found: Sequence[dict[str, Any]], texts: dict[tuple[int, int], str]) -> None:
@@ -164,7 +159,7 @@ def test_what_is_no_state_is_refused(trace: Command, state: Path, content: str) 
     assert "state_dict()" in trace("--step", "0", code=InputError.exit_code)
 
 
-def test_a_step_of_a_mixture_over_several_stores_is_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_of_a_mixture_over_several_stores_is_traced(tmp_path: Path) -> None:
     """Each stream in its own; whoever names one store alone is told which stream is not there, and what to say."""
     stores = stores_of(tmp_path, {"books": 2, "web": 2})
     mixture = open_mixture(stores, {"books": 1, "web": 2})
@@ -172,22 +167,15 @@ def test_a_step_of_a_mixture_over_several_stores_is_traced(tmp_path: Path, capsy
     state = tmp_path / "state.json"
     state.write_text(json.dumps(mixture.state_dict()))
 
-    def trace(*arguments: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["trace", "--state", str(state), "--store", str(stores["books"]), "--step", "0", *arguments])
-        code, printed = ended.value.code, capsys.readouterr()
-        return (code, printed.err) if isinstance(code, int) and code else (0, printed.out)
-
-    code, said = trace("--store-of", f"web={stores['web']}", "--json")
-    assert code == 0
-    found = json.loads(said)["samples"]
+    trace = partial(invoke, "trace", "--state", state, "--store", stores["books"], "--step", "0")
+    found = json.loads(trace("--store-of", f"web={stores['web']}", "--json", code=0).out)["samples"]
     assert [one["of"] for one in found] == list(batch.streams)
     assert [[source["offset"] for source in one["sources"]] for one in found] == [
         [source.offset for source in row] for row in batch.sources()
     ]
-    code, said = trace()
+    code, _, said = trace()
     assert code
     assert "The mixture calls it 'web'; if it is in another store, say --store-of web=DIRECTORY" in said
     for wrong, told in (("web", "give NAME=DIRECTORY"), ("other=x", "the mixture has no stream 'other'")):
-        assert told in trace("--store-of", wrong)[1]
-    assert "the stream that you mean (--of NAME)" in trace("--text")[1]
+        assert told in trace("--store-of", wrong).err
+    assert "the stream that you mean (--of NAME)" in trace("--text").err

@@ -4,46 +4,29 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tokenmill.app.cli import main, progress, trying
+from tests.app.commands import Told, invoke
+from tokenmill.app.cli import progress, trying
 from tokenmill.app.milling.steps.registry import PROFILES
 from tokenmill.app.tools.trial_run import TrialProgress
 from tokenmill.errors import InputError, SettingsError
-
-pytestmark = pytest.mark.usefixtures("logging_restored")
 
 NASTY = "\x1b[31mred"
 STEPS = json.dumps([{"name": "length", "min_words": 3}, {"name": "replace_pii"}])
 
 
-class Said(NamedTuple):
-    """How a command ended, and what it wrote."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Said]
+Run = Callable[..., Told]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the command in an empty directory."""
     monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> Said:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["try", *arguments])
-        code = ended.value.code
-        return Said(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return command
+    return partial(invoke, "try")
 
 
 def lines_of(path: Path, *texts: str) -> None:

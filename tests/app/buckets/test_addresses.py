@@ -5,19 +5,18 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.app.buckets.scene import CHAINS, INFO, SEGMENT_BLOCKS, grow, small_segments, uploaded_to, whole_store
+from tests.app.commands import Told, invoke
 from tests.milled import Milled
 from tests.store.chains import STREAM, fill, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.buckets.mirroring import StreamCopy
 from tokenmill.app.buckets.needs import needs_of
 from tokenmill.app.buckets.upload import Upload
-from tokenmill.app.cli import main
 from tokenmill.app.tools.verify import verify
 from tokenmill.bucket import folder as folders
 from tokenmill.bucket.folder import open_folder
@@ -26,32 +25,15 @@ from tokenmill.consumers import Batches
 from tokenmill.errors import BucketError, DifferenceError
 from tokenmill.store import Store, open_partition
 
-
-class Told(NamedTuple):
-    """What a command ended with, and said."""
-
-    code: int
-    out: str
-    err: str
-
-
 Run = Callable[..., Told]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Run a command in this process."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Return what runs a command; whatever it laid down for a while is gone at the end."""
     (rooms := tmp_path / "rooms").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(rooms))
-
-    def run(*words: object) -> Told:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        code = ended.value.code
-        return Told(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    yield run
+    yield invoke
     for room in folders._temporary:
         room.cleanup()
     folders._temporary.clear()
@@ -72,7 +54,6 @@ def address(store: Path, tmp_path: Path) -> str:
     return uploaded_to(store, tmp_path / "share").as_uri()
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_what_needs_no_broker(store: Path, address: str, tmp_path: Path, run: Run) -> None:
     """Describe, eras, export and trace."""
     facts = [
@@ -105,7 +86,6 @@ def test_what_needs_no_broker(store: Path, address: str, tmp_path: Path, run: Ru
     )
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_a_bucket_repairs_a_store(store: Path, address: str, run: Run) -> None:
     """Also its description."""
     before = {path: path.read_bytes() for path in store.glob(f"{STREAM}/**/*.*")}
@@ -116,7 +96,6 @@ def test_a_bucket_repairs_a_store(store: Path, address: str, run: Run) -> None:
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_what_the_bucket_has_is_freed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no other: not what no head names, nor anything where heads are of other eras, or cannot be read."""
     small_segments(monkeypatch)
@@ -160,7 +139,6 @@ def other_eras(path: Path) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_what_a_run_will_need(address: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the heads alone: what a mirror then asks for, what a pass then keeps, and the bandwidth by hand."""
     asked: list[str] = []
@@ -188,7 +166,6 @@ def test_what_a_run_will_need(address: str, tmp_path: Path, run: Run, monkeypatc
     assert run("mirror", "--dry-run").code == run(*words, "--tokens-per-second", 1).code == 12
 
 
-@pytest.mark.usefixtures("logging_restored")
 @pytest.mark.parametrize(
     "words",
     [("serve",), ("segment",), ("retire", STREAM, "--keep", 1), ("adopt",), ("mirror",), ("upload", "--to", "s3://x")],
@@ -201,7 +178,7 @@ def test_who_writes_to_a_store_refuses(words: tuple[object, ...], run: Run) -> N
     assert "`tokenmill mirror --store DIRECTORY --from s3://bucket/prefix`" in told.err
 
 
-@pytest.mark.usefixtures("logging_restored", "spawning")
+@pytest.mark.usefixtures("spawning")
 def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     """All that is in the bucket is what the mill makes, there and in a store that was made of it."""
     share = tmp_path / "share"

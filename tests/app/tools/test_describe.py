@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.app.commands import invoke
 from tests.app.sources.files import write_jsonl
 from tests.app.tools.pack.packing import pack_into, rows, small_settings
 from tests.milled import Milled
 from tests.milled_store import STREAM, MilledStore, milled_store
 from tests.service import in_own_loop
-from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.describe import _cell, add_broker_facts, card, croissant, store_facts
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
@@ -27,19 +27,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> MilledStore:
     return milled_store(tmp_path_factory.mktemp("store"), dtype="uint16")
 
 
-def described(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return what `tokenmill describe` prints."""
-    with pytest.raises(SystemExit) as ended:
-        main(["describe", *arguments])
-    assert ended.value.code == 0
-    return capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("logging_restored")
-def test_a_store_tells_what_it_has_without_a_broker(store: MilledStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_tells_what_it_has_without_a_broker(store: MilledStore) -> None:
     """Blocks, offsets, recipe and checksums; the rest is named as unknown."""
     options = ("--offline", "--hashes", "--format", "json")
-    told = json.loads(described(capsys, STREAM, "--store", str(store.path), *options))
+    told = json.loads(invoke("describe", STREAM, "--store", store.path, *options, code=0).out)
     assert told["isLiveDataset"] is True
     assert told["fingerprint"] == store.info.fingerprint.hex()
     assert told["blocks"] == sum(map(len, store.blocks.values()))

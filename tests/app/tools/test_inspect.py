@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.app.commands import invoke
 from tests.milled import Milled
-from tokenmill.app.cli import main
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.reports import inspect_message, inspect_segments, inspect_stream
 from tokenmill.app.tools.inspect.tracing import trace_block
@@ -119,17 +119,13 @@ def test_a_segment_is_told_from_its_files_alone(milled: Milled, tmp_path: Path) 
         inspect_segments(tmp_path / "any.bin")
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_the_commands_speak_to_people_and_to_pipes(milled: Milled, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_speak_to_people_and_to_pipes(milled: Milled) -> None:
     """Each command prints what it finds, and as one JSON document with --json."""
 
     def run(*arguments: str, settings: bool = True) -> str:
         store = ("--store", str(milled.settings.store))
         place = ("--bootstrap-servers", milled.settings.bootstrap_servers, *store) if settings else ()
-        with pytest.raises(SystemExit) as ended:
-            main(["inspect", *arguments, *place])
-        assert not ended.value.code
-        return capsys.readouterr().out
+        return invoke("inspect", *arguments, *place, code=0).out
 
     def load(*arguments: str, settings: bool = True) -> Any:
         return json.loads(run(*arguments, "--json", settings=settings))
@@ -145,17 +141,12 @@ def test_the_commands_speak_to_people_and_to_pipes(milled: Milled, capsys: pytes
     assert load("block", milled.train, "1", "2")["pieces"][0]["record"]["text"]
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_as_many_eras_are_shown_as_were_asked_for(milled: Milled, capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_many_eras_are_shown_as_were_asked_for(milled: Milled) -> None:
     """The newest ones; as JSON and as a table."""
-    place = ["--bootstrap-servers", milled.settings.bootstrap_servers]
+    servers = ("--bootstrap-servers", milled.settings.bootstrap_servers)
 
     def shown(*flags: str) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["eras", milled.train, *place, *flags])
-        assert not ended.value.code
-        return capsys.readouterr().out
+        return invoke("eras", milled.train, *servers, *flags, code=0).out
 
     every = [era["era"] for era in json.loads(shown("--json"))["eras"]]
     assert every == list(range(len(every)))

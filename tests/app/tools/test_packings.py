@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.app.commands import invoke
 from tests.conftest import TopicFactory
 from tests.milled import all_in_eras, head, records
 from tests.milled_store import kept_tokens
 from tests.mirrors import equal_files, mirror_once
 from tests.service import Service, in_own_loop, raw_records, send, service_settings
-from tokenmill.app.cli import main
 from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
@@ -50,9 +50,8 @@ SHAPES: dict[str, tuple[dict[str, Any], list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.usefixtures("logging_restored")
 def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
-    name: str, broker: Broker, topic: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Equal to the reference on topic and in store; balanced; found by block; and refused to other settings."""
     shape, reasons, words = SHAPES[name]
@@ -83,10 +82,7 @@ def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
     assert account.totals.flushes == result.totals.flushes == 2
 
     def shown(*arguments: str) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main([*arguments, "--bootstrap-servers", settings.bootstrap_servers])
-        assert not ended.value.code
-        return capsys.readouterr().out
+        return invoke(*arguments, "--bootstrap-servers", settings.bootstrap_servers, code=0).out
 
     assert words in shown("inspect", "stream", stream.name)
     block = open_partition(settings.store, stream.name, 0).blocks - 1

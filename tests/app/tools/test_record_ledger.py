@@ -7,13 +7,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pytest
-
+from tests.app.commands import invoke
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, Milled
 from tests.mills import RECIPE
 from tests.service import Raw, in_own_loop, raw_records, send, service_settings
-from tokenmill.app.cli import main
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled, settle
 from tokenmill.app.kafka.settled_streams import unsettled
@@ -60,13 +58,11 @@ async def test_the_ledger_is_what_the_reference_counts(milled: Milled) -> None:
     assert sum((stream.totals.dead_lettered for stream in ledger.streams), Counter[str]()) == {"invalid_utf8": 3}
 
 
-def test_the_tail_of_a_topic_is_two_lines_a_document(milled: Milled, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tail_of_a_topic_is_two_lines_a_document(milled: Milled) -> None:
     """And of a kept one its ids; it stops at the limit, also where it follows."""
     servers = ("--bootstrap-servers", milled.settings.bootstrap_servers)
-    with pytest.raises(SystemExit) as ended:
-        main(["tail", milled.raw_topic, *servers, "--last", "40", "--follow", "--limit", "30"])
-    assert ended.value.code == 0
-    lines = capsys.readouterr().out.splitlines()
+    told = invoke("tail", milled.raw_topic, *servers, "--last", "40", "--follow", "--limit", "30", code=0)
+    lines = told.out.splitlines()
     places = [line for line in lines if f"{milled.raw_topic}/0/" in line]
     assert len(places) == 30
     kept = [number for number, line in enumerate(lines) if "  kept (" in line]
@@ -76,7 +72,7 @@ def test_the_tail_of_a_topic_is_two_lines_a_document(milled: Milled, capsys: pyt
 
 
 def test_the_tail_says_why_a_document_is_left_out_and_which_tokens_a_kept_one_became(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Before any mill has come to it: of a kept document, a filtered one and a dead letter; with --json the same."""
     raw, steps = topic(), ({"name": "length", "min_words": 3},)
@@ -86,10 +82,7 @@ def test_the_tail_says_why_a_document_is_left_out_and_which_tokens_a_kept_one_be
         in_own_loop(partial(settle, settings, stream, recipe, plan.tokenizer.content, plan.lists))
     send(settings, [Raw(b"a text of five words"), Raw(b"two words"), Raw(b"\xff no UTF-8"), Raw(b'{"text": 1}')])
     command = ("tail", raw, "--bootstrap-servers", settings.bootstrap_servers)
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main(command)
-    said = [line.partition(f"{raw}/0/")[2] or line for line in capsys.readouterr().out.splitlines()]
+    said = [line.partition(f"{raw}/0/")[2] or line for line in invoke(*command).out.splitlines()]
     ids = list(b"a text of five words")
     assert said[:3] == [
         f"0  kept (train), {len(ids)} tokens, 20 B",
@@ -100,9 +93,7 @@ def test_the_tail_says_why_a_document_is_left_out_and_which_tokens_a_kept_one_be
     assert said[4] == "  'two words'"
     assert said[5].startswith("2  dead letter (train): invalid_utf8")
     assert said[-2].startswith("3  dead letter (train): wrong_type")
-    with pytest.raises(SystemExit):
-        main([*command, "--json"])
-    outcomes = [json.loads(line)["outcome"] for line in capsys.readouterr().out.splitlines()]
+    outcomes = [json.loads(line)["outcome"] for line in invoke(*command, "--json").out.splitlines()]
     assert [outcome["kind"] for outcome in outcomes] == ["kept", "filtered", "dead_lettered", "dead_lettered"]
     assert [outcome["tokens"] for outcome in outcomes] == [ids, [], [], []]
     assert [outcome["reason"].split(":")[0] for outcome in outcomes] == [
@@ -129,19 +120,11 @@ async def test_what_passes_is_shown_with_what_becomes_of_it(milled: Milled) -> N
     assert newest == [one for n in (0, 1) for one in [o for o in found if o.place.partition == n][-2:]]
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_the_command_prints_the_equation(milled: Milled, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_equation(milled: Milled) -> None:
     """For people a row each and the reasons; with --json the same for pipes."""
     place = ["--bootstrap-servers", milled.settings.bootstrap_servers, "--raw-topics", milled.raw_topic]
-
-    with pytest.raises(SystemExit) as ended:
-        main(["ledger", *place])
-    table = capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["ledger", *place, "--json", "--stream", milled.train])
-    found = json.loads(capsys.readouterr().out)
-
-    assert not ended.value.code
+    table = invoke("ledger", *place, code=0).out
+    found = json.loads(invoke("ledger", *place, "--json", "--stream", milled.train).out)
     assert f"{milled.train} in all" in table
     assert re.search(r"^dead letter +invalid_utf8 +\d+$", table, re.MULTILINE)
     assert table.count("Data retention: ") == 1  # of all streams; --all has each
@@ -202,10 +185,7 @@ def test_streams_of_another_suffix_divide_the_records_once_more() -> None:
     assert [(raw_account.records, raw_account.owned, raw_account.unowned) for raw_account in found] == [(10, 10, 0)] * 2
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_a_first_use_is_answered_in_one_line(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_first_use_is_answered_in_one_line(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """Streams are settled, and nothing is milled yet: no table of zeros; for pipes, all zeros are there."""
     settings = service_settings(broker, topic(2), tmp_path, splits=SPLITS)
     plan = plan_topic(settings, settings.raw_topics[0])
@@ -213,16 +193,8 @@ def test_a_first_use_is_answered_in_one_line(
     for stream, recipe in plan.recipes.items():
         in_own_loop(partial(settle, settings, stream, recipe, plan.tokenizer.content))
     place = ["--bootstrap-servers", settings.bootstrap_servers, "--raw-topics", settings.raw_topics[0]]
-    capsys.readouterr()
-
-    with pytest.raises(SystemExit) as ended:
-        main(["ledger", *place])
-    said = capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main(["ledger", *place, "--json"])
-    found = json.loads(capsys.readouterr().out)
-
-    assert not ended.value.code
+    said = invoke("ledger", *place, code=0)
+    found = json.loads(invoke("ledger", *place, "--json").out)
     assert said.out == ""
     assert said.err == (
         f"tokenmill: no block holds a record of {settings.raw_topics[0]} yet (2 streams); tokenmill flush fills the "

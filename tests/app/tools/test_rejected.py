@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.commands import invoke
 from tests.conftest import topics_on
 from tests.faults.oracle import read_topic
 from tests.service import Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.cli import main
 from tokenmill.app.kafka.dead_letters import RecordPlace, decode_dead_letter
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, rejected_topic
@@ -137,7 +137,6 @@ def test_a_trial_of_the_same_documents_counts_the_same(filtered: Filtered, tmp_p
     assert found.retention.funnel() == stream.retention.funnel()
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_verify_counts_the_same_figures(filtered: Filtered) -> None:
     """By mill and reference; a chain that counted otherwise would be a difference."""
     result = verify(filtered.settings, processes=1, reference=True)
@@ -179,33 +178,23 @@ def test_a_reason_that_nothing_has_is_named(filtered: Filtered) -> None:
         found(filtered, ["emtpy"])
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_a_text_cannot_write_to_the_terminal(filtered: Filtered, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_cannot_write_to_the_terminal(filtered: Filtered) -> None:
     """Control characters are escaped; with --json they are JSON's."""
     place = ["--bootstrap-servers", filtered.settings.bootstrap_servers, "--raw-topics", filtered.raw_topic]
-    with pytest.raises(SystemExit):
-        main(["rejects", *place, "--reason", "length.min_words", "--limit", "100"])
-    shown = capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["rejects", *place, "--reason", "length.min_words", "--limit", "100", "--json"])
-    texts = [one["text"] for one in json.loads(capsys.readouterr().out)]
+    command = ["rejects", *place, "--reason", "length.min_words", "--limit", "100"]
+    shown = invoke(*command).out
+    texts = [one["text"] for one in json.loads(invoke(*command, "--json").out)]
     assert "\x1b" not in shown
     assert "\\x1b[31mred" in shown or "\\u001b[31mred" in shown
     assert any(text.startswith(NASTY) for text in texts)
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_the_command_prints_what_people_quote_and_draws_it(
-    filtered: Filtered, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_what_people_quote_and_draws_it(filtered: Filtered, tmp_path: Path) -> None:
     """Retention, tokens, efficiency; a PNG, and bars on the terminal."""
     place = ["--bootstrap-servers", filtered.settings.bootstrap_servers, "--raw-topics", filtered.raw_topic]
     kept = 400 - len(filtered.reasons)
     for plot in (str(tmp_path / "funnel.png"), "-"):
-        with pytest.raises(SystemExit) as ended:
-            main(["ledger", *place, "--plot", plot])
-        assert not ended.value.code
-        said = capsys.readouterr().out
+        said = invoke("ledger", *place, "--plot", plot, code=0).out
         assert f"Data retention: {kept / 400:.1%}".replace("%", " %") + f" ({kept} of 400 documents)" in said
     assert "█" in said
     assert (tmp_path / "funnel.png").read_bytes().startswith(b"\x89PNG")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.app.commands import invoke
 from tests.conftest import TopicFactory
 from tests.milled import Milled
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
-from tokenmill.app.cli import main
 from tokenmill.app.kafka.dead_letters import (
     PREFIX,
     DeadLetter,
@@ -54,37 +54,34 @@ async def test_each_record_is_counted_once(milled: Milled) -> None:
         await count_dead_letters(milled.settings, "nothing")
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_the_commands_list_count_and_show(milled: Milled, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_the_commands_list_count_and_show(milled: Milled) -> None:
     """With filters, as JSON, and the original bytes for a pipe."""
     name = milled.raw_topic
     place = f"{name}/1/10"
 
-    assert place in run(capfdbinary, milled.settings, "list", name).decode()
-    listed = json.loads(run(capfdbinary, milled.settings, "list", name, "--partition", "1", "--json"))
+    assert place in run(milled.settings, "list", name).decode()
+    listed = json.loads(run(milled.settings, "list", name, "--partition", "1", "--json"))
     assert [(one["partition"], one["offset"], one["reason"]) for one in listed] == [
         (1, 10, "invalid_utf8"),
         (1, 11, "invalid_utf8"),
     ]
-    assert len(json.loads(run(capfdbinary, milled.settings, "list", name, "--limit", "1", "--json"))) == 1
-    assert json.loads(run(capfdbinary, milled.settings, "list", name, "--reason", "too_deep", "--json")) == []
-    counts = json.loads(run(capfdbinary, milled.settings, "count", name, "--json"))
+    assert len(json.loads(run(milled.settings, "list", name, "--limit", "1", "--json"))) == 1
+    assert json.loads(run(milled.settings, "list", name, "--reason", "too_deep", "--json")) == []
+    counts = json.loads(run(milled.settings, "count", name, "--json"))
     assert counts == {"topic": name, "records": 3, "letters": 3, "resent": 0, "reasons": {"invalid_utf8": 3}}
-    assert run(capfdbinary, milled.settings, "show", place, "--value") == b"\xff no UTF-8"
-    assert json.loads(run(capfdbinary, milled.settings, "show", place, "--json"))["value"] == "/yBubyBVVEYtOA=="
-    assert b"invalid_utf8" in run(capfdbinary, milled.settings, "show", place)
-    run(capfdbinary, milled.settings, "show", name, code=12)
-    run(capfdbinary, milled.settings, "resend", name, code=12)
-    dry = run(capfdbinary, milled.settings, "resend", name, "--reason", "invalid_utf8", "--dry-run")
+    assert run(milled.settings, "show", place, "--value") == b"\xff no UTF-8"
+    assert json.loads(run(milled.settings, "show", place, "--json"))["value"] == "/yBubyBVVEYtOA=="
+    assert b"invalid_utf8" in run(milled.settings, "show", place)
+    run(milled.settings, "show", name, code=12)
+    run(milled.settings, "resend", name, code=12)
+    dry = run(milled.settings, "resend", name, "--reason", "invalid_utf8", "--dry-run")
     assert dry == f"would send 3 records, 30 B, to {name}\n".encode()
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_repaired_records_go_back_and_are_milled(
     broker: Broker,
     topic: TopicFactory,
     tmp_path: Path,
-    capfdbinary: pytest.CaptureFixture[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One with a repaired value, then all of a reason as they were: marked, to their partition, and once."""
@@ -96,10 +93,10 @@ def test_repaired_records_go_back_and_are_milled(
         service.mill()
         service.wait_until(lambda: in_own_loop(lambda: letters(settings)) == 3)
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO("café".encode())))
-        assert b"sent 1 record" in run(capfdbinary, settings, "resend", f"{name}/1/0", "--value", "-")
-        assert b"sent 2 records" in run(capfdbinary, settings, "resend", name, "--reason", "invalid_utf8")
+        assert b"sent 1 record" in run(settings, "resend", f"{name}/1/0", "--value", "-")
+        assert b"sent 2 records" in run(settings, "resend", name, "--reason", "invalid_utf8")
         service.wait_until(lambda: in_own_loop(lambda: letters(settings)) == 5)
-        assert b"sent 0 records" in run(capfdbinary, settings, "resend", f"{name}/1/0")
+        assert b"sent 0 records" in run(settings, "resend", f"{name}/1/0")
         service.stop()
     back = {record.value: record for part in raw_records(settings, name) for record in part[1:]}
     repaired = back["café".encode()]
@@ -118,9 +115,8 @@ def test_repaired_records_go_back_and_are_milled(
     assert (again.sent, again.before) == (1, 0)
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_letters_of_produce_are_listed_counted_shown_and_resent(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """By run, file and line, once however often they were written, over all partitions; the mill's are told apart."""
     name = topic(2)
@@ -130,29 +126,27 @@ def test_letters_of_produce_are_listed_counted_shown_and_resent(
     file.write_bytes(b'{"text": "one"}\n' + b"no JSON\n" * 20 + b"x" * 3000)
     produce = ["produce", name, str(file), "--on-error", "dead-letter", "--max-record-bytes", "2000"]
     for more in ([], ["--no-resume"]):
-        with pytest.raises(SystemExit) as ended:
-            main([*produce, *more, "--bootstrap-servers", settings.bootstrap_servers])
-        assert not ended.value.code
+        invoke(*produce, *more, "--bootstrap-servers", settings.bootstrap_servers, code=0)
 
     dead = dead_letter_topic(name)
     assert all(raw_records(settings, dead)), "letters are spread over both partitions"
     write_again(settings)
-    counts = json.loads(run(capfdbinary, settings, "count", name, "--json"))
+    counts = json.loads(run(settings, "count", name, "--json"))
     assert counts == {"topic": name, "records": 42, "letters": 84, "resent": 0, "reasons": {"not_produced": 42}}
-    listed = json.loads(run(capfdbinary, settings, "list", name, "--json"))
+    listed = json.loads(run(settings, "list", name, "--json"))
     assert {one["source"] for one in listed} == {f"{file}:{line}" for line in range(2, 23)}
     assert len({one["run"] for one in listed}) == 2
     assert all(one["timestamp"] > 0 for one in listed)
-    assert json.loads(run(capfdbinary, settings, "list", name, "--partition", "0", "--json")) == []
+    assert json.loads(run(settings, "list", name, "--partition", "0", "--json")) == []
     bad = next(one for one in listed if one["source"].endswith(":2"))["place"]
-    assert bad in run(capfdbinary, settings, "list", name).decode()
-    assert run(capfdbinary, settings, "show", bad, "--value") == b"no JSON"
+    assert bad in run(settings, "list", name).decode()
+    assert run(settings, "show", bad, "--value") == b"no JSON"
 
     long = next(one for one in listed if one["source"].endswith(":22"))["place"]
-    run(capfdbinary, settings, "resend", long, code=12)
-    assert b"sent 40 records" in run(capfdbinary, settings, "resend", name, "--reason", "not_produced")
+    run(settings, "resend", long, code=12)
+    assert b"sent 40 records" in run(settings, "resend", name, "--reason", "not_produced")
     (tmp_path / "short").write_bytes(b"short")
-    assert b"sent 1 record" in run(capfdbinary, settings, "resend", long, "--value", str(tmp_path / "short"))
+    assert b"sent 1 record" in run(settings, "resend", long, "--value", str(tmp_path / "short"))
     back = [record for part in raw_records(settings, name) for record in part if dict(record.headers).get(RESENT)]
     assert sorted(record.value or b"" for record in back) == [*[b"no JSON"] * 40, b"short"]
     assert {dict(record.headers)[RESENT] for record in back} >= {bad.encode(), long.encode()}
@@ -164,10 +158,7 @@ def test_letters_of_produce_are_listed_counted_shown_and_resent(
     assert [(d.partition, d.offset) for d in differences] == [(0, 2)], "no letter of produce is taken for a record's"
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_what_was_sent_back_is_sent_again_only_on_purpose(
-    broker: Broker, topic: TopicFactory, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_what_was_sent_back_is_sent_again_only_on_purpose(broker: Broker, topic: TopicFactory) -> None:
     """One record, or all of a reason: a second `resend` says that they were sent, and `--again` sends them."""
     name = topic(2)
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
@@ -177,15 +168,13 @@ def test_what_was_sent_back_is_sent_again_only_on_purpose(
         headers = encode_dead_letter(place, reason=reason, detail="", timestamp=1, original=[(RESENT, b"before")])
         send(settings, [Raw(b"value", place.partition, b"key", headers)], dead_letter_topic(name))
 
-    assert b"sent 1 record" in run(capfdbinary, settings, "resend", f"{name}/1/3")
-    done = json.loads(run(capfdbinary, settings, "resend", name, "--reason", "bad", "--json"))
+    assert b"sent 1 record" in run(settings, "resend", f"{name}/1/3")
+    done = json.loads(run(settings, "resend", name, "--reason", "bad", "--json"))
     assert (done["sent"], done["sent_before"], done["bytes"]) == (1, 1, 5)
-    done = json.loads(run(capfdbinary, settings, "resend", name, "--reason", "bad", "--again", "--json"))
+    done = json.loads(run(settings, "resend", name, "--reason", "bad", "--again", "--json"))
     assert (done["sent"], done["sent_before"], done["bytes"]) == (2, 0, 10)
-    assert b"sent 1 record" in run(capfdbinary, settings, "resend", f"{name}/1/3", "--again")
-    dry = json.loads(
-        run(capfdbinary, settings, "resend", name, "--reason", "bad", "--reason", "other", "--json", "--dry-run")
-    )
+    assert b"sent 1 record" in run(settings, "resend", f"{name}/1/3", "--again")
+    dry = json.loads(run(settings, "resend", name, "--reason", "bad", "--reason", "other", "--json", "--dry-run"))
     assert (dry["sent"], dry["sent_before"], dry["dry_run"]) == (1, 2, True)
 
     found = [[dict(record.headers)[RESENT] for record in part] for part in raw_records(settings, name)]
@@ -241,9 +230,8 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypat
     assert (await resend(Settings(), repaired)).bytes == 8
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_a_cut_letter_goes_back_with_a_value_that_a_person_gives(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """`show` says what is missing and where it is; `resend` sends no half of a record, and says what to do."""
     name = topic()
@@ -255,23 +243,20 @@ def test_a_cut_letter_goes_back_with_a_value_that_a_person_gives(
     assert cut.key is not None
     send(settings, [Raw(cut.value, 0, cut.key, cut.headers)], dead_letter_topic(name))
 
-    shown = json.loads(run(capfdbinary, settings, "show", f"{name}/0/3", "--json"))
+    shown = json.loads(run(settings, "show", f"{name}/0/3", "--json"))
     assert shown["whole_value"] == {"bytes": 5000, "sha256": sha256(b"v" * 5000).hexdigest()}
     assert shown["whole_key"]["bytes"] == 5000
     assert shown["value_bytes"] < 4000
-    done = json.loads(run(capfdbinary, settings, "resend", name, "--reason", "too_large", "--json"))
+    done = json.loads(run(settings, "resend", name, "--reason", "too_large", "--json"))
     assert (done["sent"], done["without_value"]) == (0, 1)
-    run(capfdbinary, settings, "resend", f"{name}/0/3", code=12)
+    run(settings, "resend", f"{name}/0/3", code=12)
     (tmp_path / "value").write_bytes(b"v" * 5000)
-    run(capfdbinary, settings, "resend", f"{name}/0/3", "--value", str(tmp_path / "value"))
+    run(settings, "resend", f"{name}/0/3", "--value", str(tmp_path / "value"))
     ((record,),) = raw_records(settings, name)
     assert (record.key, record.value) == (None, b"v" * 5000)
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_what_the_raw_topic_does_not_take_is_said(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_what_the_raw_topic_does_not_take_is_said(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """In one line, with the settings that decide."""
     name = topic(max_message_bytes=1000)
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
@@ -280,7 +265,7 @@ def test_what_the_raw_topic_does_not_take_is_said(
     send(settings, [Raw(b"", 0, None, headers)], dead_letter_topic(name))
     for large in (b"v" * 2000, b"v" * 20_000_000):
         (tmp_path / "value").write_bytes(large)
-        run(capfdbinary, settings, "resend", f"{name}/0/3", "--value", str(tmp_path / "value"), code=4)
+        run(settings, "resend", f"{name}/0/3", "--value", str(tmp_path / "value"), code=4)
 
 
 def letter(place: RecordPlace | SourcePlace, reason: str, value: bytes = b"value") -> DeadLetter:
@@ -302,10 +287,7 @@ async def letters(settings: Settings) -> int:
     return (await count_dead_letters(settings, settings.raw_topics[0])).reasons.total()
 
 
-def run(capture: pytest.CaptureFixture[bytes], settings: Settings, *arguments: str, code: int = 0) -> bytes:
+def run(settings: Settings, *arguments: str, code: int = 0) -> bytes:
     """Run a command of the group; return what it wrote to standard output."""
-    capture.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(["dead-letters", *arguments, "--bootstrap-servers", settings.bootstrap_servers])
-    assert (ended.value.code or 0) == code
-    return capture.readouterr().out
+    told = invoke("dead-letters", *arguments, "--bootstrap-servers", settings.bootstrap_servers, code=code)
+    return told.out.encode(errors="surrogateescape")

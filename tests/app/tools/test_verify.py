@@ -11,11 +11,11 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
+from tests.app.commands import invoke
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, Milled, all_in_eras, head, mill_everything
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tests.store.chains import make_chain, make_info
-from tokenmill.app.cli import main
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import settle, write_control
 from tokenmill.app.local.broker import Broker
@@ -121,27 +121,17 @@ def test_a_store_that_is_behind_is_no_difference(milled: Milled, tmp_path: Path)
         verify(bare(milled), ["nothing"])
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_the_command_exits_with_1_on_a_difference(
-    milled: Milled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_exits_with_1_on_a_difference(milled: Milled, tmp_path: Path) -> None:
     """One clear line and exit code 1; with --json, everything as one document and exit code 0 where all is well."""
     store = tmp_path / "store"
     shutil.copytree(milled.settings.store, store)
     flip(store / milled.train / "0" / "000000000000.bin", 0)
     place = ["--bootstrap-servers", milled.settings.bootstrap_servers, "--raw-topics", milled.raw_topic]
-
-    with pytest.raises(SystemExit) as good:
-        main(["verify", *place, "--json", "--no-store"])
-    found = json.loads(capsys.readouterr().out)
-    with pytest.raises(SystemExit) as bad:
-        main(["verify", *place, "--stream", milled.train, "--store", str(store)])
-
-    assert not good.value.code
+    found = json.loads(invoke("verify", *place, "--json", "--no-store", code=0).out)
     assert found["blocks"] == sum(map(len, milled.chains.values()))
-    assert bad.value.code == 1
+    bad = invoke("verify", *place, "--stream", milled.train, "--store", store, code=1)
     line = f"DIFFERENT: 1 difference, the first: store: {milled.train} partition 0, block 0, "
-    assert line in capsys.readouterr().out
+    assert line in bad.out
 
 
 def test_what_stands_wrongly_in_the_topic_is_different(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
@@ -280,7 +270,6 @@ def test_an_ever_growing_topic_is_verified_up_to_a_mark(broker: Broker, topic: T
     assert results[-1].complete
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_a_verification_goes_on_where_the_last_one_ended(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """It looks at what is new, finds what is wrong there, and leaves its place alone if anything is."""
     settings = service_settings(broker, topic(), tmp_path, splits=SPLITS, carry_seconds=0.5, era_max_seconds=0.5)
@@ -320,9 +309,8 @@ def test_a_verification_goes_on_where_the_last_one_ended(broker: Broker, topic: 
     assert "counts" in found.differences[0].text
     assert place.read_bytes() == known
     publish(settings, names[0], 0, false_carry(settings, names[0], further=1))
-    with pytest.raises(SystemExit) as unbalanced:
-        main(["ledger", "--bootstrap-servers", broker.bootstrap_servers, "--raw-topics", settings.raw_topics[0]])
-    assert unbalanced.value.code == 8
+    servers = ("--bootstrap-servers", broker.bootstrap_servers)
+    invoke("ledger", *servers, "--raw-topics", settings.raw_topics[0], code=8)
 
     with pytest.raises(InputError, match="and now it is the topics alone: give each a file of its own"):
         verify(settings, since=place)

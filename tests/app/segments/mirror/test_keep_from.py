@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.app.commands import Told, invoke
 from tests.consumers.scenes import CHAINS, ERAS, era_store, open_batches, other_chains, other_eras
 from tests.store.chains import STREAM, fill, make_info
-from tokenmill.app.cli import main
 from tokenmill.app.segments import mirror as keeping
 from tokenmill.app.segments.mirror import CheckpointKeeper
 from tokenmill.errors import InputError
@@ -199,56 +199,48 @@ async def test_a_mirror_refuses_a_wrong_state_at_its_start(store: Store, tmp_pat
         await CheckpointKeeper(store.path, [tmp_path / "state.json"]).run()
 
 
-def retire(store: Store, *arguments: str) -> int | str | None:
-    """Run `tokenmill retire`; return its code."""
-    with pytest.raises(SystemExit) as ended:
-        main(["retire", STREAM, "--store", str(store.path), *arguments])
-    return ended.value.code
+def retire(store: Store, *arguments: object) -> Told:
+    """Run `tokenmill retire`."""
+    return invoke("retire", STREAM, "--store", store.path, *arguments)
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_retire_refuses_a_missing_state(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retire_refuses_a_missing_state(store: Store, tmp_path: Path) -> None:
     """Beside one that is there; nothing is retired."""
     late, missing = state(store, tmp_path / "late.json", 19), tmp_path / "missing.json"
     for files in ([late, missing], [missing, late], [missing]):
-        code = retire(store, *(part for file in files for part in ("--keep-from", str(file))))
-        assert code == InputError.exit_code
-        assert f"{missing} cannot be read as a state" in capsys.readouterr().err
+        told = retire(store, *(part for file in files for part in ("--keep-from", file)))
+        assert told.code == InputError.exit_code
+        assert f"{missing} cannot be read as a state" in told.err
         assert firsts(store) == [0, 0, 0]
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_retire_keeps_what_any_limit_keeps(store: Store, tmp_path: Path) -> None:
     """States, numbers and how many are kept."""
     late, early = state(store, tmp_path / "late.json", 19), state(store, tmp_path / "early.json", 6)
-    assert retire(store, "--keep-from", str(late), "--keep-from", str(early)) == 0
+    assert retire(store, "--keep-from", late, "--keep-from", early).code == 0
     assert firsts(store) == needed(store, 12)
-    assert retire(store, "--keep-from", str(late), "--below", "12") == 0
+    assert retire(store, "--keep-from", late, "--below", "12").code == 0
     assert firsts(store) == [min(12, first) for first in needed(store, 38)]
-    assert retire(store, "--keep-from", str(late), "--keep", "24") == 0
+    assert retire(store, "--keep-from", late, "--keep", "24").code == 0
     assert firsts(store)[0] == min(16, needed(store, 38)[0])
 
 
-@pytest.mark.usefixtures("logging_restored")
 @pytest.mark.parametrize("kept", [0, 3])
-def test_a_state_over_other_content_frees_nothing(
-    store: Store, tmp_path: Path, kept: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_state_over_other_content_frees_nothing(store: Store, tmp_path: Path, kept: int) -> None:
     """It is one of a run over a stream with this recipe, in another cluster: neither mirror nor command obeys it."""
     other = era_store(tmp_path / "other", other_eras(kept), other_chains(kept))
     file = state(other, tmp_path / "state.json", 19)
     with pytest.raises(InputError, match=r"state: era 4 hash \w+; store: era 4 hash"):
         CheckpointKeeper(store.path, [file]).look()
-    assert retire(store, "--keep-from", str(file)) == InputError.exit_code
-    assert "state: era 4 hash" in capsys.readouterr().err
+    told = retire(store, "--keep-from", file)
+    assert told.code == InputError.exit_code
+    assert "state: era 4 hash" in told.err
     assert firsts(store) == [0, 0, 0]
 
 
-@pytest.mark.usefixtures("logging_restored")
-def test_retire_obeys_an_old_state_with_a_warning(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_retire_obeys_an_old_state_with_a_warning(store: Store, tmp_path: Path) -> None:
     """It names no content."""
-    assert not retire(store, "--keep-from", str(state(store, tmp_path / "state.json", 19, content=None)))
-    assert "does not say over which content" in capsys.readouterr().err
+    told = retire(store, "--keep-from", state(store, tmp_path / "state.json", 19, content=None))
+    assert not told.code
+    assert "does not say over which content" in told.err
     assert firsts(store) == needed(store, 38)

@@ -4,33 +4,21 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from aiokafka import TopicPartition
 
+from tests.app.commands import Told, invoke
 from tests.conftest import TopicFactory
 from tests.milled import Milled, publish
 from tests.service import Raw, send
-from tokenmill.app.cli import main
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.tools.inspect.reports import inspect_segments
 from tokenmill.app.tools.repair.store_repair import TopicDonor
 from tokenmill.app.tools.verify import verify
 from tokenmill.store import PartitionWriter, Store, open_partition
 
-pytestmark = pytest.mark.usefixtures("logging_restored")
-
-
-class Result(NamedTuple):
-    """What a command left."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
+Run = Callable[..., Told]
 
 
 @pytest.fixture
@@ -43,22 +31,12 @@ def store(milled: Milled, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(milled: Milled, store: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(milled: Milled, store: Path) -> Run:
     """Run a command of this process on that store."""
 
-    def run(*arguments: str, brokers: str = milled.settings.bootstrap_servers) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(
-                [
-                    *arguments,
-                    "--bootstrap-servers",
-                    brokers,
-                    *([] if "--store" in arguments else ["--store", str(store)]),
-                ]
-            )
-        code = ended.value.code
-        return Result(code if isinstance(code, int) else 0, *capsys.readouterr())
+    def run(*arguments: str, brokers: str = milled.settings.bootstrap_servers) -> Told:
+        place = [] if "--store" in arguments else ["--store", store]
+        return invoke(*arguments, "--bootstrap-servers", brokers, *place)
 
     return run
 

@@ -8,37 +8,30 @@ from typing import Any
 
 import pytest
 
+from tests.app.commands import invoke
 from tests.app.tools.verify.published import settled
 from tests.conftest import TopicFactory
 from tests.milled import Milled
 from tests.service import Raw, send
-from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.tools.verify import Advance, ChainResult, verification, verify
 from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partitions
 
-pytestmark = pytest.mark.usefixtures("logging_restored")
 
-
-def verified(milled: Milled, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+def verified(milled: Milled, *flags: str) -> dict[str, Any]:
     """Run the command on the first stream's topics alone; return its JSON."""
     place = ["--bootstrap-servers", milled.settings.bootstrap_servers, "--raw-topics", milled.raw_topic]
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(["verify", *place, "--stream", milled.train, "--no-store", "--json", *flags])
-    assert not ended.value.code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    told = invoke("verify", *place, "--stream", milled.train, "--no-store", "--json", *flags, code=0)
+    found: dict[str, Any] = json.loads(told.out)
     return found
 
 
-def test_since_begins_where_the_last_one_ended(
-    milled: Milled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_since_begins_where_the_last_one_ended(milled: Milled, tmp_path: Path) -> None:
     """The file is written, and read the next time."""
     place = tmp_path / "verified.json"
-    first = verified(milled, capsys, "--since", str(place))
+    first = verified(milled, "--since", str(place))
     assert place.exists()
-    again = verified(milled, capsys, "--since", str(place))
+    again = verified(milled, "--since", str(place))
     assert [chain["since"] for chain in first["chains"]] == [0, 0]
     assert all(chain["since"] == chain["raw_range"][1] for chain in again["chains"])
     assert first["blocks"] > again["blocks"]
@@ -67,12 +60,12 @@ def test_reference_computes_every_record_and_a_sample_does_not(
 
 
 def test_reference_processes_and_seed_are_as_they_were_asked_for(
-    milled: Milled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    milled: Milled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most one process for each partition; without flags, a sample that chance chose."""
     seen = recorded(monkeypatch)
-    asked = verified(milled, capsys, "--reference", "--processes", "1", "--sample-seed", "5")
-    plain = verified(milled, capsys, "--processes", "9")
+    asked = verified(milled, "--reference", "--processes", "1", "--sample-seed", "5")
+    plain = verified(milled, "--processes", "9")
     assert [{task.sample.everything for task in tasks} for tasks, _ in seen] == [{True}, {False}]
     assert [running for _, running in seen] == [1, 2]
     assert asked["sample_seed"] == 5 != plain["sample_seed"]
