@@ -12,18 +12,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import ERAS, era_store, expected, open_batches, raises_in_workers, rows_of
+from tests.consumers.scenes import ERAS, expected, open_batches, raises_in_workers, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, PaddedBatches, StepDataset, Windows
 from tokenmill.consumers.transfer import device_of
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import Store
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
 
 
 def test_numbers_of_numpy_are_numbers(store: Store) -> None:

@@ -24,12 +24,6 @@ from tokenmill.store import Store
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
-
-
 def pieces_of(batch: Batch) -> list[list[tuple[int, Piece]]]:
     """Return, for each token of each row (x and the last of y), the number of its piece in the row, and the piece."""
     found = []

@@ -41,12 +41,6 @@ from tokenmill.store import Store
 worlds = st.sampled_from([1, 2, 3, 4, 8])
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store with all eras and the end marker, which tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
-
-
 def test_x_and_y_are_one_token_apart(store: Store) -> None:
     """Both int64 ``[batch, sequence_length]``; a batch unpacks, and knows its step."""
     batch = next(iter(open_batches(store)))

@@ -22,12 +22,6 @@ from tokenmill.errors import InputError, StoreError
 from tokenmill.store import Store
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
-
-
 def rows_of(dataset: EraDataset, indices: list[int]) -> list[list[int]]:
     """Put x and y of samples together again."""
     return [[*x.tolist(), int(y[-1])] for x, y in dataset.__getitems__(indices)]

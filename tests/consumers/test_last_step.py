@@ -22,12 +22,6 @@ WHOLE: dict[str, Any] = {"drop_last": False, "timeout": 0.0}
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store of 40 samples that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Documents:
     """Return labelled documents, two dozen."""
     blocks = pack(given_documents([3, 9, 4, 6, 7] * 5, labels=["n", "y"]), "concat", 5)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import era_store, expected, open_batches, rows_of
+from tests.consumers.scenes import expected, open_batches, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batch, StepDataset
 from tokenmill.errors import InputError
@@ -26,12 +26,6 @@ pytestmark = [
 
 ROWS = expected(passes=2)
 """80 samples: 26 batches of three, and two left."""
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
 
 
 def open_steps(store: Store, **options: Any) -> StepDataset:

@@ -4,18 +4,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.consumers.scenes import BLOCKS, ERAS, INFO, OPEN_ERAS, era_store, grow, open_batches
 from tests.store.chains import segment_of
 from tokenmill.consumers import Behind, Metrics
 from tokenmill.store import Store
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
 
 
 def test_what_was_delivered_is_counted(store: Store) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from tests.consumers import scenes
 from tests.consumers.mixtures import open_mixture, open_streams, stores_of
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store
-from tests.consumers.scenes import era_store, raises_in_workers
+from tests.consumers.scenes import raises_in_workers
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, MixtureDataset, PaddedBatches, StepDataset
 from tokenmill.errors import InputError
@@ -22,12 +22,6 @@ from tokenmill.store import Store
 
 TABLE = torch.randn(1 << 16, 8, generator=torch.Generator().manual_seed(0))
 OPTIONS: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")

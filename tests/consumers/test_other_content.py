@@ -37,12 +37,6 @@ STOPS = [sum(era.blocks for era in ERAS[: number + 1]) for number in range(len(O
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return the store that runs read."""
-    return era_store(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Store]:
     """Return stores of the same stream by how many first eras they share with it."""
     directory = tmp_path_factory.mktemp("elsewhere")

@@ -32,12 +32,6 @@ LIMITS: Final = (0, 1, 200, 1 << 30)
 """Bytes: nothing, all eras by sample, the small ones whole, all eras whole."""
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store with five eras and the end marker."""
-    return era_store(tmp_path_factory.mktemp("ahead") / "store")
-
-
 @pytest.fixture
 def no_collections() -> Iterator[None]:
     """Collect no garbage meanwhile."""

@@ -22,12 +22,6 @@ ALL = Era(0, bytes(16), tuple(EraRange(0, blocks, bytes(16), bytes(16)) for bloc
 """All blocks of the store, as one era."""
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
-
-
 @given(st.sampled_from([1, 2, 4]), st.data())
 def test_rows_are_the_tokens_of_their_samples(store: Store, length: int, data: st.DataObject) -> None:
     """Of any partitions, blocks and views, in any order, also again and again."""

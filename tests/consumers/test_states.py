@@ -19,12 +19,6 @@ legs = st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.integers(1, 3), st.inte
 """World size, batch size and steps of processes that go on from each other's state."""
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
-
-
 @pytest.mark.slow
 @settings(max_examples=15)  # each opens a dozen readers
 @given(legs, st.integers(0, 4), st.integers(0, 3))

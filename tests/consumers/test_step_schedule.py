@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.consumers.mixtures import open_mixture, places_of, stores_of
-from tests.consumers.scenes import era_store, expected, open_batches, rows_of
+from tests.consumers.scenes import expected, open_batches, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, StepDataset
 from tokenmill.errors import InputError
@@ -17,12 +17,6 @@ from tokenmill.store import Store
 
 SIZES = [(0, 1), (3, 2), (5, 4)]
 LENGTHS = [(0, 1), (2, 2), (4, 4)]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
 
 
 def in_views(rows: list[list[int]], length: int) -> list[list[int]]:

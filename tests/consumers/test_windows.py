@@ -15,12 +15,6 @@ from tokenmill.errors import DamagedError, InputError
 from tokenmill.store import Store
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
-    return era_store(tmp_path_factory.mktemp("store"))
-
-
 @given(st.integers(1, 30), st.sampled_from([(0, 115), (1, 65), (2, 20)]), st.data())
 def test_a_window_is_a_stretch_of_the_partition(
     store: Store, length: int, part: tuple[int, int], data: st.DataObject

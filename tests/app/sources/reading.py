@@ -1,8 +1,9 @@
 """What the tests of produce share: reading sources without a broker, and topics with one."""
 
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import TopicPartition
 
@@ -12,6 +13,7 @@ from tokenmill.app.sources import Item, Reading, Refused, ShapeOptions, find_sou
 from tokenmill.app.sources.formats import Choice
 from tokenmill.app.sources.mapping import Mapping
 
+T = TypeVar("T")
 Content = list[tuple[bytes | None, bytes | None]]
 """Keys and values of one partition's records."""
 
@@ -44,6 +46,15 @@ def values(found: Sequence[Item | Refused]) -> list[bytes]:
 def refusals(found: Sequence[Item | Refused]) -> list[tuple[str, str]]:
     """Return where, without the folder, and why something was refused."""
     return [(Path(item.where).name, item.why) for item in found if isinstance(item, Refused)]
+
+
+def peak_of(work: Callable[[], T]) -> tuple[T, int]:
+    """Do some work; return its answer, and the most bytes that Python held for it at one time."""
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 async def content_of(settings: Settings, topic: str, partitions: int) -> list[Content]:

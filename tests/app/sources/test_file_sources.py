@@ -6,7 +6,6 @@ import gzip
 import json
 import lzma
 import os
-import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.sources.files import WRITERS, zstd
-from tests.app.sources.reading import found_in, reading_of, refusals, values
+from tests.app.sources.reading import found_in, peak_of, reading_of, refusals, values
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Refused, find_sources
 from tokenmill.app.sources.conditions import Condition
@@ -278,13 +277,9 @@ def refused_lines(tmp_path: Path) -> Path:
 def test_refused_documents_take_no_more_memory_than_others(refused_lines: Path) -> None:
     """Chunks of them end where chunks of documents would, so a file of them is never in memory as a whole."""
     (source,) = find_sources([str(refused_lines)], reading_of())
-    tracemalloc.start()
-    try:
-        sizes = [(size_of(chunk.items), chunk.size, len(chunk.items)) for chunk in source.chunks(Place())]
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
+    sizes, peak = peak_of(
+        lambda: [(size_of(chunk.items), chunk.size, len(chunk.items)) for chunk in source.chunks(Place())]
+    )
     assert sum(count for _, _, count in sizes) == 1500
     assert all(held == told < CHUNK_BYTES + LINE_BYTES for held, told, _ in sizes)
     assert peak < 6 * CHUNK_BYTES

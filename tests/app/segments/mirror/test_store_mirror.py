@@ -44,7 +44,7 @@ async def test_a_mirror_that_is_done_has_closed_everything(
 
 
 async def test_the_last_look_is_taken_at_the_end(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However seldom it is looked in between."""
     monkeypatch.setattr(mirror_module, "LOOK_SECONDS", 3600)
@@ -55,7 +55,7 @@ async def test_the_last_look_is_taken_at_the_end(
 
 
 async def test_a_missing_stream_is_named_though_others_are_there(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+    settings: Settings, store: Store, stream: MemoryStream
 ) -> None:
     """Nothing is brought of these: the name may be a mistake."""
     stream.send(0, 4)
@@ -130,7 +130,7 @@ async def test_what_people_say_meanwhile_is_heard(
 
 
 async def test_a_mirror_that_keeps_for_states_refuses_a_wrong_one(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, tmp_path: Path
+    settings: Settings, store: Store, stream: MemoryStream, tmp_path: Path
 ) -> None:
     """At its start, though it would run for ever."""
     (tmp_path / "state.json").write_text("no state")
@@ -139,7 +139,7 @@ async def test_a_mirror_that_keeps_for_states_refuses_a_wrong_one(
 
 
 async def test_a_mirror_is_ready_while_any_stream_is_connected(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before that it says why not; numbers of a time without brokers count as such."""
     mirror = Mirror(settings, store)

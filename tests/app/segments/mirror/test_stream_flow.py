@@ -42,12 +42,14 @@ async def settle(steps: int = 50) -> None:
 class Following:
     """A flow of a stream that runs until the block's end."""
 
+    flow: StreamFlow
+
     def __init__(self, settings: Settings, store: Store, stream: MemoryStream) -> None:
         """Do nothing yet."""
-        self.flow = StreamFlow(settings, store, stream.settled, range(2))
-        self.store, self.stream = store, stream
+        self.settings, self.store, self.stream = settings, store, stream
 
     async def __aenter__(self) -> Self:
+        self.flow = StreamFlow(self.settings, self.store, self.stream.settled, range(2))
         await bring_stream(self.store, self.stream.settled)
         self.task = asyncio.create_task(self.flow.run())
         return self
@@ -63,12 +65,16 @@ class Following:
         await until(lambda: stored(self.store, self.stream) == list(blocks), self.task)
 
 
-async def test_blocks_are_appended_as_they_come(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
-) -> None:
+@pytest.fixture
+def following(settings: Settings, store: Store, stream: MemoryStream) -> Following:
+    """Return what follows the stream."""
+    return Following(settings, store, stream)
+
+
+async def test_blocks_are_appended_as_they_come(kafka: MemoryKafka, stream: MemoryStream, following: Following) -> None:
     """Of all partitions; what was reached is what is durable, and the position is where the topic was read to."""
     stream.send(0, 3)
-    async with Following(settings, store, stream) as following:
+    async with following:
         await following.have(3, 0)
         stream.send(1, 6)
         stream.send(0, 12)
@@ -85,7 +91,7 @@ async def test_blocks_are_appended_as_they_come(
 
 
 async def test_a_change_of_leader_is_looked_at_anew(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
+    kafka: MemoryKafka, store: Store, stream: MemoryStream, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing that came with the change is appended: the new leader may have lost the log's end. Then all goes on."""
     fed: list[TokenPartition] = []
@@ -97,7 +103,7 @@ async def test_a_change_of_leader_is_looked_at_anew(
 
     monkeypatch.setattr(TokenPartition, "feed", feed)
     stream.send(0, 4)
-    async with Following(settings, store, stream) as following:
+    async with following:
         await following.have(4, 0)
         first = following.flow.partitions
         tp = following.flow.topics[0]
@@ -132,14 +138,14 @@ async def test_a_change_of_leader_stops_what_was_fetched_before_it_is_fed(
 
 
 async def test_nothing_is_fetched_before_a_partition_knows_its_place(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+    kafka: MemoryKafka, store: Store, stream: MemoryStream, following: Following
 ) -> None:
     """It begins paused; a start seeks to where the store's chain goes on, and lets it flow."""
     stream.send(0, 6)
-    async with Following(settings, store, stream) as following:
+    async with following:
         await following.have(6, 0)
     stream.send(0, 8)
-    async with Following(settings, store, stream) as following:
+    async with following:
         await following.have(8, 0)
         (client,) = (client for client in kafka.clients if len(client.places) == 2)
         tp = following.flow.topics[0]
@@ -185,12 +191,10 @@ async def test_what_does_not_pass_ends_the_flow(settings: Settings, store: Store
         await flow.run()
 
 
-async def test_a_partitions_failure_starts_all_over(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
-) -> None:
+async def test_a_partitions_failure_starts_all_over(stream: MemoryStream, following: Following) -> None:
     """A disk that refused, for example: whoever is told is this flow."""
     stream.send(0, 2)
-    async with Following(settings, store, stream) as following:
+    async with following:
         await following.have(2, 0)
         first = following.flow.partitions
         following.flow._fail(OSError("the disk"))
@@ -200,14 +204,12 @@ async def test_a_partitions_failure_starts_all_over(
         await following.have(4, 0)
 
 
-async def test_a_halted_partition_stands_alone(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
-) -> None:
+async def test_a_halted_partition_stands_alone(kafka: MemoryKafka, stream: MemoryStream, following: Following) -> None:
     """Its problem is named; the other one goes on, and the head is reached as far as it can be."""
     stream.send(0, 2)
     kafka.append(stream.stream.tokens_topic, 0, b"nobody's")
     stream.send(1, 6)
-    async with Following(settings, store, stream) as following:
+    async with following:
         await following.have(2, 6)
         one, other = following.flow.topics
         await until(lambda: following.flow.problem(one) is not None)
@@ -217,13 +219,11 @@ async def test_a_halted_partition_stands_alone(
         assert not following.flow.has_reached(other, 7)
 
 
-async def test_a_missing_block_is_a_problem_once_it_was_looked_for(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
-) -> None:
+async def test_a_missing_block_is_a_problem_once_it_was_looked_for(stream: MemoryStream, following: Following) -> None:
     """In all that the topic holds; and none any more when it comes."""
     stream.send(0, 2)
     stream.send(0, 6, first=4)
-    async with Following(settings, store, stream) as following:
+    async with following:
         await until(lambda: following.flow.problem(following.flow.topics[0]) is not None, following.task)
         found = following.flow.problem(following.flow.topics[0])
         assert isinstance(found, GapError)
@@ -235,7 +235,7 @@ async def test_a_missing_block_is_a_problem_once_it_was_looked_for(
 
 
 async def test_once_waits_for_the_head_of_every_partition(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And for the eras; what comes after the beginning is not waited for. The look at the end tells where it is."""
     stream.send(0, 8)
@@ -272,7 +272,7 @@ def store_has(store: Store, stream: MemoryStream, partition: int, blocks: int) -
 
 
 async def test_once_waits_for_the_eras(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though all blocks are there."""
     stream.send(0, 4)
@@ -304,9 +304,7 @@ async def test_once_ends_where_a_stream_is_missing(kafka: MemoryKafka, settings:
             await Mirror(settings, store, names, once=True).run()
 
 
-async def test_once_tells_of_problems(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
-) -> None:
+async def test_once_tells_of_problems(settings: Settings, store: Store, stream: MemoryStream) -> None:
     """It ends; the caller raises them."""
     stream.send(0, 2)
     stream.send(0, 6, first=4)

@@ -3,7 +3,6 @@
 import io
 import itertools
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.sources.files import write_arrow, write_parquet, write_stream
-from tests.app.sources.reading import found_in, reading_of, refusals, values
+from tests.app.sources.reading import found_in, peak_of, reading_of, refusals, values
 from tokenmill.app.sources import Refused
 from tokenmill.app.sources.file_sources import FileSource
 from tokenmill.app.sources.formats.columnar import (
@@ -212,13 +211,7 @@ def test_as_many_rows_are_taken_as_are_small_enough(size: int, rows: int) -> Non
 def test_a_batch_of_books_is_made_into_objects_a_few_at_a_time() -> None:
     """Whatever the number of rows in it, and wherever it was cut out of another one."""
     batch = pa.record_batch({"text": [f"{number:0100000}" for number in range(300)]}).slice(100)
-    tracemalloc.start()
-    try:
-        ends = [int(row["text"][-9:]) for row in rows_of(batch) if isinstance(row, dict)]
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
+    ends, peak = peak_of(lambda: [int(row["text"][-9:]) for row in rows_of(batch) if isinstance(row, dict)])
     assert ends == list(range(100, 300))
     assert peak < 3 * ROWS_BYTES
 
@@ -322,13 +315,7 @@ BOMBS: dict[str, Callable[[int], pa.Array]] = {
 def test_what_stands_for_many_values_is_made_into_objects_a_few_at_a_time(bomb: str) -> None:
     """However few bytes a batch has, and however many its values have: here a gigabyte."""
     batch = pa.record_batch({"text": BOMBS[bomb](500)})
-    tracemalloc.start()
-    try:
-        count = sum(1 for row in rows_of(sound(batch)) if isinstance(row, dict))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
+    count, peak = peak_of(lambda: sum(1 for row in rows_of(sound(batch)) if isinstance(row, dict)))
     assert count == 500
     assert peak < 16 << 20
 

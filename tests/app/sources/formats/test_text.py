@@ -2,12 +2,12 @@
 
 import io
 import os
-import tracemalloc
 from pathlib import Path
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.app.sources.reading import peak_of
 from tokenmill.app.sources.formats.text import read_lines
 from tokenmill.app.sources.items import Place
 
@@ -49,13 +49,7 @@ def test_a_long_line_is_never_in_memory(tmp_path: Path) -> None:
         file.truncate(64 << 20)  # zeros, which take no room on disk
         file.seek(0, os.SEEK_END)
         file.write(b"\nshort\n")
-    tracemalloc.start()
-    try:
-        with path.open("rb") as stream:
-            found = list(read_lines(stream, 1 << 20))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
+    with path.open("rb") as stream:
+        found, peak = peak_of(lambda: list(read_lines(stream, 1 << 20)))
     assert [content for _, _, _, content in found] == [None, b"short"]
     assert peak < 5 << 20
