@@ -11,12 +11,12 @@ from tokenmill.consumers import Batches
 STREAM = "raw-text.train"
 
 
-def main(address: str, folder: str, place: str, told: str) -> None:
+def main(address: str, folder: str, place: str, told: str, stream: str = STREAM) -> None:
     """Read the stream to its end."""
     cache.LOOK_SECONDS = 0.05  # type: ignore[misc]
     file = Path(place)
     whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
-    batches = Batches(address, STREAM, cache=folder, **json.loads(told))
+    batches = Batches(address, stream, cache=folder, **json.loads(told))
     if whole:
         batches.load_state_dict(json.loads(whole.splitlines()[-1])[1])
         file.write_text(whole + "\n")  # without a line that a kill cut off

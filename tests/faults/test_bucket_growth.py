@@ -1,0 +1,130 @@
+"""A service fills a bucket while ranks on a host without a store train from it: killed, resumed at other world sizes.
+
+What counts of a run is what came before the state from which the next one goes on, as with the model: up to the last
+step that all its ranks have written down.
+"""
+
+import json
+import os
+import shutil
+import signal
+import time
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests import forked
+from tests.app.buckets.test_upload_command import words
+from tests.conftest import TopicFactory
+from tests.faults.feeding import Feeder
+from tests.faults.oracle import judge
+from tests.faults.trial import Trial
+from tests.service import Service, service_settings
+from tokenmill.app.local.broker import Broker
+from tokenmill.consumers import Batches
+
+RANK: Final = "tests.faults.bucket_rank"
+WORLDS: Final = (2, 3, 1, 4)
+SECONDS: Final = 120.0
+OPTIONS: Final[dict[str, Any]] = {"batch_size": 2, "seed": 3}
+
+
+class Host:
+    """A host that trains: the rows that count so far, and the state after them."""
+
+    def __init__(self, address: str, stream: str, directory: Path) -> None:
+        directory.mkdir()
+        self.rows: list[list[int]] = []
+        self._begin: str | None = None
+        self._address, self._stream, self._directory = address, stream, directory
+        self._ranks: list[forked.Forked] = []
+        self._files: list[Path] = []
+
+    def start(self, world: int) -> None:
+        """Start the ranks of a run, which go on behind what counts."""
+        self._files = [self._directory / f"rank{rank}" for rank in range(world)]
+        for rank, file in enumerate(self._files):
+            file.write_text("" if self._begin is None else f"{self._begin}\n")
+            told = json.dumps({**OPTIONS, "timeout": SECONDS, "rank": rank, "world_size": world})
+            arguments = [self._address, str(self._directory / "cache"), str(file), told, self._stream]
+            self._ranks.append(forked.Forked(RANK, arguments, file.with_suffix(".log"), {**os.environ}))
+
+    def wait_for(self, steps: int) -> None:
+        """Wait until each rank has made so many steps, or has reached the stream's end."""
+        end = time.monotonic() + SECONDS
+        while min(map(len, self._steps())) < steps:
+            codes = [rank.poll() for rank in self._ranks]
+            assert set(codes) <= {None, 0}, [rank.said for rank in self._ranks]
+            if codes == [0] * len(codes):
+                return
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def kill(self, trial: Trial) -> None:
+        """Kill all ranks, and take over what counts."""
+        for rank in self._ranks:
+            rank.kill()
+            trial.fired("killed", rank.wait(SECONDS) == -signal.SIGKILL)
+        self._take()
+
+    def finish(self) -> None:
+        """Wait until all ranks are at the stream's end, and take over what they gave."""
+        for rank in self._ranks:
+            assert rank.wait(SECONDS) == 0, rank.said
+        self._take()
+
+    def _take(self) -> None:
+        self._ranks, steps = [], self._steps()
+        for step in zip(*steps, strict=False):
+            self.rows += chain.from_iterable(rows for rows, _ in step)
+            self._begin = json.dumps([[], step[0][1]])
+
+    def _steps(self) -> list[list[Any]]:
+        """Return what each rank wrote down since it began: its rows of each step, and the state after it."""
+        known = self._begin is not None
+        texts = [file.read_text().rpartition("\n")[0].splitlines()[known:] for file in self._files]
+        return [[json.loads(line) for line in lines] for lines in texts]
+
+
+@pytest.mark.fault("cache-broken", "upload-killed", "ranks-killed")
+@pytest.mark.needs("minutes")
+def test_killed_ranks_of_a_bucket_that_a_service_fills_see_one_sequence(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """At world sizes 2, 3, 1 and 4, with the upload killed and the cache deleted: it is that of the service's store."""
+    settings = service_settings(broker, topic(2), tmp_path, splits={"all": 1000}, era_blocks=48, session_timeout=2.0)
+    (stream,), share = settings.streams(), tmp_path / "share"
+    share.mkdir()
+    upload = words(settings.store, share, "--follow")
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        service.wait_until((settings.store / stream.name).is_dir)
+        host = Host(share.as_uri(), stream.name, tmp_path / "host")
+        with Feeder(settings, trial.rng):
+            uploading = forked.command(upload, tmp_path / "upload.log", {})
+            service.wait_until((share / stream.name / "heads").is_dir)
+            for number in range(trial.rounds(4, 24)):
+                host.start(WORLDS[number % len(WORLDS)])
+                host.wait_for(trial.rng.randint(2, 12))
+                host.kill(trial)
+                if number % 2:
+                    uploading.kill()
+                    trial.fired("upload killed", uploading.wait(SECONDS) == -signal.SIGKILL)
+                    uploading = forked.command(upload, tmp_path / "upload.log", {})
+                    shutil.rmtree(tmp_path / "host" / "cache")
+                    trial.fired("deleted")
+        judge(service, trial)
+        ended = forked.run(["close", stream.name, "--yes"], tmp_path / "close.log", settings.environment())
+        assert ended.code == 0, ended.said
+        host.start(WORLDS[1])
+        host.finish()
+        uploading.send_signal(signal.SIGTERM)
+        assert uploading.wait(SECONDS) == 0, uploading.said
+    alone = Batches(settings.store, stream.name, batch_size=1, seed=OPTIONS["seed"], drop_last=False)
+    wanted = list(chain.from_iterable(batch.x.tolist() for batch in alone))
+    assert host.rows == wanted[: len(host.rows)]
+    assert len(wanted) - len(host.rows) < OPTIONS["batch_size"] * WORLDS[1]
+    trial.held("reader", steps=len(host.rows))
