@@ -35,7 +35,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-newest test-page test-site test-stack test-bucket test-chart faults soak bench bench-bucket bench-curation bench-loader bench-mixture bench-pack bench-shapes growth latency scaling profile lint format docs site sbom lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-page test-site test-stack test-bucket test-chart faults soak bench bench-bucket bench-curation bench-dedup bench-loader bench-mixture bench-pack bench-shapes growth latency scaling profile lint format docs site sbom lock clean
 
 help: ##1 these lines
 	@for group in "1every day" 2long 3benchmarks 4maintenance; do \
@@ -106,6 +106,9 @@ bench: $(VENV)/.installed $(VENV)/.test-data $(VENV)/newest-tokenizers ##3 how f
 
 bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##3 filters, beside datatrove and no filters; 5 minutes
 	$(BIN)/python -m benchmarks.curation $(ARGS)
+
+bench-dedup: $(VENV)/.installed $(VENV)/.peers-curation ##3 which duplicates are found and how fast, beside datatrove, datasketch, rensa; 15 minutes, 4 GB
+	$(BIN)/python -m benchmarks.dedup $(ARGS)
 
 bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ##3 how fast trainers read, beside other loaders; 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)
