@@ -2,7 +2,6 @@
 
 import signal
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tests.forked import command
@@ -46,9 +45,7 @@ class Mirroring:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
 

@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from aiokafka import TopicPartition
@@ -273,9 +272,7 @@ class Service:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self.workers:
             worker.kill()
 

@@ -50,10 +50,7 @@ def lose_eras(store: Store) -> None:
 
 def flip_a_bit_of_the_eras(store: Store) -> None:
     """In the first of several rows."""
-    file = store.path / STREAM / "eras.index"
-    data = bytearray(file.read_bytes())
-    data[3] ^= 1
-    file.write_bytes(data)
+    flip(store.path / STREAM / "eras.index", 3)
 
 
 def lose_a_segment(store: Store) -> None:

@@ -94,13 +94,6 @@ def test_raw_bytes_are_text(tmp_path: Path) -> None:
     assert documents.decode(list("né".encode()[:2])) == "n�"
 
 
-@pytest.mark.parametrize("tokens", [[[1, 2]], torch.ones(1, 2, dtype=torch.int64), "a b", [0.5], None])
-def test_what_is_no_row_of_ids_is_refused(tmp_path: Path, tokens: Any) -> None:
-    """Batches are decoded row by row."""
-    with pytest.raises(InputError, match=r"tokens is .*give a row of whole numbers"):
-        Documents(_store(tmp_path, words(), 4), STREAM).decode(tokens)
-
-
 def test_an_id_that_the_stream_cannot_have_is_refused(tmp_path: Path) -> None:
     """A model's output may have more ids than the vocabulary: what is no token has no text."""
     with pytest.raises(InputError, match=r"tokens hold the id 4: give ids of .*, from 0 to 3"):

@@ -6,7 +6,6 @@ import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import yaml
@@ -46,9 +45,7 @@ class Project:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # podman-compose forgets containers that `--scale` made, and its `down` then fails on their network.
         containers = self._ids()
         if containers:

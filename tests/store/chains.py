@@ -78,6 +78,14 @@ def segment_of(store: Store, first: int = 0) -> SegmentPaths:
     return SegmentPaths(directory_of(store), first)
 
 
+def flip(path: Path, at: int = 0) -> None:
+    """Change one bit of a file, which keeps its place on the disk, so that open maps see it."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+
+
 def contents(store: Store) -> dict[str, bytes]:
     """Return all files of partition 0 that must be equal in every store of the stream."""
     return {

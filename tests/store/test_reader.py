@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, segment_of, tokens_of
+from tests.store.chains import (
+    STREAM,
+    cut,
+    directory_of,
+    fill,
+    flip,
+    make_chain,
+    make_info,
+    make_store,
+    segment_of,
+    tokens_of,
+)
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.reading.acceptance import Blocks
@@ -27,15 +38,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = make_store(tmp_path_factory.mktemp("store"), INFO)
     fill(store, INFO, CHAIN, [22])
     return store
-
-
-def damage(path: Path, at: int) -> None:
-    """Change one byte of a file, keeping its place on the disk, so that open maps see it."""
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
 
 
 def test_every_block_is_read_from_its_file(store: Store) -> None:
@@ -110,7 +112,7 @@ def test_a_single_hash_is_asked_for_without_the_whole_index(tmp_path: Path, spoi
     fill(store, INFO, CHAIN, [22])
     index = directory_of(store) / f"{4:012d}.index"
     for block in spoilt:
-        damage(index, (block - 4) * BLOCK_ROW.itemsize + 20)
+        flip(index, (block - 4) * BLOCK_ROW.itemsize + 20)
     if len(spoilt) == 4:
         index.unlink()
 
@@ -192,7 +194,7 @@ def test_a_checking_reader_refuses_only_the_damaged_block(tmp_path: Path) -> Non
     store = make_store(tmp_path, INFO)
     fill(store, INFO, CHAIN, [22])
     for first, block in ((4, 6), (20, 21)):
-        damage(segment_of(store, first).tokens, (block - first) * INFO.block_bytes)
+        flip(segment_of(store, first).tokens, (block - first) * INFO.block_bytes)
         reader = open_partition(tmp_path, STREAM, 0, check=True)
         message = rf"{first:012d}\.bin: block {block}, at byte {10 * (block - first)}, is not what was committed"
         with pytest.raises(DamagedError, match=message):
@@ -215,7 +217,7 @@ def test_damage_is_refused_beside_what_a_writer_left_uncommitted(
     reader.read(0)
     with PartitionWriter.open(store, STREAM, 0) as writer:
         writer.append(cut(CHAIN, INFO, 2, 3), token_offset=3)  # which nothing commits
-    damage(segment_of(store).tokens, 0)
+    flip(segment_of(store).tokens, 0)
     with pytest.raises(DamagedError, match=r"block 0, at byte 0, is not what was committed"):
         reader.read(0)
     assert reader.read(1).tolist() == TOKENS[1].tolist()
@@ -225,7 +227,7 @@ def test_a_damaged_entry_is_refused(tmp_path: Path) -> None:
     """By its checksum, or because it cannot be read; the block's tokens are not to blame."""
     store = make_store(tmp_path, INFO)
     fill(store, INFO, CHAIN, [4])
-    damage(segment_of(store).documents, len(CHAIN.entries[0]))
+    flip(segment_of(store).documents, len(CHAIN.entries[0]))
     for check in (True, False):
         reader = open_partition(tmp_path, STREAM, 0, check=check)
         with pytest.raises(DamagedError, match=r"\.docs: the entry of block 1"):
@@ -255,7 +257,7 @@ def test_a_damaged_commit_log_is_loud_and_not_the_end_of_the_store(tmp_path: Pat
     store = make_store(tmp_path, INFO)
     reader = open_partition(tmp_path, STREAM, 0)
     fill(store, INFO, CHAIN, [1, 2, 3])
-    damage(segment_of(store).commits, 100)
+    flip(segment_of(store).commits, 100)
     with pytest.raises(DamagedError, match=r"\.commits: .*damaged"):
         reader.refresh()
 
@@ -305,9 +307,9 @@ def test_who_skips_damaged_blocks_reads_all_others(tmp_path: Path, caplog: pytes
     """What is left out is counted and logged, once; a single block that is asked for is refused still."""
     store = make_store(tmp_path, INFO)
     fill(store, INFO, CHAIN, [22])
-    damage(segment_of(store, 4).tokens, 2 * INFO.block_bytes)
+    flip(segment_of(store, 4).tokens, 2 * INFO.block_bytes)
     segment_of(store, 12).tokens.unlink()
-    damage(segment_of(store, 20).tokens, INFO.block_bytes)
+    flip(segment_of(store, 20).tokens, INFO.block_bytes)
     lost = [6, 12, 13, 14, 15, 21]
     rest = [number for number in range(22) if number not in lost]
     reader = open_partition(tmp_path, STREAM, 0, on_damage="skip")
@@ -322,7 +324,7 @@ def test_who_skips_damaged_blocks_reads_all_others(tmp_path: Path, caplog: pytes
     ]
     with pytest.raises(DamagedError, match="block 6"):
         reader.read(6)
-    damage(segment_of(store, 4).tokens, 2 * INFO.block_bytes)  # mended
+    flip(segment_of(store, 4).tokens, 2 * INFO.block_bytes)  # mended
     assert reader.gather([5, 6]).tolist() == TOKENS[[5, 6]].tolist()
     assert sorted(reader.skipped) == lost[1:]
 
@@ -334,13 +336,13 @@ def test_who_skips_damage_sees_what_is_before_it(tmp_path: Path, suffix: str, ca
     fill(store, INFO, CHAIN, [4, 5, 6, 7] if suffix == "commits" else [8])
     path = directory_of(store) / f"{4:012d}.{suffix}"
     at = 100 if suffix == "commits" else 0
-    damage(path, at)
+    flip(path, at)
     reader = open_partition(tmp_path, STREAM, 0, on_damage="skip")
     assert (reader.blocks, reader.refresh()) == ((5, 5) if suffix == "commits" else (4, 4))
     assert path.name in str(reader.hidden)
     assert len(caplog.records) == 1
     assert reader.gather(range(reader.blocks)).tolist() == TOKENS[: reader.blocks].tolist()
-    damage(path, at)
+    flip(path, at)
     fresh = open_partition(tmp_path, STREAM, 0, on_damage="skip")
     assert (fresh.hidden, fresh.blocks) == (None, 7 if suffix == "commits" else 8)
     assert (reader.refresh(), reader.hidden) == (fresh.blocks, None)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.app.commands import invoke
 from tests.milled import Milled
+from tests.store.chains import flip
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.reports import inspect_message, inspect_segments, inspect_stream
 from tokenmill.app.tools.inspect.tracing import trace_block
@@ -110,9 +111,7 @@ def test_a_segment_is_told_from_its_files_alone(milled: Milled, tmp_path: Path) 
     copied.mkdir(parents=True)
     for path in (directory.parent / "stream.json", *directory.glob("000000000016.*")):
         (copied.parent if path.name == "stream.json" else copied).joinpath(path.name).write_bytes(path.read_bytes())
-    data = bytearray((copied / "000000000016.bin").read_bytes())
-    data[100] ^= 1
-    (copied / "000000000016.bin").write_bytes(data)
+    flip(copied / "000000000016.bin", 100)
     with pytest.raises(DamagedError, match="block 17, at byte 64, is not what was committed"):
         inspect_segments(copied / "000000000016.bin")
     with pytest.raises(InputError, match=r"name <store>/<stream>/<partition>/<first block>\.bin"):

@@ -15,7 +15,7 @@ from tests.app.commands import invoke
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, Milled, all_in_eras, head, mill_everything
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
-from tests.store.chains import make_chain, make_info
+from tests.store.chains import flip, make_chain, make_info
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import settle, write_control
 from tokenmill.app.local.broker import Broker
@@ -398,13 +398,6 @@ def false_carry(settings: Settings, stream: str, further: int = 0) -> Message:
     totals.tombstones += 1
     cursor = replace(last.cursor, next_offset=last.cursor.next_offset + further)
     return replace(last, totals=totals, cursor=cursor)
-
-
-def flip(path: Path, at: int) -> None:
-    """Change one byte of a file."""
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 def last_blocks(milled: Milled, stream: str, partition: int) -> Message:

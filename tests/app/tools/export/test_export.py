@@ -19,6 +19,7 @@ from pyarrow import dataset as arrow_dataset
 
 from tests.exported import assert_blocks, assert_documents, begun, spelled
 from tests.milled_store import SHAPES, STREAM, MilledStore, milled_store
+from tests.store.chains import flip
 from tests.store.dying import dies
 from tokenmill.app.tools.export import FORMATS, FormatChoice, What, export
 from tokenmill.errors import DamagedError, DiskError, InputError, LockedError
@@ -369,9 +370,7 @@ def test_damage_is_refused_and_no_file_made_of_it(tmp_path: Path) -> None:
     for suffix in ("bin", "docs"):
         milled = milled_store(tmp_path / suffix)
         file = milled.path / STREAM / "0" / f"000000000016.{suffix}"
-        data = bytearray(file.read_bytes())
-        data[len(data) // 2] ^= 1
-        file.write_bytes(data)
+        flip(file, file.stat().st_size // 2)
         with pytest.raises(DamagedError, match="tokenmill repair"):
             export(milled.path, STREAM, tmp_path / f"{suffix}-out", to="parquet", what="blocks")
         assert [name for name, _ in data_files(tmp_path / f"{suffix}-out") if name.endswith("parquet")] == [

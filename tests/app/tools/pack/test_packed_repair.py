@@ -8,6 +8,7 @@ import pytest
 
 from tests.app.sources.files import write_jsonl
 from tests.app.tools.pack.packing import content, pack_into, require_equal, rows, small_settings
+from tests.store.chains import flip
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.repair.store_repair import examine_store, repair_store
 from tokenmill.errors import DamagedError
@@ -26,19 +27,12 @@ def packed(tmp_path: Path) -> tuple[Settings, list[Path]]:
     return settings, paths
 
 
-def flip_last_byte(file: Path) -> None:
-    """Change a bit of it."""
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-
-
 def test_lost_records_are_made_again_from_the_blocks_that_the_eras_name(packed: tuple[Settings, list[Path]]) -> None:
     """Before that, pack refuses the store, and takes nothing away that a repair needs."""
     settings, paths = packed
     before = content(settings.store, eras=True)
     (log,) = [log for log in (settings.store / STREAM / "0").glob("*.commits") if not log.with_suffix(".json").exists()]
-    flip_last_byte(log)
+    flip(log, -1)
     with pytest.raises(DamagedError, match=r"blocks, and \d+ were packed. To repair it, run `tokenmill repair") as told:
         pack_into(settings, paths, flush=True, end=True)
     assert not SERVICE.search(str(told.value))
@@ -71,7 +65,7 @@ def test_eras_are_written_again_by_the_same_command(packed: tuple[Settings, list
     """As the message says."""
     settings, paths = packed
     before = content(settings.store, eras=True)
-    flip_last_byte(settings.store / STREAM / name)
+    flip(settings.store / STREAM / name, -1)
     if name == "eras.jsonl":
         with pytest.raises(DamagedError, match="call the same `tokenmill pack` command again: it writes both") as told:
             examine_store(settings.store, STREAM)

@@ -11,6 +11,7 @@ import pytest
 from tests.app.commands import invoke
 from tests.app.sources.files import write_jsonl
 from tests.app.tools.pack.packing import pack_into, rows, small_settings
+from tests.store.chains import flip
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack.packing_run import PackSummary
 from tokenmill.canonical import canonical_json
@@ -136,10 +137,7 @@ def test_a_packed_store_is_compared_with_itself(packed: tuple[Settings, PackSumm
     assert f"{summary.streams[TRAIN].blocks:,} blocks" in out
     assert "`tokenmill pack` command with --verify" in err
     assert "--since" in said(settings.store, "verify", "--since", "verified.json", code=12)[1]
-    path = SegmentPaths(partition_directory(settings.store, TRAIN, 0), 0).tokens
-    data = bytearray(path.read_bytes())
-    data[5] ^= 1
-    path.write_bytes(data)
+    flip(SegmentPaths(partition_directory(settings.store, TRAIN, 0), 0).tokens, 5)
     out, err = said(settings.store, "verify", code=1)
     assert "DIFFERENT: 1 difference, the first: partition 0: " in out
     assert f"{TRAIN}: partition 0: " in err

@@ -12,6 +12,7 @@ from tests.app.commands import Told, invoke
 from tests.conftest import TopicFactory
 from tests.milled import Milled, publish
 from tests.service import Raw, send
+from tests.store.chains import flip
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.tools.inspect.reports import inspect_segments
 from tokenmill.app.tools.repair.store_repair import TopicDonor
@@ -39,13 +40,6 @@ def run(milled: Milled, store: Path) -> Run:
         return invoke(*arguments, "--bootstrap-servers", brokers, *place)
 
     return run
-
-
-def flip(path: Path, at: int) -> None:
-    """Change one byte of a file."""
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 def files(store: Path, stream: str) -> dict[str, bytes]:

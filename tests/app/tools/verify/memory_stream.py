@@ -121,6 +121,13 @@ class MemoryVerification:
         return result
 
 
+def miscounted(message: Message) -> Message:
+    """Return the message with a tombstone too many in its account."""
+    totals = message.totals.copy()
+    totals.tombstones += 1
+    return replace(message, totals=totals)
+
+
 def _joined(messages: Sequence[Message]) -> Message:
     """Return one message of the blocks of some that follow each other."""
     return replace(

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
-from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, VerificationInputs
+from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, VerificationInputs, miscounted
+from tests.store.chains import flip
 from tokenmill.app.kafka.control_log import IgnoreList
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.era_check import EraEndsFiles
@@ -25,13 +26,6 @@ BLOCKS = len(TEXTS) * 15 // 4
 def named(result: ChainResult) -> list[tuple[str, str, int | None]]:
     """Return the differences: which side, what kind, and in which block."""
     return [(found.side, found.kind, found.block) for found in result.differences]
-
-
-def miscounted(message: Message) -> Message:
-    """Return a message with a tombstone too many in its account."""
-    totals = message.totals.copy()
-    totals.tombstones += 1
-    return replace(message, totals=totals)
 
 
 def moved(message: Message, records: int) -> Message:
@@ -162,10 +156,7 @@ async def test_a_store_that_is_damaged_is_not_remembered(stream: MemoryVerificat
     stream.publish(sent)
     store = stream.store(sent)
     size, first = stream.recipe.block_bytes, damaged - damaged % 4
-    path = store / stream.settled.stream.name / "0" / f"{first:012}.bin"
-    data = bytearray(path.read_bytes())
-    data[(damaged - first) * size] ^= 1
-    path.write_bytes(data)
+    flip(store / stream.settled.stream.name / "0" / f"{first:012}.bin", (damaged - first) * size)
     result = await stream.check(VerificationInputs(store, StoreMark(0, BLOCKS)))
     assert named(result) == [("store", "damaged", damaged)]
     assert (result.topic_equal, result.store_equal) == (BLOCKS, damaged)
@@ -205,9 +196,7 @@ async def test_topic_and_store_are_held_against_each_other_where_the_source_is_g
     store = stream.store(sent)
     if damaged is not None:
         path = store / stream.settled.stream.name / "0" / f"{damaged - damaged % 4:012}.bin"
-        data = bytearray(path.read_bytes())
-        data[damaged % 4 * stream.recipe.block_bytes] ^= 1
-        path.write_bytes(data)
+        flip(path, damaged % 4 * stream.recipe.block_bytes)
     ends = ends_of(stream, sent, [6, BLOCKS], wrong=BLOCKS)
     result = await stream.check(VerificationInputs(store, StoreMark(0, BLOCKS), raw=(3, len(TEXTS)), ends=ends))
     era = ("control topic", "different", BLOCKS)

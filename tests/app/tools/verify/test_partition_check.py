@@ -5,16 +5,17 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.app.tools.verify.memory_stream import miscounted
 from tests.app.tools.verify.published import Published, settled
 from tests.conftest import TopicFactory
 from tests.forked import die_while_starting
+from tests.store.chains import flip
 from tokenmill.app import processes
 from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.local.broker import Broker
@@ -25,7 +26,6 @@ from tokenmill.app.tools.verify.verify_bounds import take_marks
 from tokenmill.app.tools.verify.verify_result import Advance, ChainResult
 from tokenmill.errors import SourceError, TokenMillError
 from tokenmill.store.layout import SegmentPaths
-from tokenmill.wire.message import Message
 
 
 async def checked(published: Published, store: Path | None) -> ChainResult:
@@ -36,13 +36,6 @@ async def checked(published: Published, store: Path | None) -> ChainResult:
     task = PartitionTask(published.settings, None, frozenset(), [chain], store, ReferenceSample(1))
     (result,) = await check_partition(task, lambda _: published.plan.stages, lambda _: None)
     return result
-
-
-def miscounted(message: Message) -> Message:
-    """Return the message with a tombstone too many in its account."""
-    totals = message.totals.copy()
-    totals.tombstones += 1
-    return replace(message, totals=totals)
 
 
 @pytest.mark.parametrize("wrong", ["nothing", "store", "topic"])
@@ -56,10 +49,7 @@ async def test_a_side_that_was_wrong_is_not_remembered_as_right(
     store = published.store({name: messages})
     if wrong == "store":
         paths = SegmentPaths(store / name / "0", 0)
-        (last,) = sorted(paths.directory.glob("*.bin"))[-1:]
-        data = bytearray(last.read_bytes())
-        data[-1] ^= 1
-        last.write_bytes(data)
+        flip(max(paths.directory.glob("*.bin")), -1)
     if wrong == "topic":
         messages[-1] = miscounted(messages[-1])
     published.publish(name, messages)

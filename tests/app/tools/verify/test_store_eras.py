@@ -10,6 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.milled import Milled
+from tests.store.chains import flip
 from tests.store.eras import with_offsets
 from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.kafka.settled_streams import settled_stream
@@ -42,10 +43,7 @@ async def check(milled: Milled, store: Path | None, since: VerifiedEras | None =
 
 def change(store: Path, milled: Milled, name: str, at: int) -> None:
     """Change one byte of a file of the first stream's eras."""
-    path = store / milled.train / name
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
+    flip(store / milled.train / name, at)
 
 
 def change_line(store: Path, milled: Milled) -> None:

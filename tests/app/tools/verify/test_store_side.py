@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, segment_of
+from tests.store.chains import STREAM, fill, flip, make_chain, make_info, make_store, segment_of
 from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.two_sides import StoreSide
 from tokenmill.app.tools.verify.verify_bounds import StoreMark
@@ -65,13 +65,6 @@ def change_manifest(paths: SegmentPaths, name: str) -> None:
     text = paths.manifest.read_text().replace(f'"{name}":{values[name]}', f'"{name}":{values[name] ^ 1}')
     assert text != paths.manifest.read_text()
     paths.manifest.write_text(text)
-
-
-def flip(path: Path, at: int = 0) -> None:
-    """Change one byte of a file."""
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 def test_a_store_that_is_right_is_equal(store: Store) -> None:
