@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.consumers.recording import Recording, rows_in, train_step
-from tests.consumers.scenes import OPEN_ERAS, era_store, expected
+from tests.consumers.scenes import OPEN_ERAS, era_store, expected, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batch, Batches, Mixture, MixtureDataset, StepDataset
 from tokenmill.store import Store
@@ -56,20 +56,28 @@ def read_ahead(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 class Loop:
-    """A loop over `Batches` that saves the state of the batch that it trained on last."""
+    """A loop over `Batches` or a mixture that saves the state of the batch that it trained on last."""
 
-    def __init__(self, store: Path, checkpoint: Path) -> None:
-        self.checkpoint = checkpoint
+    reads_ahead = True
+
+    def __init__(self, store: Path, checkpoint: Path, *, mixed: bool) -> None:
+        self.checkpoint, self.mixed = checkpoint, mixed
         self.model = Recording()
         self.data: Any = self.open(store)
 
     def open(self, store: Path) -> Any:
         """Return what has the state of the data."""
-        return Batches(store, STREAM, **OPTIONS)
+        return Mixture.open(_streams(store), WEIGHTS, **OPTIONS) if self.mixed else Batches(store, STREAM, **OPTIONS)
+
+    def data_set(self, store: Path) -> StepDataset | MixtureDataset:
+        """Return the same as a data set for loaders."""
+        return (
+            MixtureDataset(_streams(store), WEIGHTS, **OPTIONS) if self.mixed else StepDataset(store, STREAM, **OPTIONS)
+        )
 
     def batches(self) -> Iterable[Batch]:
         """Return what to loop over."""
-        return read_ahead(self.data)
+        return read_ahead(self.data) if self.reads_ahead else iter(self.data)
 
     def save(self, batch: Batch) -> None:
         """Write a checkpoint."""
@@ -100,12 +108,9 @@ class Loop:
 
 
 class Delivered(Loop):
-    """The same without reading ahead, which may save what `Batches` say."""
+    """The same without reading ahead, which may save what the data says."""
 
-    def batches(self) -> Iterable[Batch]:
-        """Return the batches themselves."""
-        found: Iterable[Batch] = iter(self.data)
-        return found
+    reads_ahead = False
 
     def save(self, batch: Batch) -> None:
         """Write a checkpoint."""
@@ -118,7 +123,7 @@ class Loader(Loop):
 
     def open(self, store: Path) -> Any:
         """Return the data set."""
-        return StepDataset(store, STREAM, **OPTIONS)
+        return self.data_set(store)
 
     def batches(self) -> Iterable[Batch]:
         """Return the loader."""
@@ -128,16 +133,13 @@ class Loader(Loop):
 class StatefulLoader(Loop):
     """A ``StatefulDataLoader`` with workers, which saves what it handed out."""
 
+    reads_ahead = False
+
     def open(self, store: Path) -> Any:
         """Return the loader."""
         from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415 - optional
 
-        return StatefulDataLoader(StepDataset(store, STREAM, **OPTIONS), batch_size=None, num_workers=2)
-
-    def batches(self) -> Iterable[Batch]:
-        """Return the loader."""
-        found: Iterable[Batch] = iter(self.data)
-        return found
+        return StatefulDataLoader(self.data_set(store), batch_size=None, num_workers=2)
 
     def save(self, batch: Batch) -> None:  # noqa: ARG002 - the loader knows
         """Write a checkpoint."""
@@ -147,9 +149,7 @@ class StatefulLoader(Loop):
 class StatefulLoaderReadAhead(StatefulLoader):
     """The same in a loop that reads ahead, which saves the state of the batch instead."""
 
-    def batches(self) -> Iterable[Batch]:
-        """Return the loader."""
-        return read_ahead(self.data)
+    reads_ahead = True
 
     def save(self, batch: Batch) -> None:
         """Write a checkpoint."""
@@ -163,10 +163,7 @@ class StatefulLoaderReadAhead(StatefulLoader):
 class Distributed(Loop):
     """``torch.distributed.checkpoint``, which wants something with a state."""
 
-    def batches(self) -> Iterable[Batch]:
-        """Return the batches themselves."""
-        found: Iterable[Batch] = iter(self.data)
-        return found
+    reads_ahead = False
 
     def save(self, batch: Batch) -> None:  # noqa: ARG002 - the data knows
         """Write a checkpoint."""
@@ -180,69 +177,15 @@ class Distributed(Loop):
 
 
 class DistributedLoader(Distributed):
-    """The same with a `StepDataset`, whose workers read ahead: it says what was used."""
+    """The same with a data set, whose workers read ahead: it says what was used."""
 
     def open(self, store: Path) -> Any:
         """Return the data set."""
-        return StepDataset(store, STREAM, **OPTIONS)
+        return self.data_set(store)
 
     def batches(self) -> Iterable[Batch]:
         """Return the loader."""
         return read_ahead(DataLoader(self.data, batch_size=None, num_workers=2))
-
-
-class Mixed(Loop):
-    """A mixture, in a loop that reads ahead."""
-
-    def open(self, store: Path) -> Any:
-        """Return the mixture."""
-        return Mixture.open(_streams(store), WEIGHTS, **OPTIONS)
-
-
-class MixedDelivered(Mixed, Delivered):
-    """The same without reading ahead."""
-
-
-class MixedLoader(Loader):
-    """A mixture through a ``DataLoader``."""
-
-    def open(self, store: Path) -> Any:
-        """Return the data set."""
-        return _mixed(store)
-
-
-class MixedStatefulLoader(StatefulLoader):
-    """A mixture through a ``StatefulDataLoader``."""
-
-    def open(self, store: Path) -> Any:
-        """Return the loader."""
-        from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415 - optional
-
-        return StatefulDataLoader(_mixed(store), batch_size=None, num_workers=2)
-
-
-class MixedStatefulLoaderReadAhead(MixedStatefulLoader, StatefulLoaderReadAhead):
-    """The same in a loop that reads ahead."""
-
-
-class MixedDistributed(Distributed):
-    """A mixture and ``torch.distributed.checkpoint``."""
-
-    def open(self, store: Path) -> Any:
-        """Return the mixture."""
-        return Mixture.open(_streams(store), WEIGHTS, **OPTIONS)
-
-
-class MixedDistributedLoader(DistributedLoader):
-    """The same with a `MixtureDataset`."""
-
-    def open(self, store: Path) -> Any:
-        """Return the data set."""
-        return _mixed(store)
-
-
-def _mixed(store: Path) -> MixtureDataset:
-    return MixtureDataset(_streams(store), WEIGHTS, **OPTIONS)
 
 
 def _streams(store: Path) -> dict[str, dict[str, Any]]:
@@ -260,39 +203,20 @@ KINDS: list[type[Loop]] = [
     Distributed,
     DistributedLoader,
 ]
-MIXED: list[type[Loop]] = [
-    Mixed,
-    MixedDelivered,
-    MixedLoader,
-    MixedStatefulLoader,
-    MixedStatefulLoaderReadAhead,
-    MixedDistributed,
-    MixedDistributedLoader,
-]
 
 
+@pytest.mark.parametrize("mixed", [False, True], ids=["a stream", "a mixture"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.slow
-def test_a_loop_that_is_killed_trains_on_each_sample_once(store: Store, tmp_path: Path, kind: type[Loop]) -> None:
+def test_a_loop_that_is_killed_trains_on_each_sample_once(
+    store: Store, tmp_path: Path, kind: type[Loop], *, mixed: bool
+) -> None:
     """From the checkpoint on: what was trained on after it is forgotten with the model, and read again."""
-    ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved").run()) for _ in range(2)]
-    assert ends == [-signal.SIGKILL, 0]
-    assert rows_in(torch.load(tmp_path / "saved.end")) == ROWS
-
-
-@pytest.mark.parametrize("kind", MIXED, ids=lambda kind: kind.__name__)
-@pytest.mark.slow
-def test_a_loop_over_a_mixture_that_is_killed_does_the_same(store: Store, tmp_path: Path, kind: type[Loop]) -> None:
-    """In the order of a mixture that nobody kills."""
-    whole = [row for batch in Mixture.open(_streams(store.path), WEIGHTS, **OPTIONS) for row in _rows(batch)]
+    whole = rows_of(Mixture.open(_streams(store.path), WEIGHTS, **OPTIONS)) if mixed else ROWS
     assert len(whole) >= 3 * (KILLED + 2)
-    ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved").run()) for _ in range(2)]
+    ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved", mixed=mixed).run()) for _ in range(2)]
     assert ends == [-signal.SIGKILL, 0]
     assert rows_in(torch.load(tmp_path / "saved.end")) == whole
-
-
-def _rows(batch: Batch) -> list[list[int]]:
-    return [[*x, y[-1]] for x, y in zip(batch.x.tolist(), batch.y.tolist(), strict=True)]
 
 
 def test_workers_end_with_a_loop_that_is_killed(tmp_path: Path) -> None:
