@@ -22,6 +22,8 @@ from tokenmill.store import Store
 
 TABLE = torch.randn(1 << 16, 8, generator=torch.Generator().manual_seed(0))
 OPTIONS: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1}
+open_batches: Any = scenes.open_batches
+"""Of one kind or the other."""
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +31,6 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store of documents with padding in the last block, which carry a field."""
     documents = given_documents([3, 9, 4, 6, 2] * 4, labels=["n", "y"])
     return packed_store(tmp_path_factory.mktemp("texts"), packed_info(), {0: pack(documents, "concat", 5)}).path
-
-
-def open_batches(store: Store, **options: Any) -> Any:
-    """Open batches, of one kind or the other."""
-    return scenes.open_batches(store, **options)
 
 
 def loss_of_a_shifting_model(input_ids: torch.Tensor, labels: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
