@@ -9,8 +9,7 @@ from tokenmill.recipe import Recipe
 
 from ..tokenizers.tokenizer_file import TokenizerFile
 from ..user_function import open_user_function
-from .basic import FORMS, Form, MinChars, Normalize, NormalizedLength, NotEmpty, normalized_limit
-from .custom import CustomStep
+from .basic import FORMS, CustomStep, Form, MinChars, Normalize, NormalizedLength, NotEmpty, normalized_limit
 from .pipeline import NO_LISTS, open_pipeline
 from .protocol import Rejected, Step
 

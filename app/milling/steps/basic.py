@@ -8,6 +8,7 @@
   in NFKC, so a text within ``max_text_bytes`` may need many times the memory of the longest one. The length is that of
   the text as the model gets it: after the recipe's ``normalize`` and the tokenizer's own normalizer.
 - `MinChars` and `LengthStep` filter out texts that are too short or too long.
+- `CustomStep` is a user's own transform or filter; `milling.user_function` has the rules for it.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from tokenmill.errors import RecordError
 from ..document_columns import DocumentColumns
 from ..native_calls import shown_error
 from ..tokenizers.protocol import TOKENIZER_FAILED
+from ..user_function import UserFunction
 from .protocol import Answer, EachAlone, Rejected, each_alone
 
 EMPTY: Final = "empty"
@@ -274,3 +276,24 @@ def _lines(text: str) -> int:
 
 COUNTS: Final[dict[str, Callable[[str], int]]] = {"chars": len, "words": _words, "lines": _lines}
 """How each unit is counted, in the order in which bounds are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class CustomStep(EachAlone):
+    """Calls a user's function and lets only documents and known reasons out of it."""
+
+    name: ClassVar[str] = "function"
+
+    function: UserFunction
+
+    def describe(self) -> dict[str, Any]:
+        """Return the import path and the version that the function's author states."""
+        return {"name": self.name, **self.function.describe()}
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return the function's answer.
+
+        Raises RecordError: `milling.user_function.FUNCTION_FAILED`, or a part of the new document is over its limit.
+        """
+        answer = self.function(document)
+        return Rejected(answer) if isinstance(answer, str) else answer

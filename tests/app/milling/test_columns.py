@@ -21,8 +21,7 @@ from tokenmill.app.milling.columns import KeptDocuments, OutcomeColumns, RecordC
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.outcomes import Kind, Outcome
 from tokenmill.app.milling.steps import Rejected, Step
-from tokenmill.app.milling.steps.basic import MinChars, NotEmpty
-from tokenmill.app.milling.steps.custom import CustomStep
+from tokenmill.app.milling.steps.basic import CustomStep, MinChars, NotEmpty
 from tokenmill.app.milling.steps.pipeline import open_pipeline
 from tokenmill.app.milling.steps.protocol import Answer, each_alone
 from tokenmill.app.milling.user_function import open_user_function
