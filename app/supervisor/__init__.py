@@ -1,8 +1,9 @@
 """The supervisor: mill workers and a segment worker as child processes, started again when they end or get stuck."""
 
 from ..tasks import run_until_signalled
+from ..telemetry.status_document import WorkerStatus
 from ..worker.watchdog import WatchLimits
-from .status import Row, Status, WorkerStatus
+from .status import Row, Status
 from .supervisor import Event, Supervisor
 
 __all__ = [

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,10 +13,10 @@ from ..kafka.retry import FAILING
 from ..settings import Settings
 from ..telemetry.reporting import QUIET_TURNS, SHOWN, Fleet, taken
 from ..telemetry.server import Probes
-from ..telemetry.status_document import StatusSnapshot
+from ..telemetry.status_document import StatusSnapshot, WorkerStatus
 from ..telemetry.worker_metrics import BROKER, PROCESS
 from ..worker.cluster import NO_ENDS, Cluster
-from .status import WorkerLedger, WorkerStatus
+from .status import WorkerLedger
 from .worker_slot import Child, WorkerSlot
 
 SUPERVISOR: Final = "supervisor"
@@ -122,7 +121,7 @@ class Export:
             said=dict(ledger.partitions),
             owners=dict(ledger.owners),
             ends=dict(self._cluster.ends),
-            workers=[asdict(status) for status in self.workers()],
+            workers=self.workers(),
             eras=dict(ledger.eras),
             halts=ledger.stops("halts"),
             waits=ledger.stops("waits"),

@@ -6,31 +6,12 @@ from typing import Any, Final, Literal
 
 from ..broker_contact import transaction_words
 from ..settings import Stream
-from ..telemetry.status_document import StatusSnapshot
+from ..telemetry.status_document import StatusSnapshot, WorkerStatus
 
-State = Literal["starting", "running", "cut off", "silent", "ended"]
-"""``cut off``: it runs, and no broker answers it."""
 Row = Mapping[str, Any]
 """What is known of a partition or a chain, by the names of ``/api/status``."""
 RISING: Final = ("block", "documents", "bytes", "tokens")
 """What only grows in a chain, also when its owner changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """One place for a worker, and the process in it."""
-
-    name: str
-    role: Literal["mill", "segment"]
-    state: State
-    pid: int | None
-    restarts: int
-    restart_in: float | None
-    """Seconds until the next process is started, where there is none."""
-    partitions: tuple[str, ...]
-    """What it owns, as ``topic/number``."""
-    counters: Mapping[str, float] = field(default_factory=dict)
-    """Work done by its process since that began (`app.telemetry.reporting`); the next one begins at 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from ..processes import guarded
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from ..telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE
+from ..telemetry.status_document import State
 from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
 from ..worker.in_flight import BOARD_VARIABLE, Board
 from ..worker.watchdog import WatchLimits
-from .status import State
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor

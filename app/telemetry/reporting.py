@@ -23,7 +23,7 @@ from ..kafka.certificates import certificate_ends
 from ..kafka.retry import FAILING
 from ..settings import Settings
 from .server import Probes, serving
-from .status_document import StatusSnapshot
+from .status_document import State, StatusSnapshot, WorkerStatus
 from .worker_metrics import BROKER, CERTIFICATE_END, PROCESS, WORKER
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -282,17 +282,9 @@ class WorkerReporter:
         said: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
         away_since, servers = CONTACT.away_since, self._settings.bootstrap_servers
         not_ready = self._not_ready() if away_since is None else no_answer(servers, away_since)
-        state = "starting" if not_ready else "running"
-        worker = {
-            "name": self._role,
-            "role": self._role,
-            "state": "cut off" if away_since is not None else state,
-            "pid": os.getpid(),
-            "restarts": 0,
-            "restart_in": None,
-            "partitions": sorted(said),
-            "counters": self._fleet.counts(self._role),
-        }
+        state: State = "cut off" if away_since is not None else "starting" if not_ready else "running"
+        owned, counts = tuple(sorted(said)), self._fleet.counts(self._role)
+        worker = WorkerStatus(self._role, self._role, state, os.getpid(), 0, None, owned, counts)
         return StatusSnapshot(
             role=self._role,
             settings=self._settings,

@@ -5,9 +5,9 @@ the live view of `tokenmill up`, say the rest.
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
 
 import tokenmill
 
@@ -36,6 +36,27 @@ def identity(settings: Settings, role: str) -> dict[str, Any]:
     return {name: values[name] for name in names}
 
 
+State = Literal["starting", "running", "cut off", "silent", "ended"]
+"""``cut off``: it runs, and no broker answers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One place for a worker, and the process in it."""
+
+    name: str
+    role: str
+    state: State
+    pid: int | None
+    restarts: int
+    restart_in: float | None
+    """Seconds until the next process is started, where there is none."""
+    partitions: tuple[str, ...]
+    """What it owns, as ``topic/number``."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """Work done by its process since that began (`app.telemetry.reporting`); the next one begins at 0."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSnapshot:
     """What a process knows of its work at one moment."""
@@ -51,7 +72,7 @@ class StatusSnapshot:
     """The worker of each partition that has one."""
     ends: Mapping[str, int | None] = field(default_factory=dict)
     """The offset after the last record of each partition, where the brokers say."""
-    workers: Iterable[Mapping[str, Any]] = ()
+    workers: Collection[WorkerStatus] = ()
     eras: Mapping[str, int] = field(default_factory=dict)
     """Eras in the store, by stream."""
     halts: Mapping[str, str] = field(default_factory=dict)
@@ -93,7 +114,7 @@ class StatusSnapshot:
             "away_since": self.away_since,
             "halted": self.halted,
             "waiting": self.waiting,
-            "workers": list(self.workers),
+            "workers": [asdict(worker) for worker in self.workers],
             "partitions": list(self.partitions().values()),
             "eras": dict(self.eras),
         }

@@ -13,7 +13,7 @@ from tests.scraping import free_port
 from tokenmill.app.cli import status as status_module
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.server import Probes, serving
-from tokenmill.app.telemetry.status_document import StatusSnapshot
+from tokenmill.app.telemetry.status_document import StatusSnapshot, WorkerStatus
 from tokenmill.errors import BrokerError, InputError, RegistryError
 from tokenmill.page_server import Page, PageServer
 
@@ -25,15 +25,7 @@ SAID: Mapping[str, Mapping[str, Any]] = {
 OWNERS = dict.fromkeys(SAID, "mill-1")
 ENDS = {"raw-text/10": 1200, "raw-text/2": 3007, "raw-text/3": 5}
 OURS: Mapping[str, Any] = {"bootstrap_servers": "kafka-1:9092,kafka-2:9092", "raw_topics": ("news",), "group": "g"}
-WORKER = {
-    "name": "mill-1",
-    "role": "mill",
-    "state": "running",
-    "pid": 7,
-    "restarts": 2,
-    "restart_in": None,
-    "partitions": list(SAID),
-}
+WORKER = WorkerStatus("mill-1", "mill", "running", 7, 2, None, tuple(SAID))
 
 
 def look(**other: Any) -> StatusSnapshot:

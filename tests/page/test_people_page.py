@@ -21,7 +21,7 @@ from tests.scraping import free_port
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.reporting import SHOWN, Fleet
 from tokenmill.app.telemetry.server import Probes, serving
-from tokenmill.app.telemetry.status_document import StatusSnapshot
+from tokenmill.app.telemetry.status_document import StatusSnapshot, WorkerStatus
 from tokenmill.consumers.prometheus import serve_metrics
 from tokenmill.errors import DamagedError
 
@@ -78,31 +78,13 @@ class Mill:
         letter = {"offset": 17, "reason": HOSTILE, "at": time.time() - 30}
         return {"position": self.records, "chains": {"train": chain}, "dead_letter": letter}
 
-    def _workers(self, said: dict[str, Any]) -> list[dict[str, Any]]:
-        common = {"state": "running", "restarts": 0, "restart_in": None}
-        mill = {
-            "name": "mill-1",
-            "role": "mill",
-            "pid": 7,
-            "partitions": list(said),
-            "counters": self.fleet.counts("mill-1"),
-        }
-        gone: dict[str, Any] = {
-            "name": "mill-2",
-            "role": "mill",
-            "pid": None,
-            "partitions": [],
-            "counters": {},
-            "restarts": 3,
-        }
-        segment = {
-            "name": "segment",
-            "role": "segment",
-            "pid": 9,
-            "partitions": [],
-            "counters": {"blocks": self.records},
-        }
-        return [common | mill, common | gone | {"state": "ended", "restart_in": 4.0}, common | segment]
+    def _workers(self, said: dict[str, Any]) -> list[WorkerStatus]:
+        counts, stored = self.fleet.counts("mill-1"), {"blocks": self.records}
+        return [
+            WorkerStatus("mill-1", "mill", "running", 7, 0, None, tuple(said), counts),
+            WorkerStatus("mill-2", "mill", "ended", None, 3, 4.0, ()),
+            WorkerStatus("segment", "segment", "running", 9, 0, None, (), stored),
+        ]
 
     @staticmethod
     def _samples(share: float) -> Iterator[tuple[str, dict[str, str], float]]:
