@@ -61,7 +61,7 @@ def mill_everything(broker: Broker, raw_topic: str, directory: Path) -> Milled:
             chains = service.wait_until_complete()
             service.wait_until(partial(all_in_eras, settings, chains))
         send(settings, [LAST])
-        service.wait_until(lambda: all(_is_carry(head(settings, stream.name, 0)) for stream in settings.streams()))
+        service.wait_until(lambda: all(is_carry(head(settings, stream.name, 0)) for stream in settings.streams()))
         service.stop()
     return Milled(settings, chains)
 
@@ -102,7 +102,8 @@ def all_in_eras(settings: Settings, chains: Mapping[Chain, Sequence[ReferenceBlo
     return True
 
 
-def _is_carry(message: Message | None) -> bool:
+def is_carry(message: Message | None) -> bool:
+    """Return whether there is a message, and it is one without blocks."""
     return message is not None and message.is_carry
 
 

@@ -6,7 +6,9 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 RISING_SUFFIXES: Final = ("_total", "_bucket", "_count", "_sum")
 
@@ -44,6 +46,14 @@ def scrape(port: int) -> dict[Key, float]:
     """Return every sample of ``/metrics``, by its name and sorted labels, as prometheus_client's parser reads them."""
     answer = ask(port, "/metrics")
     return parse(answer.text) if answer.code == 200 else {}
+
+
+def page_of(*collectors: Collector) -> dict[Key, float]:
+    """Return the samples that a scraper sees of collectors."""
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    return parse(generate_latest(registry).decode())
 
 
 def parse(page: str) -> dict[Key, float]:

@@ -1,6 +1,8 @@
 """What the tests of the service share."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,15 @@ from tests.conftest import topics_on
 from tests.milled import Milled, mill_everything
 from tests.secured import Secured, secured_broker
 from tokenmill.app.local.broker import Broker
+
+
+@pytest.fixture
+def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in an empty directory and environment, so that no settings of the developer count."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith("TOKENMILL_"):
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")

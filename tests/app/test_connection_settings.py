@@ -1,7 +1,6 @@
 """Settings that reach the brokers: which go together, how secrets are kept, and how they are handed on."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,14 @@ from tokenmill.app.settings import SECRETS, ConnectionSettings, Settings, load_s
 from tokenmill.app.settings.values import as_variable
 from tokenmill.errors import SettingsError
 
+pytestmark = pytest.mark.usefixtures("nothing_around")
+
 LOGIN: dict[str, Any] = {
     "security_protocol": "SASL_SSL",
     "sasl_mechanism": "SCRAM-SHA-256",
     "sasl_username": "miller",
     "sasl_password": "gr1st",
 }
-
-
-@pytest.fixture(autouse=True)
-def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in an empty directory and environment, so that no settings of the developer count."""
-    monkeypatch.chdir(tmp_path)
-    for name in os.environ:
-        if name.startswith("TOKENMILL_"):
-            monkeypatch.delenv(name)
 
 
 def refusal(**flags: object) -> str:

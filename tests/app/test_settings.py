@@ -1,6 +1,5 @@
 """Settings: precedence, spellings, tables of single topics, names of streams."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,7 @@ from tokenmill.app.settings import Settings, Stream, load_settings, load_with_or
 from tokenmill.app.settings.values import as_variable, parse_names
 from tokenmill.errors import SettingsError
 
-
-@pytest.fixture(autouse=True)
-def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in an empty directory and environment, so that no settings of the developer count."""
-    monkeypatch.chdir(tmp_path)
-    for name in os.environ:
-        if name.startswith("TOKENMILL_"):
-            monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("nothing_around")
 
 
 def refusal(flags: dict[str, object] | None = None, config: Path | None = None) -> str:

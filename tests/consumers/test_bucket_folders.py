@@ -10,12 +10,20 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.app.buckets.scene import CHAINS, INFO, SEGMENT_BLOCKS, small_segments, store_with, uploaded_to, whole_store
+from tests.app.buckets.scene import (
+    CHAINS,
+    INFO,
+    SEGMENT_BLOCKS,
+    counted_reads,
+    small_segments,
+    store_with,
+    uploaded_to,
+    whole_store,
+)
 from tests.store.chains import STREAM
 from tokenmill.app.segments.retiring import retire
 from tokenmill.bucket import folder as folders
 from tokenmill.bucket.folder import open_folder
-from tokenmill.bucket.objects import Data, StoredObjects
 from tokenmill.consumers import Documents, EraDataset, Windows
 from tokenmill.errors import BucketError, DifferenceError, InputError
 from tokenmill.store import open_eras, open_partition, partitions_in
@@ -32,15 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Return how often each object was read."""
-    found: Counter[str] = Counter()
-    read = StoredObjects.read
-
-    def counting(self: StoredObjects, path: str) -> Data:
-        found[path.rpartition(".")[2]] += 1
-        return read(self, path)
-
-    monkeypatch.setattr(StoredObjects, "read", counting)
-    return found
+    return counted_reads(monkeypatch, lambda path: path.rpartition(".")[2])
 
 
 @pytest.fixture

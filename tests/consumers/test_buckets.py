@@ -16,6 +16,7 @@ from tests.app.buckets.scene import (
     ERAS,
     INFO,
     SEGMENT_BLOCKS,
+    counted_reads,
     grow,
     small_segments,
     store_with,
@@ -24,7 +25,6 @@ from tests.app.buckets.scene import (
 )
 from tests.store.chains import STREAM, make_store
 from tokenmill.bucket import cache as caching
-from tokenmill.bucket.objects import Data, StoredObjects
 from tokenmill.consumers import Batches, Mixture, StepDataset
 from tokenmill.errors import BucketError, DamagedError, InputError
 from tokenmill.store import store as description
@@ -54,15 +54,7 @@ def settle() -> None:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Return how often each object was read."""
-    found: Counter[str] = Counter()
-    read = StoredObjects.read
-
-    def counting(self: StoredObjects, path: str) -> Data:
-        found[path] += 1
-        return read(self, path)
-
-    monkeypatch.setattr(StoredObjects, "read", counting)
-    return found
+    return counted_reads(monkeypatch)
 
 
 def opened(store: Any, **options: Any) -> Batches:

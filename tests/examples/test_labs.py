@@ -20,6 +20,8 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import BertProcessing
 
+from tests.scraping import free_port
+
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]  # processes that load torch
 
 LABS: Final = Path(__file__).parents[2] / "examples" / "labs"
@@ -201,13 +203,6 @@ def test_rows_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(ValueError, match="there are 1 rows, and 2 were announced"):
         write_rows(path, iter([np.zeros(2, np.uint8)]), 2)
     assert not path.exists()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.mark.needs("minutes")

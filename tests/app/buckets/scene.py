@@ -1,6 +1,8 @@
 """A bucket in memory whose requests may fail, come late, or kill who asked; and stores of one stream."""
 
 import random
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -11,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests import mills
+from tests import forked, mills
 from tests.store.chains import STREAM, fill, make_chain, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.buckets.upload import Upload
@@ -27,6 +29,7 @@ CHAINS: Final = {partition: make_chain(INFO, 30, partition=partition, seed=parti
 STOPS: Final = [{0: 2}, {0: 7, 1: 1}, {1: 9}, {0: 16, 1: 10}, {0: 17, 1: 21}, {0: 25, 1: 25}]
 """Where the partitions stand after each era."""
 ERAS: Final = make_eras(INFO, CHAINS, STOPS, end=True)
+SECONDS: Final = 60.0
 SEGMENT_BLOCKS: Final = 3
 """In the bucket: they lie across the store's."""
 
@@ -92,9 +95,9 @@ def bucket_of(objects: Memory) -> Bucket:
     return Bucket("s3://bucket", objects, pause=lambda _: None)
 
 
-def uploaded(store: Path, memory: Memory) -> Upload:
+def uploaded(store: Path, bucket: Memory | Bucket) -> Upload:
     """Upload all that a store has."""
-    upload = Upload(store, STREAM, bucket_of(memory))
+    upload = Upload(store, STREAM, bucket_of(bucket) if isinstance(bucket, Memory) else bucket)
     upload.begin()
     while upload.step():
         pass
@@ -104,11 +107,30 @@ def uploaded(store: Path, memory: Memory) -> Upload:
 def uploaded_to(store: Path, share: Path) -> Path:
     """Upload all that a store has into a directory, which is made where it is not there."""
     share.mkdir(exist_ok=True)
-    upload = Upload(store, STREAM, Bucket.open(share.as_uri()))
-    upload.begin()
-    while upload.step():
-        pass
+    uploaded(store, Bucket.open(share.as_uri()))
     return share
+
+
+def until(true: Callable[[], bool], process: forked.Forked) -> None:
+    """Wait."""
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert process.poll() is None, process.said
+        assert time.monotonic() < end, process.said
+        time.sleep(0.01)
+
+
+def counted_reads(monkeypatch: pytest.MonkeyPatch, name_of: Callable[[str], str] = str) -> Counter[str]:
+    """Return how often each object is read from now on, by what ``name_of`` makes of its name."""
+    found: Counter[str] = Counter()
+    read = StoredObjects.read
+
+    def counting(self: StoredObjects, path: str) -> Data:
+        found[name_of(path)] += 1
+        return read(self, path)
+
+    monkeypatch.setattr(StoredObjects, "read", counting)
+    return found
 
 
 class Way(Memory):

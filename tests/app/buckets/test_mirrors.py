@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import time
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,12 +13,14 @@ from tests.app.buckets.scene import (
     CHAINS,
     ERAS,
     INFO,
+    SECONDS,
     STOPS,
     Memory,
     bucket_of,
     grow,
     small_segments,
     store_with,
+    until,
     uploaded,
     whole_store,
 )
@@ -31,8 +31,6 @@ from tokenmill.app.segments.retiring import retire
 from tokenmill.bucket.objects import Data
 from tokenmill.errors import BucketError, DifferenceError, TokenMillError
 from tokenmill.store import Store, open_eras, open_partition
-
-SECONDS = 60.0
 
 
 def files(store: Path) -> dict[str, bytes]:
@@ -157,15 +155,6 @@ def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
     assert len(errors) > 2
     assert all(isinstance(error, BucketError) and error.passing for error in errors)
     assert files(tmp_path / "copy") == files(store)
-
-
-def until(true: Callable[[], bool], process: forked.Forked) -> None:
-    """Wait."""
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert process.poll() is None, process.said
-        assert time.monotonic() < end, process.said
-        time.sleep(0.01)
 
 
 def test_the_command_once_and_killed(tmp_path: Path) -> None:

@@ -4,16 +4,14 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests import forked
-from tests.app.buckets.scene import ERAS, INFO, STOPS, grow, store_with, whole_store
+from tests.app.buckets.scene import ERAS, INFO, SECONDS, STOPS, grow, store_with, until, whole_store
 from tests.store.chains import STREAM, make_store
-
-SECONDS = 60.0
 
 
 def words(store: Path, share: Path, *more: str) -> Sequence[str]:
@@ -30,15 +28,6 @@ def objects(share: Path) -> dict[str, bytes]:
 def without_heads(found: dict[str, bytes]) -> dict[str, bytes]:
     """Return the objects whose cut is free in no way."""
     return {name: data for name, data in found.items() if "/heads/" not in name}
-
-
-def until(true: Callable[[], bool], process: forked.Forked) -> None:
-    """Wait."""
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert process.poll() is None, process.said
-        assert time.monotonic() < end, process.said
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Semaphore
@@ -15,6 +14,7 @@ import pytest
 
 from tests.app.sources.files import as_lines, write_csv, write_gzip, write_jsonl
 from tests.app.sources.reading import found_in, reading_of, refusals, values
+from tests.marked import until
 from tokenmill.app.sources import Item, Refused, find_sources, read_items
 from tokenmill.app.sources.items import Entry, Place, Text
 from tokenmill.app.sources.mapping import BATCH, BATCH_BYTES, Mapping, physical_cores
@@ -166,18 +166,10 @@ def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [{"text": "hang", "mark": str(mark)}])
     command = [sys.executable, "-m", "tokenmill.app.cli", "produce", "raw", str(tmp_path / "a.jsonl")]
     with subprocess.Popen([*command, "--map", SHOUT, "--dry-run"]) as parent:
-        wait_for(lambda: mark.exists() and mark.read_text())
+        assert until(lambda: mark.exists() and mark.read_text() != "", PATIENCE_SECONDS)
         parent.kill()
 
-    wait_for(lambda: not Path(f"/proc/{mark.read_text()}").exists())
-
-
-def wait_for(ready: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    assert until(lambda: not Path(f"/proc/{mark.read_text()}").exists(), PATIENCE_SECONDS)
 
 
 @pytest.mark.slow

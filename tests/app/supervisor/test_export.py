@@ -6,10 +6,9 @@ from typing import cast
 
 import pytest
 from aiokafka import TopicPartition
-from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.outages import Hands
-from tests.scraping import Key, parse, total
+from tests.scraping import Key, page_of, total
 from tokenmill.app.broker_contact import transaction_words
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import export as export_module
@@ -43,10 +42,7 @@ def slots() -> dict[str, WorkerSlot]:
 
 def page(export: Export) -> dict[Key, float]:
     """Return what a scraper sees."""
-    registry = CollectorRegistry()
-    for collector in export.collectors:
-        registry.register(collector)
-    return parse(generate_latest(registry).decode())
+    return page_of(*export.collectors)
 
 
 @pytest.fixture(autouse=True)

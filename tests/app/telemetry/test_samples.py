@@ -4,9 +4,9 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
-from tests.scraping import Key, parse, rising, total
+from tests.scraping import Key, page_of, parse, rising, total
 from tokenmill.app.telemetry.reporting import Fleet, Sample, taken
 from tokenmill.app.telemetry.worker_metrics import COMMIT_SECONDS, WORKER
 
@@ -22,13 +22,6 @@ def said(records: int, lag: int = 0) -> list[Sample]:
         (BUCKET, {"le": "0.001"}, records),
         (LAG, {"topic": "t", "partition": "0"}, lag),
     ]
-
-
-def page(fleet: Fleet) -> dict[Key, float]:
-    """Return the samples that a scraper sees."""
-    registry = CollectorRegistry()
-    registry.register(fleet)
-    return parse(generate_latest(registry).decode())
 
 
 @given(
@@ -54,7 +47,7 @@ def test_counters_never_fall_and_nothing_is_counted_twice(history: list[tuple[st
             totals[worker] += number
             fleet.heard(worker, pids[worker], said(counts[worker]))
 
-        now = page(fleet)
+        now = page_of(fleet)
         assert fleet.counts().get("records", 0) == sum(totals.values())
         assert {w: fleet.counts(w).get("records", 0) for w in counts} == counts
         for name in (RECORDS, BUCKET):
@@ -68,12 +61,12 @@ def test_gauges_are_those_of_living_processes() -> None:
     fleet = Fleet()
     fleet.heard("mill-1", 1, said(5, lag=7))
     fleet.heard("mill-2", 2, said(1, lag=3))
-    assert total(page(fleet), LAG, worker="mill-1") == 7
+    assert total(page_of(fleet), LAG, worker="mill-1") == 7
     fleet.ended("mill-1")
-    assert {dict(labels)["worker"] for name, labels in page(fleet) if name == LAG} == {"mill-2"}
+    assert {dict(labels)["worker"] for name, labels in page_of(fleet) if name == LAG} == {"mill-2"}
     fleet.heard("mill-1", 3, said(1, lag=2))
-    assert total(page(fleet), LAG, worker="mill-1") == 2
-    assert total(page(fleet), RECORDS, worker="mill-1") == 6
+    assert total(page_of(fleet), LAG, worker="mill-1") == 2
+    assert total(page_of(fleet), RECORDS, worker="mill-1") == 6
 
 
 def test_a_worker_s_own_metrics_arrive_whole() -> None:
@@ -88,5 +81,5 @@ def test_a_worker_s_own_metrics_arrive_whole() -> None:
         for (name, labels), value in mine.items()
         if not name.endswith("_created")
     }
-    assert page(fleet) == expected
+    assert page_of(fleet) == expected
     assert total(expected, "tokenmill_commit_duration_seconds_bucket", le="+Inf") >= 1

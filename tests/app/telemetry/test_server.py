@@ -19,6 +19,7 @@ import trustme
 from aiohttp.test_utils import make_mocked_request
 from pydantic import SecretStr, ValidationError
 
+from tests.outages import Hands
 from tests.scraping import ask, free_port, scrape, total
 from tokenmill import errors
 from tokenmill.app.cli import COMMANDS, create_cli, status
@@ -34,16 +35,6 @@ from tokenmill.page_server import HANDSHAKE_SECONDS, Page
 TOKEN = "s3cret-t0ken"  # noqa: S105 - as it says
 
 
-class Clock:
-    """A clock that is set by hand."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
-
 @pytest.fixture
 def port() -> int:
     """Return a port that nobody listens on."""
@@ -51,13 +42,13 @@ def port() -> int:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock() -> Hands:
     """Return a clock at 0."""
-    return Clock()
+    return Hands()
 
 
 @pytest.fixture
-def probes(port: int, clock: Clock) -> Iterator[Probes]:
+def probes(port: int, clock: Hands) -> Iterator[Probes]:
     """Yield the probes of pages that are served."""
     probes = Probes(clock)
     fleet = Fleet()
@@ -258,7 +249,7 @@ def test_settings_in_force_come_with_their_origins(port: int) -> None:
     assert told["versions"]["tokenmill"]
 
 
-def test_requests_are_answered_at_a_bounded_rate(clock: Clock) -> None:
+def test_requests_are_answered_at_a_bounded_rate(clock: Hands) -> None:
     """So many at once, then so many a second; who has no token takes nothing from it."""
     token = SecretStr("t")
     page = Asked(token, clock).only(lambda _: Page(b"ok"))
@@ -273,7 +264,7 @@ def test_requests_are_answered_at_a_bounded_rate(clock: Clock) -> None:
     assert codes(1000, known) == {200: 2 * A_SECOND, 429: 1000 - 2 * A_SECOND}
 
 
-def test_an_event_loop_that_stands_still_is_unhealthy(port: int, clock: Clock, probes: Probes) -> None:
+def test_an_event_loop_that_stands_still_is_unhealthy(port: int, clock: Hands, probes: Probes) -> None:
     """The server answers in a thread of its own; when the loop turns again, all is well."""
     probes.turn(None)
     clock.now += STALLED_SECONDS + 1

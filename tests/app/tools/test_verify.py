@@ -13,7 +13,7 @@ from aiokafka.admin import RecordsToDelete
 
 from tests.app.commands import invoke
 from tests.conftest import TopicFactory
-from tests.milled import SPLITS, Milled, all_in_eras, head, mill_everything
+from tests.milled import SPLITS, Milled, all_in_eras, head, is_carry, mill_everything
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tests.store.chains import flip, make_chain, make_info
 from tokenmill.app.kafka.clients import admin
@@ -382,11 +382,6 @@ def publish(settings: Settings, stream: str, partition: int, message: Message) -
     """Put a message on a token topic."""
     headers = [(HEADER_NAME, encode_header(message))]
     send(settings, [Raw(bytes(message.tokens), partition, None, headers)], f"tokens.{stream}")
-
-
-def is_carry(message: Message | None) -> bool:
-    """Return whether there is a message, and it is a carry."""
-    return message is not None and message.is_carry
 
 
 def false_carry(settings: Settings, stream: str, further: int = 0) -> Message:

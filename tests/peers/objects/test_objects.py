@@ -21,12 +21,12 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from tests.app.buckets.scene import whole_store
+from tests.app.buckets.scene import uploaded, whole_store
 from tests.app.sources.reading import found_in, reading_of, values
 from tests.app.tools.pack.packing import content, pack_into, require_equal, small_settings
+from tests.scraping import free_port
 from tests.store.chains import STREAM
 from tokenmill.app.buckets.mirroring import StreamCopy
-from tokenmill.app.buckets.upload import Upload
 from tokenmill.app.sources import find_sources
 from tokenmill.app.sources.items import Place
 from tokenmill.bucket.fetching import streams_of
@@ -51,13 +51,6 @@ class Bucket:
 
     address: str
     put: Callable[[str, bytes], object]
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _answers(port: int) -> bool:
@@ -201,15 +194,6 @@ def test_packed_is_what_files_of_the_same_content_give(bucket: Bucket, tmp_path:
     require_equal(content(settings.store), content(other.store))
 
 
-def upload_of(store: Path, bucket: Opened) -> Upload:
-    """Upload all that a store has."""
-    upload = Upload(store, STREAM, bucket)
-    upload.begin()
-    while upload.step():
-        pass
-    return upload
-
-
 def test_a_store_goes_into_a_bucket_and_comes_back(bucket: Bucket, tmp_path: Path) -> None:
     """Twice, which changes nothing; the copy is the store, byte for byte."""
     if bucket.address.startswith("gs://"):
@@ -217,7 +201,7 @@ def test_a_store_goes_into_a_bucket_and_comes_back(bucket: Bucket, tmp_path: Pat
     there = Opened.open(f"{bucket.address}/{tmp_path.name}")
     store = whole_store(tmp_path / "store")
     for segments in (8, 0):
-        upload = upload_of(store, there)
+        upload = uploaded(store, there)
         assert (upload.segments, upload.heads.next_number, upload.heads.ended) == (segments, 1, True)
     assert streams_of(there) == [STREAM]
     copy = StreamCopy(Store.open_or_create(tmp_path / "copy"), STREAM, there)
@@ -232,7 +216,7 @@ def test_objects_of_a_segment_are_read_by_other_libraries(bucket: Bucket, tmp_pa
     if bucket.address.startswith("gs://"):
         pytest.skip("that server takes no objects by the interface that obstore writes to")
     store = whole_store(tmp_path / "store")
-    upload_of(store, Opened.open(f"{bucket.address}/{tmp_path.name}"))
+    uploaded(store, Opened.open(f"{bucket.address}/{tmp_path.name}"))
     segment = f"{bucket.address}/{tmp_path.name}/{STREAM}/0/000000000008"
     environment = {
         **os.environ,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.app.sources.files import as_lines, warc_record
+from tests.app.sources.test_sql import change
 from tests.app.sources.web import Web, serving
 from tests.app.tools.pack.packing import content, opened, pack_into, plan_of, require_equal, rows, small_settings
 from tokenmill.app.sources import DocumentSource, Item, find_sources, read_items
@@ -98,10 +99,10 @@ def test_a_pack_goes_on_in_what_is_no_file_and_refuses_what_changed(scene: Scene
     """Behind a limit; the store is verified against the sources, and a row that changed far behind is enough."""
     assert scene.packed(limit=100).documents == 100
     statement = "UPDATE pages SET text = '{}' WHERE number = 59"
-    _change(scene.database, statement.format("other"))
+    change(scene.database, statement.format("other"))
     with pytest.raises(InputError, match=r"pages\.db has changed"):
         scene.packed()
-    _change(scene.database, statement.format(rows(60, 2)[59]["text"]))
+    change(scene.database, statement.format(rows(60, 2)[59]["text"]))
     rest = scene.packed(flush=True)
     assert (rest.before, rest.documents) == (100, 80)
     plan = plan_of(scene.settings, ["them"], flush=True)
@@ -110,9 +111,3 @@ def test_a_pack_goes_on_in_what_is_no_file_and_refuses_what_changed(scene: Scene
     assert (verified.ok, verified.store_blocks > 100) == (True, True)
     pack_into(scene.other, sorted(scene.local.iterdir()), flush=True)
     require_equal(content(scene.settings.store), content(scene.other.store))
-
-
-def _change(path: Path, statement: str) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute(statement)
-    connection.close()

@@ -6,7 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from tests.app.sources.files import write_csv, write_jsonl
 from tests.app.sources.reading import content_of, found_in, reading_of, values
 from tests.app.tools.pack.packing import rows
 from tests.conftest import TopicFactory
+from tests.marked import until
 from tests.service import in_own_loop
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, load_settings
@@ -108,7 +108,7 @@ def test_each_document_is_sent_once_though_a_worker_is_killed(
     lines = documents(tmp_path / "files")
     with cluster(tmp_path) as (_, address, workers):
         run = begin(settings, raw, tmp_path / "files", address)
-        _wait_for(lambda: sum(sent(settings, raw).values()) > 0)
+        assert until(lambda: sum(sent(settings, raw).values()) > 0, WAIT_SECONDS)
         os.kill(workers[0], signal.SIGKILL)
         out, told = run.communicate(timeout=WAIT_SECONDS)
         assert run.returncode == 0, told
@@ -140,7 +140,7 @@ def test_large_files_are_sent_in_parts_once_though_a_worker_is_killed(
     assert sum(counts) > 30
     with cluster(tmp_path) as (_, address, workers):
         run = begin(settings, raw, files, address, part_bytes=PART)
-        _wait_for(lambda: sum(sent(settings, raw).values()) > 0)
+        assert until(lambda: sum(sent(settings, raw).values()) > 0, WAIT_SECONDS)
         os.kill(workers[0], signal.SIGKILL)
         out, told = run.communicate(timeout=2 * WAIT_SECONDS)
         assert run.returncode == 0, told
@@ -168,7 +168,7 @@ def test_a_cluster_that_goes_is_named_and_another_one_sends_the_rest(
     lines = documents(tmp_path / "files")
     with cluster(tmp_path) as (process, address, _):
         run = begin(settings, raw, tmp_path / "files", address)
-        _wait_for(lambda: sum(sent(settings, raw).values()) > 0)
+        assert until(lambda: sum(sent(settings, raw).values()) > 0, WAIT_SECONDS)
         os.killpg(process.pid, signal.SIGKILL)
         _, told = run.communicate(timeout=WAIT_SECONDS)
     assert run.returncode == 12, told
@@ -184,13 +184,6 @@ def test_a_cluster_that_goes_is_named_and_another_one_sends_the_rest(
         _, told = run.communicate(timeout=WAIT_SECONDS)
         assert run.returncode == 0, told
     assert sent(settings, raw) == Counter(lines)
-
-
-def _wait_for(condition: object) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_no_task_holds_a_password(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,17 +85,7 @@ class MemoryVerification:
 
     def store(self, messages: Sequence[Message]) -> Path:
         """Write messages to the settings' store."""
-        store = Store.open_or_create(self.settings.store)
-        info = self.info
-        store.add_stream(info, b"{}")
-        acceptor = Acceptor(info.fingerprint, 0, info.block_bytes)
-        with PartitionWriter.open(store, info.name, 0) as writer:
-            for message in messages:
-                verdict = acceptor.offer(message)
-                if isinstance(verdict, Taken) and verdict.blocks.entries:
-                    writer.append(verdict.blocks, token_offset=0)
-            writer.commit()
-        return store.path
+        return write_store(self.settings.store, self.genesis, messages)
 
     @property
     def info(self) -> StreamInfo:
@@ -119,6 +109,20 @@ class MemoryVerification:
         )
         (result,) = await check_partition(task, lambda _: self.plan.stages, lambda _: None)
         return result
+
+
+def write_store(path: Path, genesis: Genesis, messages: Sequence[Message]) -> Path:
+    """Write messages of partition 0 of a stream to a store; return where that is."""
+    store, info = Store.open_or_create(path), StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+    store.add_stream(info, b"{}")
+    acceptor = Acceptor(info.fingerprint, 0, info.block_bytes)
+    with PartitionWriter.open(store, info.name, 0) as writer:
+        for message in messages:
+            verdict = acceptor.offer(message)
+            if isinstance(verdict, Taken) and verdict.blocks.entries:
+                writer.append(verdict.blocks, token_offset=0)
+        writer.commit()
+    return store.path
 
 
 def miscounted(message: Message) -> Message:

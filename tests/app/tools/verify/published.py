@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tests.app.tools.verify.memory_stream import write_store
 from tests.conftest import TopicFactory
 from tests.service import Raw, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.kafka.control_topic import settle
@@ -15,9 +16,7 @@ from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.reading.continuing import genesis_point
-from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
@@ -54,19 +53,9 @@ class Published:
 
     def store(self, messages: Mapping[str, Sequence[Message]]) -> Path:
         """Write each stream's messages to the settings' store; return where that is."""
-        store = Store.open_or_create(self.settings.store)
         for name, sent in messages.items():
-            genesis = in_own_loop(partial(settled_stream, self.settings, name)).genesis
-            info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
-            store.add_stream(info, b"{}")
-            acceptor = Acceptor(info.fingerprint, 0, info.block_bytes)
-            with PartitionWriter.open(store, name, 0) as writer:
-                for message in sent:
-                    verdict = acceptor.offer(message)
-                    if isinstance(verdict, Taken) and verdict.blocks.entries:
-                        writer.append(verdict.blocks, token_offset=0)
-                writer.commit()
-        return store.path
+            write_store(self.settings.store, in_own_loop(partial(settled_stream, self.settings, name)).genesis, sent)
+        return self.settings.store
 
 
 def settled(broker: Broker, topic: TopicFactory, directory: Path, suffix: str = "", raw: str = "") -> Published:
