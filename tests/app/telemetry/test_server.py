@@ -17,6 +17,7 @@ import pytest
 import structlog
 import trustme
 from aiohttp.test_utils import make_mocked_request
+from aiohttp.web import Request
 from pydantic import SecretStr, ValidationError
 
 from tests.outages import Hands
@@ -253,10 +254,12 @@ def test_requests_are_answered_at_a_bounded_rate(clock: Hands) -> None:
     """So many at once, then so many a second; who has no token takes nothing from it."""
     token = SecretStr("t")
     page = Asked(token, clock).only(lambda _: Page(b"ok"))
-    known, unknown = ({"Authorization": f"Bearer {word}"} for word in ("t", "u"))
+    known, unknown = (
+        make_mocked_request("GET", "/", headers={"Authorization": f"Bearer {word}"}) for word in ("t", "u")
+    )
 
-    def codes(count: int, headers: dict[str, str]) -> Counter[int]:
-        return Counter(page(make_mocked_request("GET", "/", headers=headers)).status for _ in range(count))
+    def codes(count: int, request: Request) -> Counter[int]:
+        return Counter(page(request).status for _ in range(count))
 
     assert codes(1000, unknown) == {401: 1000}
     assert codes(1000, known) == {200: AT_ONCE, 429: 1000 - AT_ONCE}

@@ -1,17 +1,15 @@
 """The eras of a stream in memory: topic and store are held against each other up to marks, and what counts is kept."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tests.app.tools.verify import test_store_eras as damages
+from tests.store.chains import flip
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import verify_bounds
 from tokenmill.app.tools.verify.era_check import END, EraCheck, EraCopy, EraEndsFiles
@@ -41,11 +39,6 @@ class Scene:
             self.stream.close_era()
         log = [record for record in kafka.logs[self.control] if record.key == ERA_KEY]
         self.eras: list[tuple[Era, int]] = [(Era.unpack(record.value), record.offset) for record in log]
-
-    @property
-    def milled(self) -> Any:
-        """Say what the stream is called, as a fixture of streams on a broker does."""
-        return SimpleNamespace(train=self.stream.stream.name)
 
     def store(self, eras: int) -> Path:
         """Bring so many eras into the store, two with each commit."""
@@ -98,7 +91,7 @@ async def test_what_was_verified_before_is_left_out(scene: Scene, first: int) ->
     """Wherever that was; what came since is compared, counted and laid down, and it may be nothing."""
     (earlier, _), name = await scene.check(scene.store(first)), scene.stream.stream.name
     store = scene.store(ERAS)
-    damages.change(store, scene.milled, "eras.jsonl", 20)
+    flip(store / name / "eras.jsonl", 20)
     result, ends = await scene.check(store, since=earlier.verified)
     assert (result.differences, result.since, result.eras, result.store_equal) == ([], first, ERAS, ERAS - first)
     assert sorted(era for found in ends.values() for _, era in found) == sorted(
@@ -142,30 +135,6 @@ async def test_what_is_no_era_is_counted(scene: Scene) -> None:
     scene.kafka.append(scene.control.topic, scene.control.partition, scene.eras[2][0].pack(), key=ERA_KEY)
     result, _ = await scene.check(scene.store(ERAS))
     assert (result.ignored, result.eras, result.differences) == (2, ERAS, [])
-
-
-@pytest.mark.parametrize(
-    ("damage", "kind", "era", "text"),
-    [
-        (damages.change_line, "damaged", 1, "era 1, at byte .* is not what was committed"),
-        (damages.change_row, "damaged", None, "row of era 1 is damaged"),
-        (damages.change_last_row, "damaged", ERAS - 1, "1 rows of .* are not whole"),
-        (damages.remove_line, "damaged", 1, "era 1, at byte .* is not what was committed"),
-        (damages.other_eras, "different", 1, "era 1 differs from the one on the control topic"),
-        (damages.other_offset, "damaged", 0, r"row of era 0 is wrong \(offset\)"),
-    ],
-)
-async def test_eras_that_are_wrong_in_the_store_are_named(
-    scene: Scene, damage: Callable[[Path, Any], None], kind: str, era: int | None, text: str
-) -> None:
-    """The first one, once; those before it are equal."""
-    store = scene.store(ERAS)
-    damage(store, scene.milled)
-    result, _ = await scene.check(store)
-    (found,) = result.differences
-    assert (found.side, found.kind, found.era) == ("store", kind, era)
-    assert re.search(text, found.text)
-    assert result.store_equal == (era or 0)
 
 
 async def test_a_commit_that_a_writer_is_at_is_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

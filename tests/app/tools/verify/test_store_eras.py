@@ -118,13 +118,15 @@ def other_offset(store: Path, milled: Milled) -> None:
 async def test_eras_that_are_wrong_in_the_store_are_named(
     milled: Milled, copy: Path, damage: Callable[[Path, Milled], None], named: tuple[str, int | None], text: str
 ) -> None:
-    """With their number, and what to do."""
+    """The first one, once, with its number, and what to do."""
     count = open_eras(copy, milled.train).eras
     damage(copy, milled)
-    (found,) = (await check(milled, copy)).differences
+    result = await check(milled, copy)
+    (found,) = result.differences
     wanted = (named[0], count - 1 if named[1] == -1 else named[1])
     assert (found.side, found.stream, found.partition, (found.kind, found.era)) == ("store", milled.train, None, wanted)
     assert re.search(text, str(found))
+    assert result.store_equal == (wanted[1] or 0), "those before it are equal"
 
 
 async def test_a_store_may_be_behind_and_the_topic_may_not(milled: Milled, copy: Path) -> None:
