@@ -6,6 +6,9 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka
 from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, installed
+from tests.app.tools.verify.published import Published, settled
+from tests.conftest import TopicFactory
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
 
@@ -13,6 +16,12 @@ from tokenmill.app.settings import Settings
 def kafka(monkeypatch: pytest.MonkeyPatch) -> MemoryKafka:
     """Return brokers in memory, which verifications speak to."""
     return installed(MemoryKafka(), monkeypatch)
+
+
+@pytest.fixture
+def published(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Published:
+    """Return settled streams on a broker, with nothing on their token topics yet."""
+    return settled(broker, topic, tmp_path)
 
 
 @pytest.fixture

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from tests.app.commands import invoke
-from tests.app.tools.verify.published import settled
-from tests.conftest import TopicFactory
+from tests.app.tools.verify.published import Published
 from tests.milled import Milled
 from tests.service import Raw, send
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.tools.verify import Advance, ChainResult, verification, verify
 from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partitions
 
@@ -37,11 +35,8 @@ def test_since_begins_where_the_last_one_ended(milled: Milled, tmp_path: Path) -
     assert first["blocks"] > again["blocks"]
 
 
-def test_reference_computes_every_record_and_a_sample_does_not(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_reference_computes_every_record_and_a_sample_does_not(published: Published) -> None:
     """Of more text than the first run of a sample is long."""
-    published = settled(broker, topic, tmp_path)
     send(published.settings, [Raw(f"{number} ".encode() * 1000) for number in range(150)])
     name = published.names[0]
     messages = published.messages(name, 1 << 14)

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.tools.verify.published import settled
-from tests.conftest import TopicFactory
-from tokenmill.app.local.broker import Broker
+from tests.app.tools.verify.published import Published
 from tokenmill.app.tools.verify import VerifyDifference, verify
 from tokenmill.errors import DifferenceError
 from tokenmill.reading.acceptance import Acceptor, Taken
@@ -24,11 +22,8 @@ def forged(message: Message, block_bytes: int) -> Message:
 
 
 @pytest.mark.parametrize("since", [False, True], ids=["whole", "since"])
-def test_verify_finds_a_forged_message_that_readers_take(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, *, since: bool
-) -> None:
+def test_verify_finds_a_forged_message_that_readers_take(published: Published, tmp_path: Path, *, since: bool) -> None:
     """In the topic, by its first block, and in a store; also where an earlier verification had ended before it."""
-    published = settled(broker, topic, tmp_path)
     name, other = published.names
     honest = published.messages(name, 128)
     at = len(honest) // 2

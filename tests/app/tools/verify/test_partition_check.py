@@ -12,13 +12,11 @@ from typing import Any, cast
 import pytest
 
 from tests.app.tools.verify.memory_stream import miscounted
-from tests.app.tools.verify.published import Published, settled
-from tests.conftest import TopicFactory
+from tests.app.tools.verify.published import Published
 from tests.forked import die_while_starting
 from tests.store.chains import flip
 from tokenmill.app import processes
 from tokenmill.app.kafka.settled_streams import settled_stream
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.tools.verify import partition_check
 from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition, check_partitions
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
@@ -39,11 +37,8 @@ async def checked(published: Published, store: Path | None) -> ChainResult:
 
 
 @pytest.mark.parametrize("wrong", ["nothing", "store", "topic"])
-async def test_a_side_that_was_wrong_is_not_remembered_as_right(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, wrong: str
-) -> None:
+async def test_a_side_that_was_wrong_is_not_remembered_as_right(published: Published, wrong: str) -> None:
     """Not even in the last block, behind which nothing is left to be compared."""
-    published = settled(broker, topic, tmp_path)
     name = published.names[0]
     messages = [message for message in published.messages(name, 256) if not message.is_carry]
     store = published.store({name: messages})
@@ -65,9 +60,8 @@ async def test_a_side_that_was_wrong_is_not_remembered_as_right(
         assert result.verified is None
 
 
-async def test_what_is_not_stored_yet_is_not_remembered(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+async def test_what_is_not_stored_yet_is_not_remembered(published: Published) -> None:
     """A store that is behind is no difference, but the next verification must look at these blocks."""
-    published = settled(broker, topic, tmp_path)
     name = published.names[0]
     messages = [message for message in published.messages(name, 256) if not message.is_carry]
     published.publish(name, messages)

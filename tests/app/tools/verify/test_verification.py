@@ -29,28 +29,24 @@ def of_topic(published: Published) -> Settings:
 
 
 def test_streams_that_differ_in_their_suffix_alone_are_equal_each(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    published: Published, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """They have the same splits of the same text, so each takes a pass of its own."""
-    first = settled(broker, topic, tmp_path)
-    second = settled(broker, topic, tmp_path, "-v2", first.settings.raw_topics[0])
-    for published, message_bytes in ((first, 256), (second, 1024)):
-        for name in published.names:
-            published.publish(name, published.messages(name, message_bytes))
+    second = settled(broker, topic, tmp_path, "-v2", published.settings.raw_topics[0])
+    for each, message_bytes in ((published, 256), (second, 1024)):
+        for name in each.names:
+            each.publish(name, each.messages(name, message_bytes))
 
-    result = verify(of_topic(first), processes=1)
+    result = verify(of_topic(published), processes=1)
 
     assert result.differences == []
-    assert sorted(chain.stream for chain in result.chains) == sorted([*first.names, *second.names])
+    assert sorted(chain.stream for chain in result.chains) == sorted([*published.names, *second.names])
     assert all(chain.topic_equal == chain.reference_blocks > 5 for chain in result.chains)
     assert all(chain.carries_equal == 1 for chain in result.chains)
 
 
-def test_a_tail_that_was_cut_and_filled_again_is_verified_anew(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_a_tail_that_was_cut_and_filled_again_is_verified_anew(published: Published, tmp_path: Path) -> None:
     """In fewer messages than before, all of it lies below where the last verification ended."""
-    published = settled(broker, topic, tmp_path)
     name, other = published.names
     sent = {stream: published.messages(stream, 128) for stream in published.names}
     for stream in published.names:
@@ -72,10 +68,9 @@ def test_a_tail_that_was_cut_and_filled_again_is_verified_anew(
 
 
 async def test_the_place_of_an_earlier_verification_counts_while_its_last_block_stands_below_it(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    published: Published, tmp_path: Path
 ) -> None:
     """Not where the topic ends before it, nor where other blocks stand there; retention may have taken all."""
-    published = settled(broker, topic, tmp_path)
     name = published.names[0]
     messages = published.messages(name, 128)
     published.publish(name, [*messages, messages[1]])  # a late writer's: the last message is not the last block
