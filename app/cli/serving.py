@@ -15,6 +15,7 @@ import typer
 
 from tokenmill.bucket.fetching import streams_of
 from tokenmill.bucket.objects import Bucket
+from tokenmill.errors import InputError
 from tokenmill.store import Store, StoreLock
 
 from ..buckets.mirroring import BucketMirror
@@ -26,6 +27,8 @@ from ..processes import allow_more_files
 from ..segments.mirror import CheckpointKeeper, Mirror, MirroredStream
 from ..settings import Loaded, Settings
 from ..supervisor import Supervisor, WatchLimits, run_until_signalled
+from ..supervisor.uploading import keep_uploading
+from ..tasks import beside
 from ..terminal import is_terminal
 from .options import KeepFrom, argument, command, option, require_beside
 from .output import count, say, show, size
@@ -40,7 +43,7 @@ log = structlog.get_logger(__name__)
     "serve",
     "tokenmill serve",
     "tokenmill serve --workers 4 --log-format json",
-    "tokenmill serve --only segment",
+    "tokenmill serve --only segment --upload-to s3://bucket/prefix",
     shown=("bootstrap_servers", "raw_topics", "tokenizer", "sequence_length", "store", "workers"),
 )
 def serve(
@@ -49,6 +52,9 @@ def serve(
     only: Annotated[
         Literal["mill", "segment"] | None,
         option("Run mill workers alone, or a segment worker alone: a container's share of the service."),
+    ] = None,
+    upload_to: Annotated[
+        str | None, option("Bring the store into a bucket as well, as `upload --follow` does.", "BUCKET", "--upload-to")
     ] = None,
     heartbeat: Annotated[
         float, option("Kill a worker that says nothing for this many seconds.", None, "--heartbeat-seconds", min=2)
@@ -64,13 +70,18 @@ def serve(
     """
     settings = loaded.settings
     set_up_logging(settings.log_format, settings.log_level)
+    if upload_to is not None:
+        if only == "mill":
+            raise InputError("--upload-to with --only mill: mills have no store. Give it to the segment worker's serve")
+        Bucket.open(upload_to)  # what is wrong with the address is said now
     allow_more_files()
     limits = WatchLimits(heartbeat=heartbeat, grace=grace)
     supervisor = Supervisor(settings, only=only, limits=limits, origins=loaded.origins)
 
     async def run() -> int:
         await require_ready(settings)  # what is wrong from the beginning is said once, not by every worker
-        await supervisor.run()
+        async with beside(*([keep_uploading(settings, upload_to, grace)] if upload_to is not None else [])):
+            await supervisor.run()
         return 0
 
     raise typer.Exit(run_until_signalled(run(), serves=True))

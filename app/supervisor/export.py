@@ -124,7 +124,7 @@ class Export:
             workers=self.workers(),
             eras=dict(ledger.eras),
             halts=ledger.stops("halts"),
-            waits=ledger.stops("waits"),
+            waits={**ledger.stops("waits"), **FAILING},
             open_since=self._cluster.open_since,
             unowned=self.unowned,
         )

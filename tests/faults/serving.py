@@ -24,8 +24,8 @@ PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 class Serving:
     """`tokenmill serve` from entry to exit; a test starts nothing again, and has no hand in anything."""
 
-    def __init__(self, settings: Settings, directory: Path, *, through: str | None = None) -> None:
-        """Start nothing yet; the log goes into ``directory``.
+    def __init__(self, settings: Settings, directory: Path, *words: str, through: str | None = None) -> None:
+        """Start nothing yet; the command gets more ``words``, and the log goes into ``directory``.
 
         The service reaches the brokers at the address ``through``, the test itself at that of ``settings``.
         """
@@ -33,13 +33,14 @@ class Serving:
         self.port = free_port()
         update: dict[str, object] = {"metrics_port": self.port, "log_format": "json"}
         self._its = settings.model_copy(update=update | ({"bootstrap_servers": through} if through else {}))
+        self._words = words
         self._log_path = directory / "serve.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tokenmill.app.cli", "serve"],
+                [sys.executable, "-m", "tokenmill.app.cli", "serve", *self._words],
                 env={**os.environ, **self._its.environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
