@@ -77,18 +77,12 @@ def test_a_command_ends_in_order_and_unwinds_no_thread(how: str, code: int) -> N
     assert ("ZeroDivisionError" in ended.stderr) == (how == "fails")
 
 
-def test_ctrl_c_while_a_command_ends_is_its_end() -> None:
-    """At once, and no exit handler shows a traceback."""
-    ended = subprocess.run([sys.executable, "-c", ENDS, "twice"], check=False, capture_output=True, text=True)
+@pytest.mark.parametrize(("how", "code"), [("twice", -signal.SIGINT), ("before its loop", 130)])
+def test_ctrl_c_while_a_command_begins_or_ends_shows_nothing(how: str, code: int) -> None:
+    """No traceback of an exit handler, and no warning of the coroutine that was made and never awaited."""
+    ended = subprocess.run([sys.executable, "-c", ENDS, how], check=False, capture_output=True, text=True)
 
-    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
-
-
-def test_ctrl_c_before_the_event_loop_begins_shows_nothing() -> None:
-    """No warning of the coroutine that was made and never awaited."""
-    ended = subprocess.run([sys.executable, "-c", ENDS, "before its loop"], check=False, capture_output=True, text=True)
-
-    assert (ended.returncode, ended.stderr) == (130, "")
+    assert (ended.returncode, ended.stderr) == (code, "")
 
 
 COUNT_THREADS = """

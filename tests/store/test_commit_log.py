@@ -82,18 +82,11 @@ def test_garbage_after_the_last_record_was_never_written(ends: list[int], garbag
     assert (read(log + garbage).end, read(log + garbage).damage) == (len(log), None)
 
 
-@pytest.mark.parametrize("missing", [0, 1])
-def test_a_missing_record_is_damage(missing: int) -> None:
-    """Whole records that do not continue each other are no torn write."""
+@pytest.mark.parametrize("held", [[1, 2], [0, 2], [0, 1, 1]], ids=["the first is gone", "one is gone", "one is twice"])
+def test_records_that_do_not_continue_each_other_are_damage(held: list[int]) -> None:
+    """Whole ones are no torn write."""
     records = make_log([0, 2, 5, 9])
-    del records[missing]
-    assert "does not continue" in (read(b"".join(records)).damage or "")
-
-
-def test_a_repeated_record_is_damage() -> None:
-    """It counts blocks that are counted already."""
-    records = make_log([0, 2, 5])
-    assert "does not continue" in (read(b"".join([*records, records[-1]])).damage or "")
+    assert "does not continue" in (read(b"".join(records[number] for number in held)).damage or "")
 
 
 def test_a_scan_goes_on_where_an_earlier_one_ended() -> None:

@@ -221,35 +221,11 @@ def test_a_partition_may_begin_after_block_0(tmp_path: Path) -> None:
     assert open_partition(store.path, STREAM, 0).first_block == 12
 
 
-def lose(suffix: str) -> Callable[[Store], None]:
-    """Return what unlinks a file of the second segment."""
-    return lambda store: (directory_of(store) / f"{12:012d}.{suffix}").unlink()
-
-
-def lose_segment(store: Store) -> None:
-    """Unlink the second segment."""
-    for file in directory_of(store).glob(f"{12:012d}.*"):
-        file.unlink()
-
-
-def lose_manifest_and_log(store: Store) -> None:
-    """Unlink what tells which blocks count."""
-    lose("json")(store)
-    lose("commits")(store)
-
-
-def lose_first_segment(store: Store) -> None:
-    """Unlink the oldest segment, without saying that it is retired."""
-    for file in directory_of(store).glob(f"{0:012d}.*"):
-        file.unlink()
-
-
-def test_a_first_segment_that_nobody_retired_is_damage(tmp_path: Path) -> None:
-    """Nothing says that the partition begins after it."""
-    store = sealed_store(tmp_path)
-    lose_first_segment(store)
-    with pytest.raises(DamagedError, match=rf"{0:012d}\.bin: it is missing"):
-        PartitionWriter.open(store, STREAM, 0)
+def lose(store: Store, first: int, *suffixes: str) -> None:
+    """Unlink files of a segment."""
+    for suffix in suffixes:
+        for file in list(directory_of(store).glob(f"{first:012d}.{suffix}")):
+            file.unlink()
 
 
 def test_an_open_segment_of_another_chain_is_refused(tmp_path: Path) -> None:
@@ -263,12 +239,23 @@ def test_an_open_segment_of_another_chain_is_refused(tmp_path: Path) -> None:
         PartitionWriter.open(store, STREAM, 0)
 
 
-@pytest.mark.parametrize("damage", [lose_segment, lose_manifest_and_log])
-def test_a_hole_between_segments_is_damage(tmp_path: Path, damage: Callable[[Store], None]) -> None:
-    """A later segment proves that it was there."""
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda store: lose(store, 12, "*"), f"{12:012d}"),
+        (lambda store: lose(store, 12, "json", "commits"), f"{12:012d}"),
+        (lambda store: lose(store, 0, "*"), rf"{0:012d}\.bin: it is missing"),
+        (lambda store: (directory_of(store) / f"{5:012d}.bin").touch(), "multiple of 12"),
+    ],
+    ids=["a hole", "what tells which blocks count", "a first segment that nobody retired", "an impossible place"],
+)
+def test_segments_that_do_not_follow_each_other_are_damage(
+    tmp_path: Path, damage: Callable[[Store], None], named: str
+) -> None:
+    """A later segment proves that one was there, and nothing says that the partition begins after the first."""
     store = sealed_store(tmp_path)
     damage(store)
-    with pytest.raises(DamagedError, match=f"{12:012d}"):
+    with pytest.raises(DamagedError, match=named):
         PartitionWriter.open(store, STREAM, 0)
 
 
@@ -276,8 +263,7 @@ def test_a_lost_manifest_is_made_again(tmp_path: Path) -> None:
     """From the commit log, also where later segments exist."""
     store = sealed_store(tmp_path)
     whole = contents(store)
-    lose("json")(store)
-    lose("index")(store)
+    lose(store, 12, "json", "index")
     fill(store, INFO, CHAIN, [])
     assert contents(store) == whole
 
@@ -306,11 +292,3 @@ def test_a_segment_of_another_stream_is_refused(tmp_path: Path) -> None:
     shutil.copytree(directory_of(store), directory_of(store, 1))
     with pytest.raises(DamagedError, match="belongs elsewhere"):
         PartitionWriter.open(store, STREAM, 1)
-
-
-def test_a_segment_at_an_impossible_place_is_refused(tmp_path: Path) -> None:
-    """Segments begin at multiples of their length."""
-    store = sealed_store(tmp_path)
-    (directory_of(store) / f"{5:012d}.bin").touch()
-    with pytest.raises(DamagedError, match="multiple of 12"):
-        PartitionWriter.open(store, STREAM, 0)

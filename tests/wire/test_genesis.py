@@ -51,7 +51,7 @@ def test_the_genesis_of_another_stream_is_none_here() -> None:
 
 
 def test_a_genesis_of_another_format_is_refused() -> None:
-    """With the version that is needed; a mill must not write another one beside it."""
+    """With the version that is needed; it is no junk, for another one behind it would settle the stream again."""
     values: dict[str, Any] = FIRST.to_dict()
     values["recipe"]["format"] = 2
     with pytest.raises(FingerprintError, match="format 2"):

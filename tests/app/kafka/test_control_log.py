@@ -30,7 +30,6 @@ from tokenmill.app.kafka.control_log import (
     skip_request_record,
 )
 from tokenmill.eras import ERA_KEY, EraFollower, LogRecord
-from tokenmill.errors import FingerprintError
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 
 FIRST = Genesis("raw-text.train", RECIPE, (0, 7), 4096, {"numpy": "2"})
@@ -169,14 +168,6 @@ def test_a_forged_part_of_a_tokenizer_takes_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()
-
-
-def test_a_later_versions_genesis_stops_whoever_is_older() -> None:
-    """It is no junk: another genesis behind it would settle the stream a second time."""
-    values = FIRST.to_dict()
-    values["recipe"]["format"] = 3
-    with pytest.raises(FingerprintError, match="format 3"):
-        read([(GENESIS_KEY, json.dumps(values).encode())])
 
 
 def test_lists_of_steps_are_found_by_their_hash() -> None:

@@ -192,13 +192,6 @@ async def test_a_mirror_looks_again_and_again(store: Store, tmp_path: Path, monk
     assert firsts(store) == needed(store, 38)
 
 
-async def test_a_mirror_refuses_a_wrong_state_at_its_start(store: Store, tmp_path: Path) -> None:
-    """Whoever named it is there to hear it."""
-    (tmp_path / "state.json").write_text("no state")
-    with pytest.raises(InputError, match="cannot be read as a state"):
-        await CheckpointKeeper(store.path, [tmp_path / "state.json"]).run()
-
-
 def retire(store: Store, *arguments: object) -> Told:
     """Run `tokenmill retire`."""
     return invoke("retire", STREAM, "--store", store.path, *arguments)

@@ -132,7 +132,7 @@ async def test_what_people_say_meanwhile_is_heard(
 async def test_a_mirror_that_keeps_for_states_refuses_a_wrong_one(
     settings: Settings, store: Store, stream: MemoryStream, tmp_path: Path
 ) -> None:
-    """At its start, though it would run for ever."""
+    """At its start, though it would run for ever: whoever named it is there to hear it."""
     (tmp_path / "state.json").write_text("no state")
     with pytest.raises(InputError, match="cannot be read as a state"):
         await mirrored(Mirror(settings, store, keep_from=[tmp_path / "state.json"]))
