@@ -10,6 +10,7 @@ from tests.conftest import topics_on
 from tests.milled import Milled, mill_everything
 from tests.secured import Secured, secured_broker
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
 
 
 @pytest.fixture
@@ -19,6 +20,12 @@ def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith("TOKENMILL_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def settings(broker: Broker) -> Settings:
+    """Return settings for the broker."""
+    return Settings(bootstrap_servers=broker.bootstrap_servers)
 
 
 @pytest.fixture(scope="session")

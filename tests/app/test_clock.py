@@ -11,7 +11,6 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import producer, sending_to
 from tokenmill.app.kafka.control_topic import write_control
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.transport import BatchApp
 from tokenmill.errors import ClockError
@@ -26,10 +25,9 @@ async def refuse(*_: object, **__: object) -> None:
 
 
 async def test_a_broker_that_refuses_our_time_is_told_apart(
-    broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whatever client; the message has our time, and what to do about it."""
-    settings = Settings(bootstrap_servers=broker.bootstrap_servers)
     name = topic(message_timestamp_after_max_ms=LIMIT_MS)
     ahead = round(time.time() * 1000) + AHEAD_MS
     with pytest.raises(ClockError, match=r"this machine's clock says 20\d\d-.*NTP.*LogAppendTime"):

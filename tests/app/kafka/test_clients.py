@@ -10,14 +10,8 @@ from aiokafka.errors import KafkaConnectionError
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka import clients as kafka
 from tokenmill.app.kafka.clients import LastLook, admin, consumer, offsets, producer, read_range
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError, SourceError
-
-
-def settings_of(broker: Broker) -> Settings:
-    """Return settings for the broker."""
-    return Settings(bootstrap_servers=broker.bootstrap_servers)
 
 
 async def values(settings: Settings, partition: TopicPartition, start: int, end: int) -> list[bytes | None]:
@@ -39,9 +33,9 @@ async def fill(settings: Settings, topic: str) -> None:
             await (client.abort_transaction() if number % 2 else client.commit_transaction())
 
 
-async def test_range_ends_where_its_last_offsets_hold_no_record(broker: Broker, topic: TopicFactory) -> None:
+async def test_range_ends_where_its_last_offsets_hold_no_record(settings: Settings, topic: TopicFactory) -> None:
     """Markers and aborted records at the end of a range do not make a reader wait for ever."""
-    settings, partition = settings_of(broker), TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(), 0)
     await fill(settings, partition.topic)
 
     async with consumer(settings) as client:
@@ -52,9 +46,9 @@ async def test_range_ends_where_its_last_offsets_hold_no_record(broker: Broker, 
     assert await values(settings, partition, 12, 12) == []
 
 
-async def test_range_that_the_log_does_not_hold_is_refused(broker: Broker, topic: TopicFactory) -> None:
+async def test_range_that_the_log_does_not_hold_is_refused(settings: Settings, topic: TopicFactory) -> None:
     """A reader never jumps to what is there instead, and never waits for what cannot come."""
-    settings, partition = settings_of(broker), TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(), 0)
     await fill(settings, partition.topic)
     async with admin(settings) as client:
         await client.delete_records({partition: RecordsToDelete(before_offset=6)})
@@ -75,9 +69,8 @@ async def test_every_client_names_a_missing_broker() -> None:
                 pass
 
 
-async def test_large_records_pass(broker: Broker, topic: TopicFactory) -> None:
+async def test_large_records_pass(settings: Settings, topic: TopicFactory) -> None:
     """A producer takes what the settings allow, and a consumer reads what is larger than one fetch."""
-    settings = settings_of(broker)
     partition = TopicPartition(topic(max_message_bytes=settings.max_record_bytes + 1000), 0)
     async with producer(settings) as client:
         await client.send_and_wait(partition.topic, bytes(settings.max_record_bytes), partition=0)
@@ -107,10 +100,10 @@ async def test_a_client_that_cancels_itself_cancels_nobody_else(monkeypatch: pyt
 
 
 async def test_a_look_is_spared_while_partitions_hold_what_they_did(
-    broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until a record comes, or something was left to do, or all is to be looked at anyway."""
-    settings, partition, look = settings_of(broker), TopicPartition(topic(), 0), LastLook()
+    partition, look = TopicPartition(topic(), 0), LastLook()
 
     async def spared(*, rests: bool = True) -> bool:
         found = await look.finds_nothing(reader, [partition])

@@ -28,7 +28,6 @@ from tokenmill.app.kafka.fetched_batches import (
     unpack,
     unpacked,
 )
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.records import SourceRecord
 
@@ -127,9 +126,9 @@ def test_what_is_too_short_to_be_a_batch_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("fast")
-async def test_aiokafka_unpacks_through_it(broker: Broker, topic: TopicFactory) -> None:
+async def test_aiokafka_unpacks_through_it(settings: Settings, topic: TopicFactory) -> None:
     """Each record once, in order. Fails where a new aiokafka differs."""
-    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(), 0)
     values = [b"%d" % number for number in range(300)]
     async with producer(settings, linger_ms=20) as client:
         for sent in [await client.send(partition.topic, value, partition=0) for value in values]:
@@ -154,9 +153,9 @@ async def read_all(settings: Settings, partition: TopicPartition) -> list[Source
 
 
 @pytest.mark.usefixtures("both_ways")
-async def test_nothing_in_a_record_beside_its_value_ends_a_fetch(broker: Broker, topic: TopicFactory) -> None:
+async def test_nothing_in_a_record_beside_its_value_ends_a_fetch(settings: Settings, topic: TopicFactory) -> None:
     """Every odd batch between good ones: each record has its value, and the next offset, and the good ones follow."""
-    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(), 0)
     ends = []
     async with producer(settings) as client:
         for data in ODD.values():
@@ -170,9 +169,9 @@ async def test_nothing_in_a_record_beside_its_value_ends_a_fetch(broker: Broker,
 
 
 @pytest.mark.usefixtures("both_ways")
-async def test_a_name_of_a_header_is_text_whatever_its_bytes(broker: Broker, topic: TopicFactory) -> None:
+async def test_a_name_of_a_header_is_text_whatever_its_bytes(settings: Settings, topic: TopicFactory) -> None:
     """Those that are no UTF-8 are spelled out; the other headers of the record are as they were."""
-    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(), 0)
     headers = [(b"caf\xe9", b"1"), ("café".encode(), b"\xff"), (b"", None)]
     await send_batch(settings, partition.topic, batch([record(0, b"x", key=b"k", headers=headers, later=3)]))
     (found,) = await read_all(settings, partition)

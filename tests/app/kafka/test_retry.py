@@ -109,9 +109,9 @@ PAUSE_SECONDS = 0.6
 WAIT_SECONDS = 30
 
 
-async def test_nothing_is_fetched_between_two_looks(broker: Broker, topic: TopicFactory) -> None:
+async def test_nothing_is_fetched_between_two_looks(broker: Broker, settings: Settings, topic: TopicFactory) -> None:
     """And the next look sees what came meanwhile."""
-    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(), 0)
     seen: list[bytes] = []
     fetched: list[int] = []
     looked = asyncio.Event()

@@ -15,7 +15,6 @@ from tests.app.sources.reading import content_of, found_in, reading_of, values
 from tests.app.sources.web import Web, serving
 from tests.app.tools.produce.test_producing import dealt
 from tests.conftest import TopicFactory
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, find_sources
 from tokenmill.app.sources.items import ItemChunk, Place
@@ -185,9 +184,9 @@ def test_an_address_with_a_secret_is_refused_and_the_message_does_not_hold_it(ad
         assert not web.asked
 
 
-async def test_a_run_goes_on_and_a_changed_object_is_named(broker: Broker, topic: TopicFactory) -> None:
+async def test_a_run_goes_on_and_a_changed_object_is_named(settings: Settings, topic: TopicFactory) -> None:
     """After a limit, as with files; a changed one is refused between two calls."""
-    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    raw = topic(2)
     with serving(Web({"a.jsonl": JSONL})) as web:
         address = f"{web.address}/a.jsonl"
         plan = RunPlan(identity=run_identity(raw, {}, [address]), limit=7000)

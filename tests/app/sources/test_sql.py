@@ -10,7 +10,6 @@ import pytest
 from tests.app.sources.reading import content_of, reading_of
 from tests.app.tools.produce.test_producing import dealt
 from tests.conftest import TopicFactory
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, read_items
 from tokenmill.app.sources.items import Place
@@ -140,10 +139,10 @@ def test_a_result_that_changes_while_it_is_read_ends_the_run(tmp_path: Path) -> 
 
 
 async def test_a_run_goes_on_and_a_changed_result_is_refused(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    settings: Settings, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """After a limit; one row changed far behind is enough."""
-    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    raw = topic(2)
     url = database(tmp_path / "a.db")
     identity = run_identity(raw, {"sql": QUERY}, [url])
 

@@ -71,10 +71,10 @@ def test_private_parts_of_aiokafka_are_these() -> None:
 
 
 async def test_other_consumers_of_the_process_get_aiokafkas_own_records(
-    broker: Broker, topic: TopicFactory, fast: None
+    broker: Broker, settings: Settings, topic: TopicFactory, fast: None
 ) -> None:
     """With topic and partition, and positions behind each record, also where some are taken at once."""
-    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(), 0)
     values = [b"%d" % number for number in range(COUNT)] + [b"x" * 300_000]
     async with producer(settings, linger_ms=20) as client:
         for sent in [await client.send(partition.topic, value, partition=0) for value in values]:
@@ -102,9 +102,9 @@ async def test_other_consumers_of_the_process_get_aiokafkas_own_records(
 
 
 @pytest.mark.usefixtures("both_ways")
-async def test_records_are_the_same_both_ways(broker: Broker, topic: TopicFactory) -> None:
+async def test_records_are_the_same_both_ways(settings: Settings, topic: TopicFactory) -> None:
     """Small ones and large ones, with keys, headers and timestamps: all as they were sent."""
-    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(), 0)
     sent = [(b"%d" % n, b"%d" % n * (70_000 if n % 3 else 1), 1000 + n, [("header", b"h" * n)]) for n in range(30)]
     async with producer(settings) as client:
         for answer in [

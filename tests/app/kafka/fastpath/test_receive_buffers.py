@@ -29,7 +29,6 @@ from tokenmill.app.kafka.fastpath import (
     FrameProtocol,
     LargeAnswer,
 )
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1, 3 * SMALL_BYTES]))
@@ -248,7 +247,7 @@ async def test_what_came_before_the_end_is_still_read() -> None:
 
 @pytest.mark.usefixtures("fast")
 async def test_aiokafka_receives_through_it(
-    broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that a client reads comes this way: asyncio's reader is given nothing. Fails where a new aiokafka differs."""
 
@@ -256,7 +255,7 @@ async def test_aiokafka_receives_through_it(
         raise AssertionError("bytes went through asyncio's StreamReader")
 
     monkeypatch.setattr(asyncio.StreamReader, "feed_data", fed)
-    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(), 0)
     values = [bytes([number]) * 300_000 for number in range(20)]
     async with producer(settings) as client:
         for value in values:

@@ -22,7 +22,6 @@ from tests.app.tools.pack.packing import rows
 from tests.conftest import TopicFactory
 from tests.marked import until
 from tests.service import in_own_loop
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, load_settings
 from tokenmill.app.sources import find_sources
 from tokenmill.app.sources.file_sources import OpenedSources
@@ -101,10 +100,10 @@ def sent(settings: Settings, raw: str) -> Counter[bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_each_document_is_sent_once_though_a_worker_is_killed(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    settings: Settings, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """In the middle of a lane; and a second call of the command sends nothing."""
-    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    raw = topic(2)
     lines = documents(tmp_path / "files")
     with cluster(tmp_path) as (_, address, workers):
         run = begin(settings, raw, tmp_path / "files", address)
@@ -123,10 +122,10 @@ def test_each_document_is_sent_once_though_a_worker_is_killed(
 @pytest.mark.needs("minutes")
 @pytest.mark.timeout(240)
 def test_large_files_are_sent_in_parts_once_though_a_worker_is_killed(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    settings: Settings, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Lines, a table and parquet: the documents, with the ids, that one reader makes; a second call sends nothing."""
-    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    raw = topic(2)
     files = tmp_path / "files"
     files.mkdir()
     made = [rows(8 * LINES, seed) for seed in (1, 2, 3)]
@@ -161,10 +160,10 @@ def test_large_files_are_sent_in_parts_once_though_a_worker_is_killed(
 @pytest.mark.needs("minutes")
 @pytest.mark.timeout(240)
 def test_a_cluster_that_goes_is_named_and_another_one_sends_the_rest(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    settings: Settings, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """With what was sent; where none answers, nothing was."""
-    raw, settings = topic(2), Settings(bootstrap_servers=broker.bootstrap_servers)
+    raw = topic(2)
     lines = documents(tmp_path / "files")
     with cluster(tmp_path) as (process, address, _):
         run = begin(settings, raw, tmp_path / "files", address)

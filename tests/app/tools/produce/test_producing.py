@@ -35,12 +35,6 @@ from tokenmill.errors import ClockError, InputError, MissingTopicError, TopicErr
 from tokenmill.records import FLUSH_HEADER
 
 
-@pytest.fixture
-def settings(broker: Broker) -> Settings:
-    """Return settings for the broker."""
-    return Settings(bootstrap_servers=broker.bootstrap_servers)
-
-
 def sources_of(settings: Settings, *paths: Path) -> list[DocumentSource]:
     """Return the sources at these paths."""
     return find_sources([str(path) for path in paths], reading_of(settings))

@@ -17,7 +17,6 @@ from tests.faults.test_dead_letters import limit_messages
 from tokenmill.app.kafka import retry
 from tokenmill.app.kafka.clients import admin, producer
 from tokenmill.app.kafka.topics import ensure_topics, partition_count
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
 from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
@@ -26,12 +25,6 @@ from tokenmill.app.tools.produce.producing import Resuming, RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunStart, run_identity
 from tokenmill.app.tools.produce.summary import Summary
 from tokenmill.errors import BrokerError, InputError, SourceError, TopicError
-
-
-@pytest.fixture
-def settings(broker: Broker) -> Settings:
-    """Return settings for the broker."""
-    return Settings(bootstrap_servers=broker.bootstrap_servers)
 
 
 def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[DocumentSource], RunPlan]:

@@ -20,7 +20,6 @@ from tests.app.sources.reading import content_of
 from tests.app.tools.produce.scripted_kafka import RAW, Builder, Producer, ScriptedKafka
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import producer, sending_to
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.run_notes import MARK_HEADER
 from tokenmill.app.tools.produce.sender import (
@@ -305,10 +304,9 @@ def test_many_partitions_have_smaller_batches() -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-async def test_an_earlier_producer_is_refused(broker: Broker, topic: TopicFactory, partition: int) -> None:
+async def test_an_earlier_producer_is_refused(settings: Settings, topic: TopicFactory, partition: int) -> None:
     """In partitions that it wrote to and in others; the later one writes on, and readers wait for nobody."""
     raw = topic(2)
-    settings = Settings(bootstrap_servers=broker.bootstrap_servers)
     async with producer(settings, transactional_id=raw) as earlier:
         await as_an_owner_writes(earlier, raw)
         async with fenced_producer(settings, raw, {raw: 2}) as later:
