@@ -254,16 +254,18 @@ def _sequencer(rounds: int, size: int, directory: Path) -> dict[str, Any]:
             kept.append(signed[: JUDGED * 16 * PART // size].copy())
         del signed
         held = _anonymous_bytes() - before - sum(one.nbytes for one in kept)
-        seen, rates = np.concatenate(kept[len(kept) // 4 :]), []
+        seen, rates, cpu_rates = np.concatenate(kept[len(kept) // 4 :]), list[float](), list[float]()
         for _ in range(rounds):
             signed = rng.integers(1, 1 << 64, (JUDGED, near.width), np.uint64)
             signed[::5] = rng.choice(seen, len(signed[::5]))
-            began = perf_counter()
+            began, cpu_began = perf_counter(), process_time()
             judge(signed)
             rates.append(len(signed) / (perf_counter() - began))
+            cpu_rates.append(len(signed) / (process_time() - cpu_began))
     return {
         "full_window": size,
         "sequencer_documents_per_s": _spread(rates),
+        "sequencer_documents_per_cpu_s": _spread(cpu_rates),
         "bytes_per_document": round(held / size, 1),
         "bytes_per_document_on_disk": near.row_bytes,
     }
