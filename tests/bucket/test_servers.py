@@ -146,6 +146,30 @@ def test_a_login_that_is_wrong_is_named(server: Server, bucket: str, tmp_path: P
     assert found_in(bucket) == {}
 
 
+def test_a_wrong_region_is_named(server: Server, bucket: str, tmp_path: Path) -> None:
+    """In the server's words, with the address."""
+    if server.kind == "gofakes3":
+        pytest.skip("it looks at no region")
+    words: list[Any] = ["upload", "--store", str(whole_store(tmp_path / "store")), "--to", bucket]
+    told = forked.run(words, tmp_path / "log", {**os.environ, **login(server.address), "AWS_REGION": "eu-west-7"})
+    assert (told.code, bucket in told.said, "region" in told.said) == (16, True, True), told.said
+    assert found_in(bucket) == {}
+
+
+def test_a_login_that_is_over_is_named_and_a_new_one_goes_on(server: Server, bucket: str, tmp_path: Path) -> None:
+    """A token that expires amid an upload ends it; the same command with another one does the rest."""
+    store = whole_store(tmp_path / "store")
+    words: list[Any] = ["upload", "--store", str(store), "--to", bucket]
+    with Way(server.address, 0, 0.0) as way:
+        way.expires_after = 9
+        told = forked.run(words, tmp_path / "log", {**os.environ, **login(way.address)})
+        assert way.fired["expired"]
+        assert (told.code, bucket in told.said, "ExpiredToken" in told.said) == (16, True, True), told.said
+        way.expires_after = None
+        assert forked.run(words, tmp_path / "log", {**os.environ, **login(way.address)}).code == 0
+    assert without_heads(found_in(bucket)) == without_heads(objects(uploaded_to(store, tmp_path / "share")))
+
+
 def test_a_foreign_object_stops_an_upload(bucket: str, tmp_path: Path) -> None:
     """And stays as it is."""
     store = whole_store(tmp_path / "store")

@@ -26,6 +26,9 @@ class Way:
         self.read = 0
         """Bytes of objects that were given to clients."""
         self.chance = chance
+        self.answers = 0
+        self.expires_after: int | None = None
+        """Requests after which the login's token is over."""
         self._server, self._seconds, self._rng = server, seconds, random.Random(seed)
         self._ready, self._ends = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -60,6 +63,11 @@ class Way:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
         await asyncio.sleep(self._seconds)
+        self.answers += 1
+        if self.expires_after is not None and self.answers > self.expires_after:
+            self.fired["expired"] += 1
+            told = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+            return web.Response(status=400, text=told, content_type="application/xml")
         fault = self._fault(request.method)
         if fault == "reset":
             return self._cut(request)

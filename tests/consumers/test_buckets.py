@@ -1,7 +1,10 @@
 """Training from a bucket: the sequence of a local store, each byte fetched once a pass and host, in a bounded cache."""
 
+import errno
 import gc
 import json
+import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -25,8 +28,10 @@ from tests.app.buckets.scene import (
 )
 from tests.store.chains import STREAM, make_store
 from tokenmill.bucket import cache as caching
+from tokenmill.bucket.objects import Data
 from tokenmill.consumers import Batches, Mixture, StepDataset
-from tokenmill.errors import BucketError, DamagedError, InputError
+from tokenmill.errors import BucketError, DamagedError, InputError, StoreError
+from tokenmill.store import layout
 from tokenmill.store import store as description
 
 SEGMENT_BYTES = SEGMENT_BLOCKS * INFO.block_bytes
@@ -229,3 +234,59 @@ def test_a_cache_that_was_emptied_or_broken_is_filled_again(tmp_path: Path) -> N
     other = uploaded_to(store_with(tmp_path / "shorter", 4), tmp_path / "other share").as_uri()
     with pytest.raises(Exception, match="it is the cache of another bucket"):
         rows(opened(other, cache=cache))
+
+
+@pytest.mark.parametrize("gone", ["cache", "files", "tokens"])
+def test_what_is_deleted_under_a_run_changes_no_batch(tmp_path: Path, gone: str) -> None:
+    """The run goes on, or ends and says what to do; from its last state the next one goes on."""
+    store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"
+    address = uploaded_to(store, tmp_path / "share").as_uri()
+    wanted, found, ends = rows(opened(store, passes=4)), list[tuple[Any, Any]](), list[str]()
+    while len(found) < len(wanted):
+        ends.append(_run_until_it_ends(address, cache, gone, found))
+        settle()
+    assert [x for x, _ in found] == wanted
+    assert all("the cache of a bucket" in said for said in ends[:-1])
+    assert len(ends) > 1 or gone != "cache"
+
+
+def _run_until_it_ends(address: str, cache: Path, gone: str, found: list[tuple[Any, Any]]) -> str:
+    """Go on behind what was found, and delete from time to time; return how it ended."""
+    batches = opened(address, cache=cache, passes=4)
+    if found:
+        batches.load_state_dict(found[-1][1])
+    try:
+        for batch in batches:
+            found.append((batch.x.tolist(), batch.state))
+            if len(found) % 20 == 3:
+                _delete(cache, gone)
+    except (StoreError, DamagedError) as error:
+        return str(error)
+    return ""
+
+
+def _delete(cache: Path, gone: str) -> None:
+    while gone == "cache" and cache.exists():  # who fetches may put something there meanwhile
+        shutil.rmtree(cache, ignore_errors=True)
+    for file in cache.glob(f"{STREAM}/[0-9]/*{'.bin' if gone == 'tokens' else ''}"):
+        file.unlink(missing_ok=True)
+
+
+def test_a_cache_on_a_full_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so; once there is room, the run goes on."""
+    store, put, refusals = whole_store(tmp_path / "store"), layout.put_file, iter([*[True] * 3, *[False] * 4, True])
+
+    def putting(path: Path, data: Data) -> None:
+        if path.suffix == ".bin" and next(refusals, False):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        put(path, data)
+
+    address = uploaded_to(store, tmp_path / "share").as_uri()
+    monkeypatch.setattr(caching, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(layout, "put_file", putting)
+    assert rows(opened(address, cache=tmp_path / "cache")) == rows(opened(store))
+    assert next(refusals, None) is None, "the disk was full, and again"
+    assert "is tried again" in caplog.text
+    assert os.strerror(errno.ENOSPC) in caplog.text
