@@ -223,8 +223,8 @@ class FetchWork:
                     self._fetch(self._eras)
             except LockedError:  # another process does
                 self.ended.wait(CLAIM_SECONDS)
-            except TokenMillError as error:
-                if isinstance(error, DiskError) or (isinstance(error, BucketError) and error.passing):
+            except (TokenMillError, OSError) as error:  # the system's own, where the folder is deleted meanwhile
+                if isinstance(error, DiskError | OSError) or (isinstance(error, BucketError) and error.passing):
                     log.warning("%s is tried again in %.0f seconds: %s", self._bucket.address, pause, error)
                     self.ended.wait(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
