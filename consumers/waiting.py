@@ -45,8 +45,8 @@ class ReachableStream:
             except (FileNotFoundError, NotADirectoryError):
                 raise StoreError(
                     f"the store {store} no longer holds the stream {stream!r}: it was deleted or moved, or its disk is "
-                    "not mounted. Bring it back, or open another copy of the store; a saved state goes on there. What is "
-                    "the cache of a bucket is fetched again: start the run again"
+                    "not mounted. Bring it back, or open another copy of the store; a saved state goes on there. What "
+                    "is the cache of a bucket is fetched again: start the run again"
                 ) from None
             except OSError as error:
                 raise self._unreadable(error) from error
