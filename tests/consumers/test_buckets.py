@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +153,38 @@ def test_ranks_share_a_cache_and_any_world_size_goes_on(tmp_path: Path, reads: C
     alone = opened(address, cache=tmp_path / "another", batch_size=4, drop_last=False)
     alone.load_state_dict(state)
     assert rows(alone) == wanted[5:]
+
+
+def test_what_a_rank_leaves_stays_for_the_one_behind_it(
+    tmp_path: Path, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a while: the one that is two eras ahead ends, and what it had fetched is not fetched again."""
+    store, claims = whole_store(tmp_path / "store"), dict[Any, Any]()
+    address, has = uploaded_to(store, tmp_path / "share").as_uri(), caching.BucketCache.has
+
+    def noting(self: Any, eras: Any, now: Any, following: Any, had: Any) -> bool:
+        claims[self] = [*now, *following]
+        return has(self, eras, now, following, had)
+
+    monkeypatch.setattr(caching.BucketCache, "has", noting)
+    reads.clear()
+    behind, ahead = (opened(address, cache=tmp_path / "cache") for _ in range(2))
+    found = [next(walk := iter(behind)).x.tolist()]
+    for batch in ahead:  # noqa: B007 - it is let go below, and holds its reader
+        if [2, 3] in claims.values():
+            break
+    assert [2, 3] in claims.values()
+    known = -1
+    while known != reads.total():  # until what it claims is there
+        known = reads.total()
+        time.sleep(0.3)
+    claims.clear()
+    del ahead, batch
+    gc.collect()
+    time.sleep(0.5)  # until the other one fetches, and has looked what is wanted
+    found += rows(walk)
+    assert found == rows(opened(store))
+    assert max(count for name, count in reads.items() if name.endswith(".bin")) == 1
 
 
 def test_a_run_follows_a_bucket_that_grows(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 The folder is a store, whose eras are all those that the bucket has, and whose segments come and go. Eras say what comes
 next, so each byte is fetched once a pass and host. Of the processes of a host that read the stream, one fetches: the
 one that holds the lock on the stream's directory; when it ends, another one goes on. Each says in a file of its own,
-which it keeps locked, which eras it wants; what nobody wants is removed.
+which it keeps locked, which eras it wants; what nobody wants is removed, a while after who wanted it has ended.
 """
 
 import fcntl
@@ -13,10 +13,10 @@ import os
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
@@ -33,9 +33,13 @@ CLAIM_SECONDS: Final = 0.05
 """How often it is looked which eras are wanted."""
 LONGEST_PAUSE: Final = 30.0
 """Seconds until the next try while the bucket or the disk fails; the first come after one, two, four."""
+LEFT_SECONDS: Final = 30.0
+"""How long segments stay that a process wanted which has ended: those beside it, or the next one, want them soon."""
 TOGETHER: Final = 8
 """Segments that are fetched before it is looked again which eras are wanted."""
 _CLAIM_BYTES: Final = 4096
+_LEFT: Final = ".left"
+"""Ends the name of a claim of a process that has ended."""
 _MOST_HAD: Final = 256
 """Eras of batches that somebody has, the newest ones: their numbers must fit into a claim."""
 
@@ -82,6 +86,12 @@ class CacheFolder:
                 for first in range(part.first - part.first % size, part.stop if part.blocks else 0, size)
             )
         )
+
+    def begun(self, eras: Iterable[Era]) -> list[Place]:
+        """Return the segments of which eras have no block, and those before and after them have."""
+        size = self.info.segment_blocks
+        empty = [(n, part.first) for era in eras for n, part in enumerate(era.ranges) if not part.blocks]
+        return [(partition, first - first % size) for partition, first in empty if first % size]
 
     def bytes(self, segments: int) -> int:
         """Return the size of the tokens of so many segments."""
@@ -259,28 +269,38 @@ class FetchWork:
             return self._sorted(heads, list(self._read_claims()))
 
     def _sorted(self, heads: HeadLog, claims: Sequence[Any]) -> list[Place]:
-        now, later, had = (
-            self._folder.segments(heads.eras[number] for claim in claims for number in claim[kind]) for kind in range(3)
-        )
-        room = len(now) + len(later)
+        eras = [[heads.eras[number] for claim in claims for number in claim[kind]] for kind in range(4)]
+        now, later, had, left = map(self._folder.segments, eras)
+        left += self._folder.begun(chain(*eras[:2]))
+        room = len(now) + len(later) + len(left)
         if self._most_bytes is not None:
             room = max(len(now), self._most_bytes // self._folder.bytes(1))
-        kept = list(dict.fromkeys([*now, *later]))[:room]
-        if kept:  # else nobody has said anything yet
+        wanted = list(dict.fromkeys([*now, *later]))[:room]
+        kept = list(dict.fromkeys([*wanted, *filter(self._folder.has, left)]))[:room]
+        if wanted:  # else nobody has said anything yet
             self._folder.keep(kept, had)
-        return [place for place in kept if not self._folder.has(place)]
+        return [place for place in wanted if not self._folder.has(place)]
 
     def _read_claims(self) -> Iterator[Any]:
-        """Yield the claims of processes that live, and remove those of others."""
+        """Yield the claims of processes that live; for a while those of others, as what they left; then remove them."""
         for file in self._folder.claims.iterdir():
             if file.suffix == layout.TEMPORARY:
                 continue
             with suppress(FileNotFoundError), file.open("rb") as opened:
                 try:
                     fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lives = False
                 except BlockingIOError:
-                    if data := opened.read(_CLAIM_BYTES):
-                        yield json.loads(data)
+                    lives = True
+                now, later, had = json.loads(opened.read(_CLAIM_BYTES) or "[[], [], []]")
+                if lives:
+                    yield now, later, had, []
+                elif file.suffix != _LEFT:
+                    os.utime(file)
+                    file.rename(file.with_suffix(_LEFT))
+                    yield [], [], had, [*now, *later]
+                elif time() - file.stat().st_mtime < LEFT_SECONDS:
+                    yield [], [], had, [*now, *later]
                 else:
                     file.unlink(missing_ok=True)
 
