@@ -46,7 +46,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How often everything is measured.", min=1)] = 3,
     blocks: Annotated[int, typer.Option(help="Blocks of 1025 tokens, 2 kB each.")] = 131_072,
     steps: Annotated[int, typer.Option(help="Steps of 20 ms in which waiting is measured.")] = 1500,
-    text: Annotated[int, typer.Option(help="Bytes of text that go through a broker that is far.")] = 300_000_000,
+    text: Annotated[int, typer.Option(help="Bytes of text that go through a broker that is far.")] = 600_000_000,
     directory: Annotated[Path, typer.Option(help="Where stores and buckets go; emptied first.")] = DIRECTORY,
     output: Annotated[Path, typer.Option(help="Where bucket.json goes.")] = RESULTS,
 ) -> None:

@@ -43,8 +43,11 @@ CONTROL_MESSAGE_BYTES: Final = 1 << 20
 """A genesis holds the settings in full; its other records are small."""
 PRODUCED_MESSAGE_BYTES: Final = 1 << 20
 """A part of what a run knows of its sources is smaller."""
-JOINED_BYTES: Final = 8 << 20
+JOINED_BYTES: Final = 16 << 20
 """Most bytes of messages that a mill sends as one, where brokers take long to acknowledge."""
+REQUEST_BYTES: Final = 96 << 20
+"""Of messages in one request: a client sends those for all partitions of a broker together, and brokers take 100 MiB by
+default (``socket.request.max.bytes``)."""
 PRODUCED_SEGMENT_BYTES: Final = 16 << 20
 """Kafka compacts no log's newest segment, and every call of produce reads all of it."""
 UNLIMITED: Final = "-1"
@@ -107,6 +110,10 @@ class Existing(NamedTuple):
     def max_message_bytes(self) -> int:
         """The largest batch that the topic takes."""
         return int(self.configs["max.message.bytes"])
+
+    def joined_bytes(self, chains: int) -> int:
+        """Return how large messages may be that are sent as one, by a worker that may own so many ``chains``."""
+        return min(JOINED_BYTES, self.max_message_bytes, REQUEST_BYTES // chains)
 
     def named(self, *names: str) -> str:
         """Return some of its settings in words, those that the brokers tell."""

@@ -34,10 +34,12 @@ from ..milling.outcomes import Outcome
 from ..telemetry import worker_metrics as metrics
 from ..worker.ending import end_process
 
-PENDING_BYTES: Final = 2 * JOINED_BYTES
-"""Tokens that may wait for one token partition, the message in flight included: the next one gathers meanwhile."""
-FAR_SECONDS: Final = 0.05
-"""How long an acknowledgement may take before messages are joined; brokers that are near take a fifth of it."""
+PENDING_BYTES: Final = 16 << 20
+"""Tokens that may wait for one token partition, the message in flight included."""
+FAR_PENDING_BYTES: Final = 2 * JOINED_BYTES
+"""The same while messages are joined: the next one gathers meanwhile."""
+FAR_SECONDS: Final = 0.025
+"""How long an acknowledgement may take before messages are joined; brokers that are near take less than half of it."""
 LETTERS_AT_ONCE: Final = 500
 """Letters that are sent together. All that wait for room in aiokafka's batch are woken by each batch that goes: of the
 20,000 that a kilobyte of records can make, most would wait longer than a record may."""
@@ -241,12 +243,16 @@ class Publisher:
         """Whether everything that was put is acknowledged."""
         return not self._pending
 
+    @property
+    def _most_pending(self) -> int:
+        return PENDING_BYTES if self._at_once == 1 else FAR_PENDING_BYTES
+
     async def put(self, messages: Sequence[Message]) -> None:
-        """Take messages to send, waiting while more than `PENDING_BYTES` are on their way; forget them once stopped."""
+        """Take messages to send, waiting while too many bytes are on their way; forget them once stopped."""
         if messages:
             self.carry_time.queued()
         for message in messages:
-            while self.pending_bytes >= PENDING_BYTES and not self._stopped:
+            while self.pending_bytes >= self._most_pending and not self._stopped:
                 self._room.clear()
                 await self._room.wait()
             if self._stopped:

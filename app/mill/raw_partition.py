@@ -21,7 +21,7 @@ from ..kafka.clients import REFUSALS, consumer
 from ..kafka.dead_letters import LetterTopic
 from ..kafka.fetched_batches import FetchedBatch
 from ..kafka.token_topic import messages_between, read_tail
-from ..kafka.topics import JOINED_BYTES, described, letter_bytes, worst_message_bytes
+from ..kafka.topics import described, letter_bytes, worst_message_bytes
 from ..milling.chain_mill import ChainMill
 from ..milling.decoding import FramedDecoder
 from ..milling.outcomes import Outcome
@@ -128,6 +128,8 @@ class RawPartition:
         context, found = self._context, []
         raw = TopicPartition(self.tp.topic, self.tp.partition)
         most_bytes = worst_message_bytes(context.settings, context.settings.for_topic(raw.topic))
+        every = sum(context.token_topics[one.stream.tokens_topic].partitions for one in context.streams)
+        chains_there = len(context.settings.raw_topics) * every  # of other raw topics, about as many
         async with consumer(context.settings) as client:
             for settled in context.streams:
                 tokens = TopicPartition(settled.stream.tokens_topic, self.tp.partition)
@@ -150,7 +152,7 @@ class RawPartition:
                         context.settings.carry_seconds, context.settings.carry_bytes, topic.retention_seconds
                     ),
                     value_carries=ValueCarries(most_bytes),
-                    most_bytes=min(JOINED_BYTES, topic.max_message_bytes),
+                    most_bytes=topic.joined_bytes(chains_there),
                 )
             self._skips = await context.skip_list.settle(client, self.tp.partition, self._durable_cursors())
             chains = []

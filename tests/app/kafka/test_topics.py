@@ -180,6 +180,13 @@ def test_limited_retention_of_raw_topics_is_no_problem() -> None:
     assert [p for topic in needed_topics(settings) for p in find_problems(topic, found)] == []
 
 
+@pytest.mark.parametrize(("chains", "takes", "joined"), [(1, 1 << 30, 16), (4, 8 << 20, 8), (8, 1 << 30, 12)])
+def test_messages_are_joined_as_far_as_topic_and_request_take_them(chains: int, takes: int, joined: int) -> None:
+    """Those of all chains may go in one request, of which brokers take 100 MiB."""
+    topic = Existing(chains, {"max.message.bytes": str(takes)})
+    assert topic.joined_bytes(chains) == joined << 20
+
+
 def test_worst_message_grows_with_what_decides_it() -> None:
     """Longer blocks, ids and fields need a larger limit; so does a larger target."""
     base = Settings()
