@@ -3,11 +3,12 @@
 from .connections import ConnectionSettings, RegistrySettings
 from .load import Loaded, load_settings, load_with_origins
 from .model import SECRETS, Settings, TopicSettings
-from .values import Stream, dead_letter_topic, produced_topic, rejected_topic
+from .values import Domain, Stream, dead_letter_topic, produced_topic, rejected_topic
 
 __all__ = [
     "SECRETS",
     "ConnectionSettings",
+    "Domain",
     "Loaded",
     "RegistrySettings",
     "Settings",

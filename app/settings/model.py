@@ -20,6 +20,7 @@ from .values import (
     Addresses,
     Decode,
     Dedup,
+    Domain,
     HomePath,
     Names,
     OptionalNumber,
@@ -284,6 +285,9 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
             if len(stream.name) + LONGEST_PREFIX > MAX_TOPIC_NAME:
                 raise ValueError(f"stream name {stream.name!r} is too long for Kafka: shorten the raw topic's name")
             names += [stream.tokens_topic, stream.control_topic]
+        for domain in self.domains():
+            check_topic_name(domain.name)
+            names += [domain.signatures_topic, domain.slices_topic, *map(domain.verdicts_topic, domain.raw_topics)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"topic {twice[0]} would have two uses: rename a raw topic or a split")
@@ -304,6 +308,22 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
             for own in (self.for_topic(raw_topic),)
             for split in own.split_rule().splits
         ]
+
+    def domains(self) -> list[Domain]:
+        """Return the domains in which the settings look for duplicates, by their names."""
+        found: dict[str, Domain] = {}
+        for raw_topic in self.raw_topics:
+            own = self.for_topic(raw_topic)
+            if table := own.dedup_table:
+                name = f"{table.get('domain', raw_topic)}{own.stream_suffix}"
+                domain = found.get(name, Domain(name, (), own.stream_suffix, table))
+                if (domain.suffix, domain.dedup) != (own.stream_suffix, table):
+                    raise ValueError(
+                        f"the topics {', '.join(domain.raw_topics)} and {raw_topic} are of one domain, {name!r}: give "
+                        "them the same dedup and stream_suffix"
+                    )
+                found[name] = domain._replace(raw_topics=(*domain.raw_topics, raw_topic))
+        return [found[name] for name in sorted(found)]
 
     @property
     def page_url(self) -> str | None:

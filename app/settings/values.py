@@ -235,6 +235,32 @@ class Stream(NamedTuple):
         return f"control.{self.name}"
 
 
+class Domain(NamedTuple):
+    """Raw topics among whose documents duplicates are looked for together."""
+
+    name: str
+    """The setting's, or the raw topic's where it has none; with the ``stream_suffix``."""
+    raw_topics: tuple[str, ...]
+    """In the order of the settings: a place names its topic by the number in it."""
+    suffix: str
+    dedup: Mapping[str, Any]
+    """The parameters, as recipes have them."""
+
+    @property
+    def signatures_topic(self) -> str:
+        """The topic of what mills have signed: one partition, whose order is that in which documents are judged."""
+        return f"signatures.{self.name}"
+
+    @property
+    def slices_topic(self) -> str:
+        """The topic of where the slices of the window begin: one partition, kept for ever."""
+        return f"slices.{self.name}"
+
+    def verdicts_topic(self, raw_topic: str) -> str:
+        """Return the topic of the verdicts on a raw topic's documents, with as many partitions."""
+        return f"verdicts.{raw_topic}{self.suffix}"
+
+
 def dead_letter_topic(raw_topic: str) -> str:
     """Return the topic that takes the records of ``raw_topic`` that cannot be documents."""
     return f"{raw_topic}.dead-letters"

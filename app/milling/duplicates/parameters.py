@@ -25,6 +25,8 @@ class Exact:
     """Kept documents among which duplicates are looked for, at most; and never fewer than the newest 3/4 of so many."""
     fold: bool = False
     """Whether texts are the same that differ in capitals and white space alone."""
+    domain: str = ""
+    """Names the topics among which a service looks for duplicates together; not set: the raw topic alone."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -65,6 +67,8 @@ class Near:
     """Bands of hashes; a document is a duplicate where all hashes of one band are those of an earlier document."""
     rows: int = 8
     """Hashes of a band."""
+    domain: str = ""
+    """Names the topics among which a service looks for duplicates together; not set: the raw topic alone."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
