@@ -45,9 +45,10 @@ def create(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create the topics that are missing: dead letters, and each stream's tokens and control, kept for ever.
+    """Create the topics that are missing: dead letters, each stream's tokens and control, and those of `dedup`.
 
-    Token topics also get the partitions that their raw topic has gained. Raw topics are created with --partitions.
+    All but raw topics are kept for ever. Those of tokens and verdicts also get the partitions that their raw topic has
+    gained. Raw topics are created with --partitions.
     """
     from ..kafka.topics import ensure_topics  # noqa: PLC0415 - `config` needs no Kafka client
 

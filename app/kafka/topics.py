@@ -22,10 +22,22 @@ from ..settings import Settings, TopicSettings, dead_letter_topic, produced_topi
 from .clients import admin
 from .retry import retry
 
-Kind = Literal["raw", "dead-letters", "rejected", "produced", "tokens", "control"]
+Kind = Literal["raw", "dead-letters", "rejected", "produced", "tokens", "control", "signatures", "slices", "verdicts"]
 
 LETTERS: Final[frozenset[Kind]] = frozenset({"dead-letters", "rejected"})
 """Topics of whole raw records with reasons; a record's partition there depends on how many partitions there were."""
+GROWN: Final[frozenset[Kind]] = frozenset({"tokens", "verdicts"})
+"""Topics whose partitions are their raw topic's, by number."""
+SINGLE: Final[frozenset[Kind]] = frozenset({"control", "produced", "signatures", "slices"})
+"""Topics of one partition, whose order is what counts."""
+LIMITED: Final[Mapping[Kind, tuple[Literal["error", "warning"], str]]] = {
+    "tokens": ("warning", "new stores, mirrors and verify will not reach the start"),
+    "control": ("error", "new stores, mirrors and verify will not reach the start"),
+    "signatures": ("warning", "it must hold the window of the newest documents, and verify needs all of it"),
+    "slices": ("error", "a sequencer will not find where the window begins"),
+    "verdicts": ("warning", "what is milled or verified again needs them, as long as its raw records are there"),
+}
+"""Of a topic that Kafka may remove records from: how bad it is, and for whom."""
 HEADERS_BYTES: Final = 4096
 """Room for a message's fixed header, its totals and Kafka's framing, and for a dead letter's headers."""
 REASONS_BYTES: Final = 4096
@@ -40,7 +52,9 @@ ENTRY_BYTES: Final = 64
 WIDEST_TOKEN_BYTES: Final = 4
 """uint32. The vocabulary decides the dtype, and this must hold before a tokenizer is loaded."""
 CONTROL_MESSAGE_BYTES: Final = 1 << 20
-"""A genesis holds the settings in full; its other records are small."""
+"""A genesis holds the settings in full; its other records are small. So are those of slices."""
+DEDUP_MESSAGE_BYTES: Final = 2 << 20
+"""A message has at most 1 MiB of signatures, and their verdicts are smaller."""
 PRODUCED_MESSAGE_BYTES: Final = 1 << 20
 """A part of what a run knows of its sources is smaller."""
 JOINED_BYTES: Final = 16 << 20
@@ -155,7 +169,20 @@ def needed_topics(settings: Settings) -> list[NeededTopic]:
         largest = worst_message_bytes(settings, settings.for_topic(stream.raw_topic))
         streams.append(NeededTopic(stream.tokens_topic, "tokens", stream.raw_topic, largest))
         streams.append(NeededTopic(stream.control_topic, "control", stream.raw_topic, CONTROL_MESSAGE_BYTES))
-    return raw + dead + produced + streams
+    return raw + dead + produced + streams + _of_domains(settings)
+
+
+def _of_domains(settings: Settings) -> list[NeededTopic]:
+    needed: list[NeededTopic] = []
+    for domain in settings.domains():
+        first = domain.raw_topics[0]
+        needed.append(NeededTopic(domain.signatures_topic, "signatures", first, DEDUP_MESSAGE_BYTES))
+        needed.append(NeededTopic(domain.slices_topic, "slices", first, CONTROL_MESSAGE_BYTES))
+        needed += [
+            NeededTopic(domain.verdicts_topic(raw_topic), "verdicts", raw_topic, DEDUP_MESSAGE_BYTES)
+            for raw_topic in domain.raw_topics
+        ]
+    return needed
 
 
 def letter_bytes(settings: Settings, topic: Existing | None = None) -> int:
@@ -194,14 +221,14 @@ def find_problems(topic: NeededTopic, existing: Mapping[str, Existing]) -> list[
 
 
 def _check_partitions(topic: NeededTopic, found: Existing, raw: Existing | None) -> Iterable[Problem]:
-    if topic.kind == "tokens" and raw is not None and found.partitions != raw.partitions:
+    if topic.kind in GROWN and raw is not None and found.partitions != raw.partitions:
         text = f"has {found.partitions} partitions, and {topic.raw_topic} has {raw.partitions}: "
         if found.partitions < raw.partitions:
             text += "a mill adds the missing ones, or `tokenmill topics create`"
             yield Problem(topic.name, "warning", text)
         else:
             yield Problem(topic.name, "error", text + "use a new stream_suffix")
-    if topic.kind == "control" and found.partitions != 1:
+    if topic.kind in SINGLE - {"produced"} and found.partitions != 1:
         yield Problem(topic.name, "error", f"has {found.partitions} partitions, not 1: use a new stream_suffix")
     if topic.kind == "produced" and found.partitions != 1:
         yield Problem(topic.name, "warning", f"has {found.partitions} partitions; produce writes to the first alone")
@@ -223,9 +250,9 @@ def _check_cleanup(topic: NeededTopic, found: Existing) -> Iterable[Problem]:
         yield Problem(topic.name, "error", text)
     limits = [f"{name}={found.configs[name]}" for name in ("retention.ms", "retention.bytes")]
     limits = [limit for limit in limits if not limit.endswith(f"={UNLIMITED}")]
-    if limits and topic.kind in ("tokens", "control"):
-        text = f"has limited retention ({', '.join(limits)}): new stores, mirrors and verify will not reach the start"
-        yield Problem(topic.name, "error" if topic.kind == "control" else "warning", text)
+    if limits and topic.kind in LIMITED:
+        severity, why = LIMITED[topic.kind]
+        yield Problem(topic.name, severity, f"has limited retention ({', '.join(limits)}): {why}")
 
 
 def _check_size(topic: NeededTopic, found: Existing, raw: Existing | None) -> Iterable[Problem]:
@@ -248,8 +275,9 @@ async def ensure_topics(settings: Settings, *, partitions: int | None = None) ->
     """Create what is missing, and return the names of the topics that were created or given more partitions.
 
     On return every needed topic exists and can be used. A raw topic is created only where ``partitions`` is given; a
-    token topic gets as many partitions as its raw topic has, also when that has grown, and a new dead-letter topic
-    does. What exists is changed in no other way: `check_topics` says what is wrong with it. Waits as `retry` does.
+    token topic, and one of verdicts, gets as many partitions as its raw topic has, also when that has grown, and a new
+    dead-letter topic does. What exists is changed in no other way: `check_topics` says what is wrong with it. Waits as
+    `retry` does.
 
     Raises:
         MissingTopicError: a raw topic is missing, and ``partitions`` is None.
@@ -393,7 +421,7 @@ async def _counts(client: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str
 
 
 def _partitions(topic: NeededTopic, counts: Mapping[str, int | None]) -> int:
-    return 1 if topic.kind in ("control", "produced") else counts[topic.raw_topic] or 0
+    return 1 if topic.kind in SINGLE else counts[topic.raw_topic] or 0
 
 
 async def _create(

@@ -49,7 +49,6 @@ from .values import (
 ENVIRONMENT_PREFIX: Final = "TOKENMILL_"
 MAX_TOPIC_NAME: Final = 249
 """Longest topic name (org.apache.kafka.common.internals.Topic): a log's directory must fit a file name of 255."""
-LONGEST_PREFIX: Final = len("control.")
 MIB: Final = 1024 * 1024
 
 
@@ -282,12 +281,13 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
         names = [name(raw) for raw in self.raw_topics for name in uses]
         for stream in self.streams():
             check_topic_name(stream.name)
-            if len(stream.name) + LONGEST_PREFIX > MAX_TOPIC_NAME:
-                raise ValueError(f"stream name {stream.name!r} is too long for Kafka: shorten the raw topic's name")
             names += [stream.tokens_topic, stream.control_topic]
         for domain in self.domains():
             check_topic_name(domain.name)
             names += [domain.signatures_topic, domain.slices_topic, *map(domain.verdicts_topic, domain.raw_topics)]
+        longest = max(names, key=len)
+        if len(longest) > MAX_TOPIC_NAME:
+            raise ValueError(f"topic name {longest!r} is too long for Kafka: shorten the raw topic's or domain's name")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"topic {twice[0]} would have two uses: rename a raw topic or a split")
@@ -324,6 +324,12 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
                     )
                 found[name] = domain._replace(raw_topics=(*domain.raw_topics, raw_topic))
         return [found[name] for name in sorted(found)]
+
+    def require_domains(self) -> list[Domain]:
+        """Return what `domains` does. Raises SettingsError: there are none."""
+        if not (domains := self.domains()):
+            raise SettingsError('dedup is "none" for all raw topics, so a sequencer has nothing to judge')
+        return domains
 
     @property
     def page_url(self) -> str | None:

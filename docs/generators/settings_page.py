@@ -248,7 +248,7 @@ def _kinds(setting: str, kinds: Mapping[str, type[Any]]) -> str:
             f"| | `{one.name}`: {one.kind_in_words} | `{one.default}` | {one.description} |"
             for one in parameters_of(packing)
         ]
-    return "\n".join(rows).replace("``", "`")
+    return "\n".join(rows).replace("| `` |", "| |").replace("``", "`")
 
 
 def _table(names: Iterable[str], *, fingerprint: bool = False) -> str:

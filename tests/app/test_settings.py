@@ -1,10 +1,12 @@
 """Settings: precedence, spellings, tables of single topics, names of streams."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tokenmill.app.kafka.settled_streams import require_no_dedup
 from tokenmill.app.settings import Settings, Stream, load_settings, load_with_origins
@@ -132,6 +134,8 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
         ({"raw_topics": "a,a"}, "two uses"),
         ({"raw_topics": "a,a.dead-letters"}, "two uses"),
         ({"raw_topics": "a" * 240}, "too long"),
+        ({"raw_topics": "a" * 230, "stream_suffix": "-newer"}, "'control.aaa"),
+        ({"dedup": {"name": "near", "domain": "a" * 239}}, "'signatures.aaa"),
         ({"raw_topics": ""}, "at least 1"),
         ({"splits": "train=1001", "shards": "1000"}, "1001 shards"),
         ({"splits": "train=98,validation=2", "shards": "1000"}, "90.0% of all documents would be in no split"),
@@ -188,6 +192,23 @@ def test_streams_are_named_after_topic_split_and_suffix() -> None:
     assert settings.streams() == [Stream("web.train", "web", "train"), Stream("code.train-v2", "code", "train")]
     assert settings.streams()[1].tokens_topic == "tokens.code.train-v2"
     assert settings.streams()[1].control_topic == "control.code.train-v2"
+
+
+def test_topics_of_one_domain_are_judged_together() -> None:
+    """Each without a name is one of its own; topics of one have the same parameters, and the same suffix."""
+    near, exact = {"name": "near", "domain": "texts"}, {"name": "exact", "domain": "texts"}
+    of = partial(Settings, raw_topics=("web", "code", "chat"), dedup=near)
+
+    chat, texts = of(topic={"chat": {"dedup": "exact", "stream_suffix": "-v2"}}).domains()
+    assert (chat.name, chat.raw_topics, chat.dedup) == ("chat-v2", ("chat",), {"name": "exact", "version": 1})
+    assert (texts.signatures_topic, texts.slices_topic) == ("signatures.texts", "slices.texts")
+    assert [texts.verdicts_topic(raw) for raw in texts.raw_topics] == ["verdicts.web", "verdicts.code"]
+    assert chat.verdicts_topic("chat") == "verdicts.chat-v2"
+    assert [domain.raw_topics for domain in of(topic={"chat": {"dedup": "none"}}).domains()] == [("web", "code")]
+    assert of(dedup="none").domains() == []
+    for other in ({"dedup": exact}, {"dedup": {**near, "window": 1000}}):
+        with pytest.raises(ValidationError, match=r"the topics web, code and chat are of one domain, 'texts'"):
+            of(topic={"chat": other})
 
 
 def test_missing_tokenizer_is_named() -> None:

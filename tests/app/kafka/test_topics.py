@@ -21,6 +21,7 @@ from tokenmill.app.kafka.topics import (
     worst_message_bytes,
 )
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.mill.topic_changes import PartitionGrowth
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError, TopicError
 
@@ -117,6 +118,35 @@ async def test_token_topics_follow_a_raw_topic_that_grows(broker: Broker, topic:
     assert await check_topics(settings) == []
 
 
+async def test_topics_of_a_domain_follow_their_raw_topics(broker: Broker, topic: TopicFactory) -> None:
+    """One of signatures and one of slices for all; one of verdicts for each raw topic, with its partitions."""
+    web, code = topic(1), topic(2)
+    one = settings_for(broker, web).model_copy(update={"raw_topics": (web, code)})
+    settings = one.model_copy(update={"dedup": {"name": "near", "domain": f"{web}-all"}})
+    names = [f"signatures.{web}-all", f"slices.{web}-all", f"verdicts.{web}", f"verdicts.{code}"]
+
+    assert (await ensure_topics(settings))[-4:] == names
+    async with admin(settings) as client:
+        found = await describe_topics(client, names)
+        assert [found[name].partitions for name in names] == [1, 1, 1, 2]
+        assert {found[name].configs[key] for name in names for key in ("retention.ms", "retention.bytes")} == {"-1"}
+        assert [found[name].max_message_bytes >> 20 for name in names] == [2, 1, 2, 2]
+        await client.create_partitions({web: NewPartitions(3)})
+        while (await describe_topics(client, [web]))[web].partitions < 3:
+            pass
+    problems = await check_topics(settings)
+    assert [(p.topic, p.severity) for p in problems] == [(f"tokens.{web}.train", "warning"), (names[2], "warning")]
+
+    known: list[tuple[str, int]] = []
+
+    async def know(name: str, partition: int) -> None:
+        known.append((name, partition))
+
+    await PartitionGrowth(settings, [f"tokens.{web}.train", names[2]], know).require(2)
+    assert known == [(f"tokens.{web}.train", 2), (names[2], 2)]
+    assert await check_topics(settings) == []
+
+
 async def test_missing_topics_stop_the_service(broker: Broker, topic: TopicFactory) -> None:
     """What must be there is named, one clear message for all."""
     settings = settings_for(broker, topic(1))
@@ -157,19 +187,37 @@ def existing(settings: Settings, **changes: dict[str, str]) -> dict[str, Existin
         ("tokens", {"retention.ms": "604800000"}, "warning", "retention.ms=604800000"),
         ("control", {"retention.bytes": "1000"}, "error", "retention.bytes=1000"),
         ("tokens", {"max.message.bytes": "1000"}, "error", "set max.message.bytes="),
+        ("signatures", {"retention.ms": "604800000"}, "warning", "hold the window"),
+        ("signatures", {"max.message.bytes": "1048588"}, "error", "set max.message.bytes=2097152"),
+        ("slices", {"retention.ms": "604800000"}, "error", "where the window begins"),
+        ("verdicts", {"retention.bytes": "1000"}, "warning", "milled or verified again"),
+        ("verdicts", {"cleanup.policy": "compact"}, "error", "compacted"),
         ("produced", {"cleanup.policy": "delete"}, "warning", "set cleanup.policy=compact"),
         ("raw", {"max.message.bytes": "99999999"}, "error", "set max.message.bytes=100004095"),
     ],
 )
 def test_each_broken_promise_is_found(kind: str, change: dict[str, str], severity: str, part: str) -> None:
     """One topic that is not as it should be gives one problem, which says what to do."""
-    settings = Settings(splits={"train": 1000})
+    settings = Settings(splits={"train": 1000}, dedup="near")
     found = existing(settings, **{kind: change})
 
     problems = [problem for topic in needed_topics(settings) for problem in find_problems(topic, found)]
 
     assert [problem.severity for problem in problems] == [severity]
     assert part in problems[0].text
+
+
+@pytest.mark.parametrize("kind", ["tokens", "control", "signatures", "slices", "verdicts"])
+def test_a_partition_too_many_is_an_error(kind: str) -> None:
+    """Nobody would read it, or its order would not be the one."""
+    settings = Settings(splits={"train": 1000}, dedup="near")
+    (needed,) = (topic for topic in needed_topics(settings) if topic.kind == kind)
+    found = existing(settings)
+    found[needed.name] = found[needed.name]._replace(partitions=2)
+
+    (problem,) = find_problems(needed, found)
+
+    assert (problem.severity, "use a new stream_suffix" in problem.text) == ("error", True)
 
 
 def test_limited_retention_of_raw_topics_is_no_problem() -> None:
