@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "serve": "serving",
     "mill": "workers",
     "segment": "workers",
+    "sequencer": "workers",
     "mirror": "serving",
     "try": "trying",
     "dedup": "settings_and_topics",

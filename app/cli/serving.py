@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import structlog
 import typer
@@ -29,6 +29,7 @@ from ..settings import Loaded, Settings
 from ..supervisor import Supervisor, WatchLimits, run_until_signalled
 from ..supervisor.uploading import keep_uploading
 from ..tasks import beside
+from ..telemetry.reporting import Role
 from ..terminal import is_terminal
 from .options import KeepFrom, argument, command, option, require_beside
 from .output import count, say, show, size
@@ -50,8 +51,7 @@ def serve(
     loaded: Loaded,
     *,
     only: Annotated[
-        Literal["mill", "segment"] | None,
-        option("Run mill workers alone, or a segment worker alone: a container's share of the service."),
+        Role | None, option("Run the workers of this role alone: a container's share of the service.")
     ] = None,
     upload_to: Annotated[
         str | None, option("Bring the store into a bucket as well, as `upload --follow` does.", "BUCKET", "--upload-to")
@@ -65,15 +65,20 @@ def serve(
 ) -> None:
     """Run mill workers and a segment worker until Ctrl-C or SIGTERM. A worker that ends is started again.
 
+    Where `dedup` is on, a sequencer, which judges what was seen before, runs as well.
     Ends with a worker's exit code when a new start cannot help: wrong settings, a missing topic, a foreign store. A
     broker that goes away later is waited for, and one that is not there yet for --wait-seconds.
     """
     settings = loaded.settings
     set_up_logging(settings.log_format, settings.log_level)
     if upload_to is not None:
-        if only == "mill":
-            raise InputError("--upload-to with --only mill: mills have no store. Give it to the segment worker's serve")
+        if only not in {"segment", None}:
+            raise InputError(
+                f"--upload-to with --only {only}: {only}s have no store. Give it to the segment worker's serve"
+            )
         Bucket.open(upload_to)  # what is wrong with the address is said now
+    if only == "sequencer":
+        settings.require_domains()
     allow_more_files()
     limits = WatchLimits(heartbeat=heartbeat, grace=grace)
     supervisor = Supervisor(settings, only=only, limits=limits, origins=loaded.origins)

@@ -1,4 +1,4 @@
-"""``tokenmill mill`` and ``segment``: one worker, as this process, until it is told to end.
+"""``tokenmill mill``, ``segment`` and ``sequencer``: one worker, as this process, until it is told to end.
 
 `tokenmill serve` starts several of each, so this module loads little: neither supervisor nor mirror, and Faust only
 where a worker runs.
@@ -46,6 +46,23 @@ def segment(settings: Settings) -> None:
     It ends with 75 where a new start helps: `tokenmill serve` does that. Each start continues where the last one ended.
     """
     from ..segments.app import create_app  # noqa: PLC0415 - as above
+
+    _run_worker(settings, create_app)
+
+
+@command(
+    "sequencer",
+    "tokenmill sequencer",
+    "tokenmill sequencer --log-format json",
+    shown=("bootstrap_servers", "raw_topics", "dedup"),
+)
+def sequencer(settings: Settings) -> None:
+    """Run one worker that judges which documents were seen before, until it is told to end.
+
+    It ends with 75 where a new start helps: `tokenmill serve` does that. Only where `dedup` is on has it work.
+    """
+    settings.require_domains()
+    from ..sequencer.app import create_app  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
 
     _run_worker(settings, create_app)
 

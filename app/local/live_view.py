@@ -50,6 +50,8 @@ class LiveScene:
 
 
 Counted = Literal["documents", "bytes", "tokens", "blocks"]
+DONE: Final[Mapping[str, Counted]] = {"mill": "tokens", "segment": "blocks"}
+"""What is shown of the work of a role; a sequencer's is in the rates of the mills."""
 Counts = Mapping[str, Mapping[str, float]]
 """Per worker: what its running process has counted since it began."""
 
@@ -190,13 +192,13 @@ def _line(text: str, style: str = "") -> Text:
 def _workers(workers: tuple[WorkerStatus, ...], rates: Rates) -> ShownTable:
     table = ShownTable(("worker", "process", "state", "rate", "partitions"))
     for worker in workers:
-        does: Counted = "tokens" if worker.role == "mill" else "blocks"
+        does = DONE.get(worker.role)
         few = len(worker.partitions) <= SHOWN_PARTITIONS
         table.add(
             worker.name,
             str(worker.pid or "-"),
             worker.state if worker.restart_in is None else f"starts in {worker.restart_in:.0f} s",
-            f"{short(rates.per_second(does, worker.name))} {does}/s",
+            "-" if does is None else f"{short(rates.per_second(does, worker.name))} {does}/s",
             " ".join(worker.partitions) or "-" if few else f"{len(worker.partitions):,} partitions",
         )
     return table

@@ -1,4 +1,4 @@
-"""The supervisor: mill workers and a segment worker as child processes, started again when they end or get stuck."""
+"""The supervisor: the workers of a service as child processes, started again when they end or get stuck."""
 
 from ..tasks import run_until_signalled
 from ..telemetry.status_document import WorkerStatus

@@ -22,7 +22,7 @@ class Status:
     """Work done by all processes since the supervisor began (`app.telemetry.reporting`); never falls."""
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[Row, ...]
-    """Those of the raw topics, as `partition_statuses` returns them."""
+    """Those of raw topics, and of signatures, which have no chains, as `partition_statuses` returns them."""
     away_since: float | None = None
     """Since when no broker answers, in seconds since 1970; None while one does."""
     eras: Mapping[str, int] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Status:
     @property
     def lag(self) -> int | None:
         """Records that wait to be milled, in all partitions; None while that is not known of one of them."""
-        lags = [row["lag"] for row in self.partitions]
+        lags = [row["lag"] for row in self.partitions if row["chains"]]
         return None if not lags or None in lags else sum(lags)
 
     @property
@@ -65,13 +65,15 @@ class Status:
 def partition_statuses(known: StatusSnapshot) -> tuple[Row, ...]:
     """Return the row of every raw partition that is known; its ``chains`` are one of each split, in their order.
 
-    ``note`` says in full why a partition or a chain is halted or waits; ``why`` is what everybody may see.
+    Those of signatures are behind them. ``note`` says in full why a partition or a chain is halted or waits; ``why`` is
+    what everybody may see.
     """
     rows = {name: {**row, "note": _note(known, name)} for name, row in known.partitions().items()}
     streams = known.settings.streams()
+    topics = [*known.settings.raw_topics, *(domain.signatures_topic for domain in known.settings.domains())]
     return tuple(
         {**row, "chains": [_chain(stream, row, rows, known) for stream in streams if stream.raw_topic == topic]}
-        for topic in known.settings.raw_topics
+        for topic in topics
         for row in rows.values()
         if row["topic"] == topic
     )

@@ -1,4 +1,4 @@
-"""The supervisor: N mill workers and a segment worker as children of this process."""
+"""The supervisor: mill workers, a segment worker, and a sequencer if need be, as children of this process."""
 
 import asyncio
 import os
@@ -17,6 +17,7 @@ from ..broker_contact import CONTACT, OutageLog
 from ..kafka.control_topic import NAMED_VARIABLE
 from ..settings import Settings
 from ..tasks import beside
+from ..telemetry.reporting import Role
 from ..telemetry.server import serving
 from ..worker.cluster import Cluster
 from ..worker.in_flight import DEATHS_VARIABLE, Deaths, nameless_file
@@ -27,7 +28,6 @@ from .worker_slot import Child, WorkerSlot
 
 log = structlog.get_logger(__name__)
 Listener = Callable[["Event"], None]
-Role = Literal["mill", "segment"]
 
 LOOK_SECONDS: Final = 1.0
 """How often partitions without progress are looked for, and the supervisor's own numbers are taken."""
@@ -60,7 +60,7 @@ class Supervisor:
     ) -> None:
         """Prepare; `run` starts the workers.
 
-        Those of ``only`` one role run here, or of both roles; others may run elsewhere. Workers log to files in
+        Those of ``only`` one role run here, or of all roles; others may run elsewhere. Workers log to files in
         ``log_directory``, or where we do. ``origins`` says where settings came from, in words, for people who ask.
         """
         self._settings = settings
@@ -69,13 +69,16 @@ class Supervisor:
         self._on_event: Listener = on_event or (lambda _: None)
         self._ledger = WorkerLedger()
         tokens = [stream.tokens_topic for stream in settings.streams()]
-        self._topics = {"mill": set(settings.raw_topics), "segment": set(tokens)}
-        self._cluster = Cluster(settings, [*settings.raw_topics, *tokens])
-        self._watchdogs = {"mill": Watchdog(self._limits), "segment": Watchdog(self._limits)}
+        signatures = [domain.signatures_topic for domain in settings.domains()]
+        self._topics = {"mill": set(settings.raw_topics), "segment": set(tokens), "sequencer": set(signatures)}
+        self._cluster = Cluster(settings, [*settings.raw_topics, *tokens, *signatures])
+        self._watchdogs = {role: Watchdog(self._limits) for role in self._topics}
         shared = {variable: nameless_file() for variable in (NAMED_VARIABLE, DEATHS_VARIABLE)}
         self._deaths = Deaths(shared[DEATHS_VARIABLE])
         names: dict[str, Role] = {f"mill-{number + 1}": "mill" for number in range(settings.workers)}
         names["segment"] = "segment"
+        if signatures:
+            names["sequencer"] = "sequencer"
         self._slots = {
             name: WorkerSlot(
                 role,
@@ -151,8 +154,8 @@ class Supervisor:
             self._export.unowned = [name for watchdog in self._watchdogs.values() for name in watchdog.unowned(now)]
 
     def _group(self, role: str) -> str:
-        if role == "mill":
-            return self._settings.group
+        if role != "segment":
+            return self._settings.group if role == "mill" else f"{self._settings.group}-sequencer"
         try:
             return f"{self._settings.group}-store-{Store.open(self._settings.store).id}"
         except (StoreError, OSError):  # the worker has not made it yet, or will say what is wrong with it

@@ -21,7 +21,7 @@ from ..broker_contact import CONTACT
 from ..processes import guarded
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
-from ..telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE
+from ..telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE, Role
 from ..telemetry.status_document import State
 from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
 from ..worker.in_flight import BOARD_VARIABLE, Board
@@ -174,7 +174,7 @@ class WorkerSlot:
 
     def __init__(
         self,
-        role: Literal["mill", "segment"],
+        role: Role,
         name: str,
         listener: "Supervisor",
         *,

@@ -26,6 +26,8 @@ from .server import Probes, serving
 from .status_document import State, StatusSnapshot, WorkerStatus
 from .worker_metrics import BROKER, CERTIFICATE_END, PROCESS, WORKER
 
+Role = Literal["mill", "segment", "sequencer"]
+"""What a worker of a service does; a sequencer runs where duplicates are looked for."""
 Sample = tuple[str, Mapping[str, str], float]
 """Name, labels, value."""
 RISING: Final = frozenset({"counter", "histogram"})
@@ -207,7 +209,7 @@ class WorkerReporter:
 
     def __init__(
         self,
-        role: Literal["mill", "segment", "mirror"],
+        role: Role | Literal["mirror"],
         settings: Settings,
         *,
         status: Callable[[], dict[str, Any]],

@@ -1,4 +1,4 @@
-"""A Faust worker as this process, and what mill and segment workers share: preparing, tasks, reports, status."""
+"""A Faust worker as this process, and what all roles of a service share: preparing, tasks, reports, status."""
 
 import asyncio
 import faulthandler
@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 import faust
 from faust.types import TP
@@ -20,7 +20,7 @@ from ..logs import set_up_logging
 from ..processes import allow_more_files, keep_loaded
 from ..settings import Settings
 from ..telemetry.measuring import Measured, measure
-from ..telemetry.reporting import WorkerReporter
+from ..telemetry.reporting import Role, WorkerReporter
 from .ending import RESUME_CODE, end_process, or_end
 from .in_flight import Board
 from .transport import BatchApp, OwnedPartition, Partitions
@@ -41,9 +41,7 @@ P = TypeVar("P", bound=ReportedPartition)
 class StreamWorker(ABC, Generic[P]):
     """One worker process: `prepare` starts it, and `partitions` are what it owns, from assignment to revocation."""
 
-    def __init__(
-        self, role: Literal["mill", "segment"], settings: Settings, app: BatchApp, topics: Sequence[str]
-    ) -> None:
+    def __init__(self, role: Role, settings: Settings, app: BatchApp, topics: Sequence[str]) -> None:
         """Make ``app`` prepare this worker when it starts, and give it its partitions, which are of ``topics``."""
         self.partitions: Partitions[P] = Partitions(self._open)
         self._role = role

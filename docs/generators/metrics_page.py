@@ -22,16 +22,16 @@ HEAD: Final = """\
 
 `tokenmill serve` and `tokenmill up` serve the numbers of all their workers at `http://127.0.0.1:9464/metrics`
 (`metrics_host`, `metrics_port`; port 0 serves nothing), and at `http://127.0.0.1:9464/` a [page](#the-page) for people.
-A `tokenmill mill` or `tokenmill segment` that runs alone, as in a container, serves its own. An address that is taken
-is told in the log, and the work goes on without.
+A `tokenmill mill`, `segment` or `sequencer` that runs alone, as in a container, serves its own. An address that is
+taken is told in the log, and the work goes on without.
 
 `deploy/` has configurations of Prometheus, for `serve` on a host (`prometheus-serve.yml`) and for the compose stack,
 alerts, and a dashboard for Grafana. A training process has numbers of its own:
 [trainer_metrics.md](trainer_metrics.md); `deploy/targets` lists them, and mirrors, for Prometheus.
 
-Every number of a worker has the label `worker`: `mill-1`, `mill-2`, … and `segment` under a supervisor, `mill` or
-`segment` alone; `supervisor` for that process's own memory, CPU and broker. All other labels are closed sets as well:
-topics, partitions, splits, and the words below. Nothing of a record becomes a label.
+Every number of a worker has the label `worker`: `mill-1`, `mill-2`, …, `segment` and `sequencer` under a supervisor,
+`mill`, `segment` or `sequencer` alone; `supervisor` for that process's own memory, CPU and broker. All other labels are
+closed sets as well: topics, partitions, splits, and the words below. Nothing of a record becomes a label.
 
 Counters count work done since the process that serves them began. When a worker ends, the supervisor keeps what it
 counted, so no counter falls; what a killed worker did in its last half second is not counted, and what has to be done

@@ -8,6 +8,7 @@ from tests.app.commands import invoke
 from tokenmill.app.cli import serving
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import WatchLimits
+from tokenmill.errors import SettingsError
 
 
 class Recorder:
@@ -58,6 +59,14 @@ def test_one_role_and_the_settings_reach_the_supervisor() -> None:
     assert (only, settings.workers) == ("segment", 7)
     assert Recorder.origins["workers"] == "flag --workers"
     assert serve()[1] is None
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("command", [("serve", "--only", "sequencer"), ("sequencer",)])
+def test_a_sequencer_alone_needs_something_to_judge(command: tuple[str, ...]) -> None:
+    """Else it would seem to work."""
+    assert serve("--only", "sequencer", "--dedup", "near")[1] == "sequencer"
+    assert "nothing to judge" in invoke(*command, code=SettingsError.exit_code).err
 
 
 @pytest.mark.usefixtures("started")

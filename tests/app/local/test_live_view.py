@@ -18,7 +18,7 @@ LETTER = {"offset": 4711, "reason": "invalid_utf8", "at": 20.0}
 
 def worker(name: str, *partitions: str, role: str = "mill", **counters: float) -> WorkerStatus:
     """Return a worker that runs."""
-    return WorkerStatus(name, "mill" if role == "mill" else "segment", "running", 12345, 0, None, partitions, counters)
+    return WorkerStatus(name, role, "running", 12345, 0, None, partitions, counters)
 
 
 def partition(number: int, *, topic: str = "raw-text", size: int = 7, **more: object) -> Row:
@@ -45,6 +45,7 @@ def scene(*, size: int = 7, topic: str = "raw-text", name: str = "mill", trainin
         worker(f"{name}-1", f"{topic}/0", f"{topic}/1", tokens=size),
         worker(f"{name}-2", *(f"{topic}/{number}" for number in range(2, 12)), tokens=3 * size),
         worker("segment", role="segment", blocks=size),
+        worker("sequencer", role="sequencer"),
     )
     partitions = (
         partition(0, topic=topic, size=size, worker=f"{name}-1"),
@@ -81,10 +82,11 @@ def test_the_view_shows_dead_letters_eras_and_a_rate_of_each_worker() -> None:
         "28 blocks, 28 stored · 28 segments · 8 eras · 2 of 2 mills",
         "7 dead letters, the newest: invalid_utf8 (raw-text/1, offset 4711)",
         "",
-        "worker   process  state    rate         partitions",
-        "mill-1     12345  running  7 tokens/s   raw-text/0 raw-text/1",
-        "mill-2     12345  running  21 tokens/s  10 partitions",
-        "segment    12345  running  7 blocks/s   -",
+        "worker     process  state    rate         partitions",
+        "mill-1       12345  running  7 tokens/s   raw-text/0 raw-text/1",
+        "mill-2       12345  running  21 tokens/s  10 partitions",
+        "segment      12345  running  7 blocks/s   -",
+        "sequencer    12345  running  -            -",
         "",
         "partition   worker  records  lag  blocks  stored  segments",
         "raw-text/0  mill-1       14    7      14      14        14",
@@ -115,7 +117,7 @@ def test_no_number_is_cut_at_any_width(width: int, large: Mapping[str, object]) 
     assert isinstance(size, int)
     assert words[short(2 * size)] >= 2 * 3
     assert {short(4 * size), short(size), short(3 * size), "12345", "running"} <= words.keys()
-    assert words["running"] == 3
+    assert words["running"] == 4
     assert any(line.startswith(f"{short(size)} dead letter") and "invalid_utf8" in line for line in lines)
     together = " ".join(lines)
     assert f"{short(size + 1)} eras" in together
@@ -138,8 +140,8 @@ def test_why_a_partition_stands_is_told_in_full_below_the_table() -> None:
     halted = {**shown.status.partitions[0], "note": reason}
     shown = replace(shown, status=replace(shown.status, partitions=(halted, shown.status.partitions[1])))
     lines = rendered(shown, 80)
-    assert lines[:14] == rendered(scene(), 80)
-    assert " ".join(lines[14:]) == f"raw-text/0: {reason}"
+    assert lines[:15] == rendered(scene(), 80)
+    assert " ".join(lines[15:]) == f"raw-text/0: {reason}"
     assert plain_line(shown, rates_of(shown)).endswith(f" · raw-text/0: {reason}")
 
 

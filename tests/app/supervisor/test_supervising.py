@@ -44,8 +44,10 @@ class ScriptedChild:
 class PartitionsSeen:
     """A supervisor of two mill workers and a segment worker; what a broker says is set by hand."""
 
-    def __init__(self, directory: Path, only: Any = None) -> None:
-        self.settings = Settings(workers=2, store=directory / "store", splits={"all": 1000}, metrics_port=0)
+    def __init__(self, directory: Path, only: Any = None, dedup: str = "none") -> None:
+        self.settings = Settings(
+            workers=2, store=directory / "store", splits={"all": 1000}, metrics_port=0, dedup=dedup
+        )
         self.events: list[Event] = []
         self.supervisor = Supervisor(self.settings, only=only, limits=LIMITS, on_event=self.events.append)
         self.children: dict[str, ScriptedChild] = {}
@@ -62,7 +64,7 @@ class PartitionsSeen:
     def ends(self, **ends: int) -> None:
         """Let brokers say where partitions end; ``raw_0`` is partition 0 of the raw topic."""
         (stream,) = self.settings.streams()
-        topics = {"raw": stream.raw_topic, "tokens": stream.tokens_topic}
+        topics = {"raw": stream.raw_topic, "tokens": stream.tokens_topic, "signatures": "signatures.raw-text"}
         self.supervisor._cluster._ends = {
             f"{topics[name.split('_')[0]]}/{name.split('_')[1]}": (end, end) for name, end in ends.items()
         }
@@ -183,6 +185,22 @@ async def test_who_is_to_blame_is_killed_and_nobody_else(
     assert killed(seen) == wanted
 
 
+@pytest.mark.parametrize("others", [False, True])
+async def test_signatures_that_nobody_has_are_the_sequencers_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, others: bool
+) -> None:
+    """Unless another member of its group has them."""
+    seen = PartitionsSeen(tmp_path, dedup="near")
+    for worker in ("mill-1", "mill-2", "segment", "sequencer"):
+        seen.start(worker)
+        seen.say(worker)
+    seen.ends(signatures_0=5)
+    if others:
+        seen.elsewhere["tokenmill-sequencer"] = {"signatures.raw-text/0"}
+    await looked(seen, monkeypatch, 9)
+    assert killed(seen) == (set() if others else {"sequencer"})
+
+
 async def test_a_worker_that_is_not_ready_is_not_blamed(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch) -> None:
     """It owns nothing yet, and has no name in the group; the group is asked what those own that are not ours."""
     for worker in ("mill-1", "mill-2", "segment"):
@@ -299,6 +317,20 @@ def test_a_status_tells_of_every_worker(seen: PartitionsSeen, hands: Hands) -> N
     assert seen.supervisor.status().away_since is not None
 
 
+def test_signatures_have_a_row_and_no_chains(tmp_path: Path) -> None:
+    """They are not records that wait to be milled; but as long as some wait, not all is done."""
+    seen = PartitionsSeen(tmp_path, dedup="near")
+    for worker, partition in {"mill-1": "raw-text/0", "sequencer": "signatures.raw-text/0"}.items():
+        seen.start(worker)
+        seen.say(worker, partition, position=5)
+    for end, settled in ((9, False), (5, True)):
+        seen.ends(raw_0=5, signatures_0=end)
+        status = seen.supervisor.status()
+        rows = [(row["topic"], row["worker"], len(row["chains"]), row["lag"]) for row in status.partitions]
+        assert rows == [("raw-text", "mill-1", 1, 0), ("signatures.raw-text", "sequencer", 0, end - 5)]
+        assert (status.lag, status.settled) == (0, settled)
+
+
 def test_last_words_are_in_the_sums(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch) -> None:
     """Metrics of a process that has ended go on counting."""
     seen.start("mill-1")
@@ -315,6 +347,18 @@ def test_last_words_are_in_the_sums(seen: PartitionsSeen, monkeypatch: pytest.Mo
 def test_one_roles_workers_may_run_alone(tmp_path: Path, only: str, names: list[str]) -> None:
     """The others run elsewhere."""
     assert list(PartitionsSeen(tmp_path, only).supervisor._slots) == names
+
+
+def test_a_sequencer_runs_where_duplicates_are_looked_for(tmp_path: Path) -> None:
+    """One process for all domains."""
+    assert list(PartitionsSeen(tmp_path, dedup="near").supervisor._slots) == [
+        "mill-1",
+        "mill-2",
+        "segment",
+        "sequencer",
+    ]
+    assert list(PartitionsSeen(tmp_path, "sequencer", "exact").supervisor._slots) == ["sequencer"]
+    assert "sequencer" not in PartitionsSeen(tmp_path).supervisor._slots
 
 
 def test_a_worker_can_be_killed(seen: PartitionsSeen) -> None:
