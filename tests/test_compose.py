@@ -54,7 +54,7 @@ def test_every_service_is_pinned_limited_and_stripped(name: str) -> None:
     assert "container_name" not in service
 
 
-@pytest.mark.parametrize("name", ["mill", "segments"])
+@pytest.mark.parametrize("name", ["mill", "segments", "sequencer"])
 def test_workers_are_watched_by_their_supervisor(name: str) -> None:
     """The engine starts the supervisor again after any end of it, and no worker runs without one."""
     assert SERVICES[name]["command"][0] == "serve"

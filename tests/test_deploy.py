@@ -201,7 +201,7 @@ def test_prometheus_asks_the_default_ports() -> None:
     fields, compose = Settings.model_fields, yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())
     mills, trainers, producers = CONFIGURATIONS["prometheus.yml"]["scrape_configs"]
     assert mills["dns_sd_configs"][0]["port"] == fields["metrics_port"].default
-    assert set(mills["dns_sd_configs"][0]["names"]) == {"mill", "segments"}
+    assert set(mills["dns_sd_configs"][0]["names"]) == {"mill", "segments", "sequencer"}
     (host,) = CONFIGURATIONS["prometheus-serve.yml"]["scrape_configs"][0]["static_configs"]
     assert host["targets"] == [f"{fields['metrics_host'].default}:{fields['metrics_port'].default}"]
     (asked,) = trainers["dns_sd_configs"]

@@ -127,6 +127,7 @@ def test_a_role_is_refused_what_it_has_no_row_for(secured: Secured, role: str) -
     """On each topic of a raw topic: writing, reading, deleting, growing, configuring; and groups, topics and rules."""
     raw, group = topics_on(secured.broker, "refused")(1), f"group-{role}"
     topics = [raw, f"{raw}.dead-letters", f"{raw}.produced", f"tokens.{raw}.train", f"control.{raw}.train"]
+    topics += [f"{kind}.{raw}" for kind in ("signatures", "slices", "verdicts")]
     everyone = AdminClient({"bootstrap.servers": secured.broker.bootstrap_servers})
     assert code(*everyone.create_topics([NewTopic(name, 1) for name in topics[1:]]).values()) is None
     grant(secured, user := f"{role}-{raw}", [role], raw, group)
@@ -163,7 +164,8 @@ def test_the_table_keeps_raw_text_and_tokens_apart() -> None:
     writing = {(right.role, right.name) for right in table() if right.operation == AclOperation.WRITE}
     of_streams = {role for role, name in writing if name.startswith(("tokens.", "control."))}
     assert of_streams == {"mill", "operator"}
-    assert {role for role, name in writing if name.startswith("tokens.")} == {"mill"}
+    assert {role for role, name in writing if name.startswith(("tokens.", "signatures."))} == {"mill"}
+    assert {role for role, name in writing if name.startswith(("slices.", "verdicts."))} == {"sequencer"}
     assert not {role for role, _ in writing} & {"segment", "mirror", "tools", "topics"}
     readers = {right.role for right in table() if right.name.startswith("tokens.")}
     assert not readers & {"producer", "produce"}

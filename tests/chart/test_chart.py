@@ -61,7 +61,7 @@ def test_all_containers_are_stripped() -> None:
     workloads = [
         one for kind in ("Deployment", "StatefulSet", "Job") for one in of_kind(render("--values", FULL), kind)
     ]
-    assert len(workloads) == 3
+    assert len(workloads) == 4
     for workload in workloads:
         pod = workload["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"]
@@ -122,7 +122,8 @@ def test_a_store_is_uploaded_beside_its_segment_worker_where_a_bucket_is_named()
 def test_autoscaling_and_replicas_do_not_contend() -> None:
     """Where KEDA decides how many mills there are, the Deployment says nothing of it; one trigger a raw topic."""
     objects = render("--values", FULL)
-    (deployment,) = of_kind(objects, "Deployment")
+    deployment, sequencer = sorted(of_kind(objects, "Deployment"), key=lambda found: found["metadata"]["name"])
+    assert sequencer["spec"]["replicas"] == 1
     assert "replicas" not in deployment["spec"]
     (scaled,) = of_kind(objects, "ScaledObject")
     assert scaled["spec"]["scaleTargetRef"] == {"name": deployment["metadata"]["name"]}

@@ -72,7 +72,7 @@ affinity: {{ toYaml . | nindent 2 }}
 - name: settings
   configMap: {name: {{ include "tokenmill.name" . }}}
 - name: tmp
-  emptyDir: {sizeLimit: 1Gi}
+  emptyDir: {sizeLimit: 4Gi} # a window of 100 million documents
 {{- with .Values.volumes }}
 {{ toYaml . }}
 {{- end }}
