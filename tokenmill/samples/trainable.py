@@ -119,7 +119,7 @@ class TrainableSamples:
         if self._spans and sample < self._spans[0].start:
             self._spans.clear()
         if self._spans and len(self._spans) < before:
-            self._is_fetched(self._spans[-1].number, self._spans[-1].passed)  # the next one has room now
+            self._claim(self._spans[-1].number, self._spans[-1].passed)  # the next one has room now
         reached = self._spans[-1].stop if self._spans else sample
         asked = wanted if least is None or self.fetch is None else min(wanted, least)
         while reached < sample + asked and (span := self._span_at(reached)) is not None:
@@ -202,7 +202,7 @@ class TrainableSamples:
         if place is None:
             return None
         number, passed, start = place
-        if not self._is_fetched(number, passed):
+        if not self._claim(number, passed):
             return None
         era = self.eras.era(number)
         if number > self._trainable:
@@ -214,7 +214,7 @@ class TrainableSamples:
         self.content.remember(place, order.samples)
         return _Span(start, start + order.samples, number, passed, order)
 
-    def _is_fetched(self, era: int, passed: int) -> bool:
+    def _claim(self, era: int, passed: int) -> bool:
         """Say that an era is read beside those of the spans; return whether it is there, as in every whole store."""
         if self.fetch is None:
             return True
