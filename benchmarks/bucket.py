@@ -53,17 +53,12 @@ def main(
     """Measure, print a table, and write `bucket.json`."""
     about = about_this_run()
     with workplace(directory, log_level="error"):
-        server = Server("versitygw", directory.absolute() / "server")
-        try:
-            server.wait()
+        with Server("versitygw", directory.absolute() / "server") as server:
             os.environ |= login(server.address)
             with console.status("writing a store, and bringing it into the bucket"):
                 stock = _stock(directory.absolute() / "tokens", blocks)
             with Way(server.address, 0, 0.0, SECONDS) as way:
                 runs = [_round(stock, way, number, steps) for number in range(rounds)]
-        finally:
-            server.process.kill()
-            server.process.wait()
         broker = far_of_near(directory.absolute() / "broker", rounds, text, console)
     result = _result(runs, stock, steps)
     result["ratios"]["far_broker_of_local"] = broker.pop("ratio")

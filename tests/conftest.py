@@ -64,7 +64,9 @@ _numbers = itertools.count(1)
 
 BROKERS: Final = frozenset({"broker", "secured"})
 """Fixtures that start a Kafka; a test that uses them through others has them as well."""
-SLOW_FOLDERS: Final = frozenset({"faults", "stack", "peers", "local", "examples", "benchmarks", "vocabularies"})
+SLOW_FOLDERS: Final = frozenset(
+    {"faults", "stack", "peers", "bucket", "local", "examples", "benchmarks", "vocabularies"}
+)
 """Tests of whole programs, each of which takes seconds and more."""
 SHARED: Final = ("milled", "secured")
 """Fixtures that start a service or a broker, once in each process that has a test which uses them."""

