@@ -71,7 +71,7 @@ class SqlSource:
         self.name = redacted(address.render_as_string(hide_password=True))
         self._url = url
         self._alchemy = alchemy
-        self._query = query
+        self._query = alchemy.text(query).execution_options(yield_per=ROWS)
         self._reading = reading
         self._digest: bytes | None = None
 
@@ -106,12 +106,12 @@ class SqlSource:
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         try:
-            with self._engine.connect().execution_options(yield_per=ROWS) as connection:
+            with self._engine.connect() as connection:
                 if statement := READ_ONLY.get(self._engine.dialect.name):
                     connection.exec_driver_sql(statement)
                     if self._engine.dialect.name != "oracle":  # that says it of this transaction, others of the next
                         connection.commit()
-                yield from map(dict, connection.execute(self._alchemy.text(self._query)).mappings())
+                yield from map(dict, connection.execute(self._query).mappings())
         except self._alchemy.exc.SQLAlchemyError as error:
             first = redacted(first_line(error.__cause__ or error), self._url)
             raise InputError(

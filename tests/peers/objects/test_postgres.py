@@ -82,7 +82,8 @@ def test_rows_are_packed_gone_on_with_verified_and_refused_once_they_changed(
     values = ", ".join(f"({n}, '{row['text']}', {n}.25, '2026-01-01 00:00:00')" for n, row in enumerate(made))
     ask("CREATE TABLE pages (number int PRIMARY KEY, body text, score numeric, made timestamp)")
     url = ask(f"INSERT INTO pages VALUES {values}")  # noqa: S608 - texts of tests
-    store, other = small_settings(tmp_path / "store"), small_settings(tmp_path / "other")
+    fields = ("score", "made")
+    store, other = (small_settings(tmp_path / name, metadata_fields=fields) for name in ("store", "other"))
 
     first = run(store.store, url, "--limit", "1000")
     ask("UPDATE pages SET body = 'other' WHERE number = 2499")
@@ -102,7 +103,5 @@ def test_rows_are_packed_gone_on_with_verified_and_refused_once_they_changed(
         for n, row in enumerate(made)
     ]
     (tmp_path / "pages.jsonl").write_text("\n".join(lines).replace('": ', '":').replace(', "', ',"') + "\n")
-    pack_into(
-        other, [tmp_path / "pages.jsonl"], reading={"metadata_fields": ("score", "made")}, flush=True, choice="jsonl"
-    )
+    pack_into(other, [tmp_path / "pages.jsonl"], reading={"metadata_fields": fields}, flush=True, choice="jsonl")
     require_equal(content(store.store), content(other.store))
