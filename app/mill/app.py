@@ -25,12 +25,14 @@ from ..worker.faust_setup import faust_options
 from ..worker.in_flight import Board
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp
+from .asking import DomainLogs
 from .era_closing import EraKeeper
 from .open_blocks import watch_retention
 from .raw_partition import RawPartition
 from .recipes import MillContext, RawTopicPlan, plan_topic
 from .skip_list import SkipList
 from .topic_changes import PartitionGrowth, watch_compaction
+from .verdict_feed import VerdictFeed
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +52,7 @@ class Mill(StreamWorker[RawPartition]):
         self._refused: Mapping[str, str] = {}
         """Raw topics that must not be milled on, and why."""
         self._eras: EraKeeper | None = None
+        self._verdicts = VerdictFeed(settings)
 
     async def _prepare(self) -> None:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
@@ -77,6 +80,8 @@ class Mill(StreamWorker[RawPartition]):
         self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], topics) for plan in plans}
         every = [stream for plan in plans for stream in settled[plan.raw_topic]]
         self._keep(self._watch_skips(), "skips")
+        if self._settings.domains():
+            self._keep(self._verdicts.run(), "verdicts")
         owned = self.partitions.owned
         self._eras = EraKeeper(self._settings, every, lambda topic: TP(topic, 0) in owned, self._write_control)
         self._keep(self._eras.run(), "eras")
@@ -86,6 +91,11 @@ class Mill(StreamWorker[RawPartition]):
 
     def _context(self, plan: RawTopicPlan, streams: Sequence[Settled], topics: Mapping[str, Existing]) -> MillContext:
         tokens = [settled.stream.tokens_topic for settled in streams]
+        domain = next((one for one in self._settings.domains() if plan.raw_topic in one.raw_topics), None)
+        logs, grown = None, list(tokens)
+        if domain is not None:
+            logs = DomainLogs(domain=domain, send=self._app.send_record, feed=self._verdicts)
+            grown.append(domain.verdicts_topic(plan.raw_topic))
         return MillContext(
             settings=self._settings,
             stages=plan.stages,
@@ -98,10 +108,11 @@ class Mill(StreamWorker[RawPartition]):
                 if name in topics
             },
             board=Board.inherited(),
-            require_partition=PartitionGrowth(self._settings, tokens, self._app.know).require,
+            require_partition=PartitionGrowth(self._settings, grown, self._app.know).require,
             send=self._app.send_record,
             partitions=self._app.partitions_of,
             leader=self._app.leader,
+            logs=logs,
             start_partition=self._app.start_partition,
             set_durable=self._app.set_durable,
         )

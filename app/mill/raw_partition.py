@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -26,12 +27,13 @@ from ..milling.chain_mill import ChainMill
 from ..milling.decoding import FramedDecoder
 from ..milling.outcomes import Outcome
 from ..milling.packing.reopening import Reopening
-from ..milling.partition_mill import Milled, PartitionMill
+from ..milling.partition_mill import Looked, Milled, PartitionMill
 from ..settings import dead_letter_topic, rejected_topic
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import MillMeter, PartitionProgress, State, waiting_status
-from ..worker.ending import end_process
+from ..worker.ending import end_process, or_end
 from ..worker.in_flight import HALTING, Containment, RecordsInFlight
+from .asking import Asking
 from .open_blocks import reopened
 from .publisher import CarryTime, LogEnd, Publisher, ValueCarries, send_letters, written_letters
 from .recipes import MillContext, SchemaWait
@@ -74,6 +76,12 @@ class RawPartition:
         """What the last start of the partition returned; None while nothing may be milled."""
         self._mill: PartitionMill | None = None
         self._publishers: dict[str, Publisher] = {}
+        self._sending: int | None = None
+        """The start of the partition whose messages may be sent: the last one's, unless all has ceased."""
+        self._stages = context.stages
+        self._asking: Asking | None = None
+        """None where duplicates are kept."""
+        self._judged: asyncio.Task[None] | None = None
         self._skips: frozenset[int] = frozenset()
         self._containment = Containment(tp, context.board, context.deaths)
         self._note = self._containment.note
@@ -156,6 +164,11 @@ class RawPartition:
                 )
             self._skips = await context.skip_list.settle(client, self.tp.partition, self._durable_cursors())
             chains = []
+            if context.logs is not None:
+                self._stages = replace(context.stages, seen={})
+                self._asking = Asking(raw, context.logs, self._stages.seen, self._wait_for)
+                first = min(settled.genesis.start(raw.partition) for settled in context.streams)
+                await self._asking.resume(client, min(tail.point.cursor.next_offset for _, tail in found), first)
             for recipe, tail in found:
                 reopening = Reopening(recipe, context.stages, tail.point, self._skips, source_first=tail.source_first)
                 point = await reopened(client, raw, reopening, self._mill_again)
@@ -179,16 +192,20 @@ class RawPartition:
     async def _start(self, chains: Sequence[ChainMill]) -> None:
         """Mill from the lowest place on that a chain wants."""
         rejects = self._context.settings.rejects == "topic"
-        self._mill = PartitionMill(self._context.stages, chains, self._skips, self._note, list_rejected=rejects)
+        self._mill = PartitionMill(self._stages, chains, self._skips, self._note, list_rejected=rejects)
         self.position = self._mill.next_offset
         lowest = min(self._durable_cursors(), key=lambda cursor: cursor.next_offset)
         self._meter.resumed(self._mill.chains, lowest.last_timestamp)
         for publisher in self._publishers.values():
             publisher.start()
-        generation = await self._context.start_partition(self.tp, self.position)
+        begin = self.position if self._asking is None else self._asking.begin
+        generation = await self._context.start_partition(self.tp, begin)
         if self.halted:  # since a moment ago
             return
-        self._generation = generation
+        self._generation = self._sending = generation
+        if self._asking is not None:
+            judged = or_end(self._mill_judged(self._mill, self._asking))
+            self._judged = asyncio.create_task(judged, name=f"mill what is judged of {self.tp}")
         self._meter.clock.wait()
         self._log.info("partition resumed", offset=self.position)
 
@@ -223,32 +240,50 @@ class RawPartition:
             self._halt(error)
 
     async def _feed(self, mill: PartitionMill, batch: FetchedBatch) -> None:
+        asking = self._asking
         if self._schemas is not None:
-            await self._schemas.learn(batch.records, mill.next_offset, self._skips)  # carries are written meanwhile
+            first = mill.next_offset if asking is None else asking.begin
+            await self._schemas.learn(batch.records, first, self._skips)  # carries are written meanwhile
         if batch.generation != self._generation:
             return
         async with self._lock:
-            self._meter.begin(batch.records)
-            milled = await self._mill_share(mill, batch)  # 1
-            if batch.generation != self._generation:
+            if asking is None:
+                await self._mill_share(mill, batch)
                 return
-            await self._send_dead_letters(milled.dead_letters)  # 2
-            if milled.rejected:
-                await self._send_letters(rejected_topic(self.tp.topic), milled.rejected)
-            self._meter.clock.enter("publish")
-            for split, messages in milled.messages.items():
-                await self._publishers[split].put(messages)  # 3; which takes steps 4 and 5
-            self.position = max(batch.position, mill.next_offset)
-            for publisher in self._publishers.values():
-                publisher.carry_time.took(milled.value_bytes)
-            await self._queue_carries(mill)  # 6; here, too: under load, `tick` always finds it at work
-            self._meter.fed(batch.records, milled.value_bytes)
+            asked = await self._in_hand(*_span(batch), partial(asking.sign, mill, batch))
+        await asking.ask(asked)
 
-    async def _mill_share(self, mill: PartitionMill, batch: FetchedBatch) -> Milled:
+    async def _mill_judged(self, mill: PartitionMill, asking: Asking) -> None:
+        """Mill what was asked about, as it is judged, until this is cancelled or the partition halts."""
+        try:
+            while True:
+                asked = await asking.next()
+                async with self._lock:
+                    await self._mill_share(mill, asked.batch, asked.looked)
+        except HALTING as error:
+            self._halt(error)
+
+    async def _mill_share(self, mill: PartitionMill, batch: FetchedBatch, looked: Looked | None = None) -> None:
+        """Take all steps; what ``looked`` says is known of the records."""
+        self._meter.begin(batch.records)
+        milled = await self._milled(mill, batch, looked)  # 1
+        if batch.generation != self._sending:
+            return
+        await self._send_dead_letters(milled.dead_letters)  # 2
+        if milled.rejected:
+            await self._send_letters(rejected_topic(self.tp.topic), milled.rejected)
+        self._meter.clock.enter("publish")
+        for split, messages in milled.messages.items():
+            await self._publishers[split].put(messages)  # 3; which takes steps 4 and 5
+        self.position = max(batch.position, mill.next_offset)
+        for publisher in self._publishers.values():
+            publisher.carry_time.took(milled.value_bytes)
+        await self._queue_carries(mill)  # 6; here, too: under load, `tick` always finds it at work
+        self._meter.fed(batch.records, milled.value_bytes)
+
+    async def _milled(self, mill: PartitionMill, batch: FetchedBatch, looked: Looked | None) -> Milled:
         """Take step 1, in a thread."""
-        records = batch.records
-        first, last = (records[0].offset, records[-1].offset) if records else (batch.position, batch.position)
-        milled = await self._in_hand(first, last, partial(mill.feed, records))
+        milled = await self._in_hand(*_span(batch), partial(mill.feed, batch.records, looked))
         self._meter.clock.divide(milled.seconds)
         if self._hanging is not None:  # it took very long, and is done
             self._hanging = self.halted = None
@@ -389,7 +424,11 @@ class RawPartition:
 
     def _cease(self) -> None:
         """Mill and send nothing more."""
-        self._generation = None
+        self._generation = self._sending = None
+        if self._asking is not None:
+            self._asking.stop()
+        if self._judged is not None and self._judged is not asyncio.current_task():
+            self._judged.cancel()
         for publisher in self._publishers.values():
             publisher.stop()
 
@@ -426,3 +465,9 @@ class RawPartition:
             "bytes": chain.totals.value_bytes,
             "tokens": chain.totals.tokens,
         }
+
+
+def _span(batch: FetchedBatch) -> tuple[int, int]:
+    """Return the first and the last offset of the records in work."""
+    records = batch.records
+    return (records[0].offset, records[-1].offset) if records else (batch.position, batch.position)

@@ -35,6 +35,7 @@ from ..worker.in_flight import Board, Deaths
 if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without
     from faust.types import TP
 
+    from .asking import DomainLogs
     from .publisher import Send
     from .skip_list import SkipList
 
@@ -128,6 +129,8 @@ class MillContext:
     """Where a supervisor reads what is being milled."""
     deaths: Deaths = field(default_factory=Deaths.inherited)
     """What was being milled when workers of the supervisor died."""
+    logs: "DomainLogs | None" = None
+    """Where duplicates are asked about; None where they are kept."""
     start_partition: "Callable[[TP, int], Awaitable[int | None]]"
     set_durable: "Callable[[TP, int], None]"
 

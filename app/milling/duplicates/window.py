@@ -6,11 +6,11 @@ so much that one read finds a hash.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple
+from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
+from typing import IO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,9 @@ def compile_window() -> None:
         with TemporaryDirectory() as folder:
             texts = [f"Text {number}, of a few more words than there are in a shingle." for number in range(SLICES)]
             window = Window(deduplication, Path(folder))  # a text in each slice, so that older ones are looked at
-            window.judge(sign(deduplication, texts), np.zeros((len(texts), PLACE), np.uint64))
+            signed = sign(deduplication, texts), np.zeros((len(texts), PLACE), np.uint64)
+            window.judge(*signed)
+            window.keep(*signed)
 
 
 def rejections(verdicts: Verdicts, name: Callable[[int, int], str]) -> list[Rejected | None]:
@@ -60,7 +62,7 @@ def rejections(verdicts: Verdicts, name: Callable[[int, int], str]) -> list[Reje
 @dataclass(slots=True)
 class _Slice:
     number: int
-    path: Path
+    file: IO[bytes]
     rows: "np.memmap[tuple[int, int, int], np.dtype[np.uint64]]"
     tags: npt.NDArray[np.uint16]
     blocks: npt.NDArray[np.uint8 | np.uint16]
@@ -71,14 +73,16 @@ class _Slice:
 class Window:
     """The newest kept documents, in files of one folder; memory has `Deduplication.table_bytes` for each."""
 
-    def __init__(self, deduplication: Deduplication, directory: Path, kept: int = 0) -> None:
+    def __init__(self, deduplication: Deduplication, directory: Path | None, kept: int = 0) -> None:
         """Go on after ``kept`` documents, of which the folder has those that count.
 
-        What the folder has of later documents is forgotten. Raises DamagedError where it lacks some, DiskError where it
-        cannot be written to, and SettingsError where numba is not installed.
+        What the folder has of later documents is forgotten. Without a folder none of them is known, and files have no
+        names. Raises DamagedError where the folder lacks some, DiskError where it cannot be written to, and
+        SettingsError where numba is not installed.
         """
         self.deduplication = deduplication
         self._directory = directory
+        self._where = directory if directory is not None else Path(gettempdir())
         self._kernel = kernel("window_kernel")
         self._slice_size = deduplication.window // SLICES
         blocks = 1 << (8 if isinstance(deduplication, Near) else 16)
@@ -87,29 +91,51 @@ class Window:
         self.kept = kept
         """Documents that were kept, from the first one on."""
         newest = kept // self._slice_size
-        self._slices = [self._open(number) for number in range(max(0, newest - SLICES + 1), newest + 1)]
+        oldest = max(0, newest - SLICES + 1) if directory is not None else newest
+        self._slices = [self._open(number) for number in range(oldest, newest + 1)]
+
+    @property
+    def slice_size(self) -> int:
+        """Kept documents of a slice."""
+        return self._slice_size
+
+    def keep(self, hashes: Hashes, places: Hashes) -> None:
+        """Take in documents of which it is known that they are kept: signatures, and places ``[documents, 2]``."""
+        for low, high in self._parts(len(hashes)):
+            newest = self._slices[-1]
+            arguments = newest.tags, newest.blocks, newest.rows, newest.count, self.deduplication.entries
+            self._kernel.put(hashes[low:high], *arguments, places[low:high])
+            newest.count += high - low
+            self.kept += high - low
 
     def judge(self, hashes: Hashes, places: Hashes) -> Verdicts:
         """Say what the next documents are, one after the other: of their signatures, and places ``[documents, 2]``."""
         kinds, places = np.zeros(len(hashes), np.uint8), places.copy()
-        low = 0
-        while low < len(hashes):
+        for low, high in self._parts(len(hashes)):
             newest = self._slices[-1]
-            if newest.count == self._slice_size:
-                self._slices = [*self._slices[1 - SLICES :], self._open(newest.number + 1)]
-                continue
-            # no more can be kept before the next slice begins
-            high = min(len(hashes), low + self._slice_size - newest.count)
             part = hashes[low:high], kinds[low:high], places[low:high]
-            self._make_room(newest, high - low)
             for one in self._slices:
                 call = self._kernel.take if one is newest else self._kernel.look_up
                 arguments = one.tags, one.blocks, one.rows, one.count, self.deduplication.entries
                 count = call(part[0], *arguments, *part[1:])
             self.kept += count - newest.count
             newest.count = count
-            low = high
         return Verdicts(kinds, places)
+
+    def _parts(self, documents: int) -> Iterator[tuple[int, int]]:
+        """Divide documents into parts of which no more can be kept than the newest slice has room for."""
+        low = 0
+        while low < documents:
+            newest = self._slices[-1]
+            if newest.count == self._slice_size:
+                for one in self._slices[: 1 - SLICES]:
+                    one.file.close()
+                self._slices = [*self._slices[1 - SLICES :], self._open(newest.number + 1)]
+                continue
+            high = min(documents, low + self._slice_size - newest.count)
+            self._make_room(newest, high - low)
+            yield low, high
+            low = high
 
     def sync(self) -> None:
         """Make durable what was kept; another thread may go on to judge meanwhile."""
@@ -119,30 +145,39 @@ class Window:
     def forget(self, kept: int) -> None:
         """Remove the files that nobody needs who goes on after ``kept`` documents."""
         oldest = kept // self._slice_size - SLICES + 1
-        for path in self._directory.glob("seen-*.bin"):
+        for path in self._directory.glob("seen-*.bin") if self._directory is not None else ():
             if int(path.stem.removeprefix("seen-")) < oldest:
                 path.unlink(missing_ok=True)
 
     def _open(self, number: int) -> _Slice:
-        path = self._directory / f"seen-{number:012d}.bin"
         size, block = self._slice_size, self._block_size
         shape = (-(-size // block), self.deduplication.width + PLACE, block)
         count = min(size, self.kept - number * size)
         total = int(np.prod(shape)) * 8
-        if count and (not path.exists() or path.stat().st_size != total):
-            raise DamagedError(f"{path} is missing, or not as long as it was: it has what was seen before")
-        with blaming(self._directory), path.open("r+b" if count else "w+b") as file:
+        file = self._file(number, total if count else 0)
+        with blaming(self._where):
             file.truncate(total)
-        rows = np.memmap(path, "<u8", "r+", shape=shape)
+        rows = np.memmap(file, "<u8", "r+", shape=shape)
         slots = int(size * self.deduplication.entries * SLOTS_PER_ENTRY) + 1
-        one = _Slice(number, path, rows, np.zeros(slots, np.uint16), np.zeros(slots, self._block_type), count)
+        one = _Slice(number, file, rows, np.zeros(slots, np.uint16), np.zeros(slots, self._block_type), count)
         self._kernel.enter_rows(one.tags, one.blocks, rows, count, self.deduplication.entries)
         return one
+
+    def _file(self, number: int, size: int) -> IO[bytes]:
+        """Open the file of a slice, which has so many bytes already."""
+        if self._directory is None:
+            with blaming(self._where):
+                return TemporaryFile()
+        path = self._directory / f"seen-{number:012d}.bin"
+        if size and (not path.exists() or path.stat().st_size != size):
+            raise DamagedError(f"{path} is missing, or not as long as it was: it has what was seen before")
+        with blaming(self._directory):
+            return path.open("r+b" if size else "w+b")
 
     def _make_room(self, one: _Slice, documents: int) -> None:
         """Have the disk hold so many more rows: memory that is mapped to a full disk would end the process."""
         wanted = -(-(one.count + documents) // self._block_size) * one.rows[0].nbytes
         if wanted > one.allocated:
-            with blaming(self._directory), one.path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), one.allocated, wanted - one.allocated)
+            with blaming(self._where):
+                os.posix_fallocate(one.file.fileno(), one.allocated, wanted - one.allocated)
             one.allocated = wanted

@@ -84,6 +84,22 @@ def _tell(hashes: Hashes, document: int, row: int, rows: Hashes, kinds: Kinds, p
 
 
 @compiled
+def _put(
+    hashes: Hashes, document: int, tags: Tags, blocks: Blocks, rows: Hashes, row: int, entries: int, places: Hashes
+) -> None:
+    """Make a document the slice's next row."""
+    width, size = hashes.shape[1], rows.shape[2]
+    block, at = row // size, row % size
+    for column in range(width):
+        rows[block, column, at] = hashes[document, column]
+    rows[block, width, at] = places[document, 0]
+    rows[block, width + 1, at] = places[document, 1]
+    for column in range(entries):
+        if hashes[document, column] != 0:
+            _enter(hashes[document, column], block, tags, blocks)
+
+
+@compiled
 def look_up(
     hashes: Hashes, tags: Tags, blocks: Blocks, rows: Hashes, count: int, entries: int, kinds: Kinds, places: Hashes
 ) -> None:
@@ -103,23 +119,22 @@ def take(
 
     ``places`` holds each document's own, and gets that of the one that it resembles.
     """
-    width, size = hashes.shape[1], rows.shape[2]
     for document in range(len(hashes)):
         if kinds[document] == KEPT:
             row = _oldest(hashes, document, tags, blocks, rows, count, entries)
             if row >= 0:
                 _tell(hashes, document, row, rows, kinds, places)
                 continue
-            block, at = count // size, count % size
-            for column in range(width):
-                rows[block, column, at] = hashes[document, column]
-            rows[block, width, at] = places[document, 0]
-            rows[block, width + 1, at] = places[document, 1]
-            for column in range(entries):
-                if hashes[document, column] != 0:
-                    _enter(hashes[document, column], block, tags, blocks)
+            _put(hashes, document, tags, blocks, rows, count, entries, places)
             count += 1
     return count
+
+
+@compiled
+def put(hashes: Hashes, tags: Tags, blocks: Blocks, rows: Hashes, count: int, entries: int, places: Hashes) -> None:
+    """Put documents into the open slice, which has ``count`` rows."""
+    for document in range(len(hashes)):
+        _put(hashes, document, tags, blocks, rows, count + document, entries, places)
 
 
 @compiled

@@ -1,0 +1,230 @@
+"""Asking about duplicates: what a mill signs of one raw partition goes to the sequencer, and waits for its verdicts."""
+
+import asyncio
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import DifferenceError, SourceError, TopicError
+from tokenmill.reading.continuing import ADVICE
+from tokenmill.records import SourceRecord
+from tokenmill.wire.chain import record_crc
+
+from ..backoff import Backoff
+from ..kafka.clients import read_batches
+from ..kafka.fetched_batches import FetchedBatch
+from ..milling.duplicates.signatures import sign
+from ..milling.duplicates.window import Verdicts, rejections
+from ..milling.partition_mill import Looked, PartitionMill
+from ..milling.steps import Rejected
+from ..sequencer.domain_messages import (
+    Remembered,
+    SignedRange,
+    deduplication_in,
+    domain_fingerprint,
+    place_name,
+)
+from ..sequencer.verdict_chain import VerdictChain
+from ..sequencer.verdict_log import judged_range, place_of
+from ..settings import Domain
+from .publisher import Send
+from .verdict_feed import VerdictFeed
+
+SIGNED_BYTES: Final = 1 << 20
+"""Of hashes in one message: the topic takes no larger ones than twice as much."""
+WAITING_BYTES: Final = 16 << 20
+"""Of records that wait for their verdicts; a fetch's share is at most half of it."""
+AGAIN_SECONDS: Final = 10.0
+"""After as long without a verdict, what was signed is sent again: the signature log may have lost it."""
+LONGEST_SECONDS: Final = 300.0
+"""The same after several times in vain, as where no sequencer runs."""
+
+Show: TypeAlias = Callable[[TopicError | None], None]
+
+log = structlog.get_logger(__name__)
+
+
+class Asked(NamedTuple):
+    """Records that wait for their verdicts."""
+
+    batch: FetchedBatch
+    """Those that are to be milled."""
+    looked: Looked
+    ranges: Sequence[SignedRange]
+    """What was signed of them, and of records that were milled before."""
+    size: int
+    """Bytes of their values."""
+
+    @property
+    def needs(self) -> int:
+        """The offset up to which there must be verdicts."""
+        return self.ranges[-1].end if self.ranges else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainLogs:
+    """What all raw partitions of a topic on one worker share to ask a sequencer."""
+
+    domain: Domain
+    send: Send
+    feed: VerdictFeed
+
+
+class Asking:
+    """Asks about one raw partition: `resume`, then `sign` and `ask`; `next` gives back what is judged."""
+
+    def __init__(
+        self,
+        raw: TopicPartition,
+        logs: DomainLogs,
+        seen: dict[int, Rejected],
+        show: Callable[[TopicError | None], None],
+    ) -> None:
+        """Tell what is a duplicate to ``seen``, by offset; ``show`` is called with what is waited for, or None."""
+        domain = logs.domain
+        self.begin = 0
+        """The raw offset from which records are wanted: they are signed, also where they are milled already."""
+        self._raw, self._logs, self._seen, self._show = raw, logs, seen, show
+        self._source = domain.raw_topics.index(raw.topic), raw.partition
+        self._verdicts = TopicPartition(domain.verdicts_topic(raw.topic), raw.partition)
+        self._fingerprint, self._deduplication = domain_fingerprint(domain), deduplication_in(domain)
+        self._milled = 0
+        self._signed = 0
+        self._chain = VerdictChain()
+        self._told: deque[tuple[int, Rejected | None]] = deque()
+        self._remembered: deque[Remembered] = deque()
+        self._asked: deque[Asked] = deque()
+        self._size = 0
+        self._changed = asyncio.Event()
+        self._failed: DifferenceError | None = None
+
+    async def resume(self, client: AIOKafkaConsumer, position: int, first: int) -> None:
+        """Find what is judged, for a mill that goes on at ``position`` and began at ``first``.
+
+        Only this call uses ``client`` meanwhile. Raises DifferenceError where the verdicts hold two histories, and
+        MovedError where retention passes what is read.
+        """
+        start, end = await place_of(client, self._verdicts, self._fingerprint, position)
+        async for records in read_batches(client, self._verdicts, start, end):
+            self._deliver(records)
+        if self._failed is not None:
+            raise self._failed
+        self._signed, self._milled = self._chain.next_offset, position
+        self.begin = min(position, max(self._signed, first))
+        self._logs.feed.add(self._verdicts, end, self._deliver)
+
+    def sign(self, mill: PartitionMill, batch: FetchedBatch) -> Asked:
+        """Take the next records through the steps, and sign what these keep. Raises as `PartitionMill.look`."""
+        records: Sequence[SourceRecord] = batch.records
+        cut = bisect_left(records, self._milled, key=attrgetter("offset"))
+        before, looked = mill.look(records[:cut]), mill.look(records[cut:])
+        found = [one for part in (before, looked) for columns in part.columns for one in columns.kept_texts()]
+        hashes = sign(self._deduplication, [text for _, text in found])
+        offsets, ranges = np.array([offset for offset, _ in found], np.int64), []
+        most = SIGNED_BYTES // (8 * (1 + self._deduplication.width))
+        for low in range(0, len(found), most):
+            high = min(len(found), low + most)
+            last = records[-1] if high == len(found) else records[_index(records, found[high - 1][0])]
+            remembered = Remembered(last.offset, record_crc(last.key, last.value))
+            one = (self._source, self._signed, last.offset + 1, remembered, offsets[low:high], hashes[low:high])
+            ranges.append(SignedRange(*one))
+            self._signed = last.offset + 1
+        milled = FetchedBatch(batch.tp, records[cut:], batch.position, batch.generation)
+        return Asked(milled, looked, ranges, sum(len(record.value or b"") for record in records))
+
+    async def ask(self, asked: Asked) -> None:
+        """Send what was signed, when there is room for more that waits; it is on the signature log on return."""
+        while self._asked and self._size + asked.size > WAITING_BYTES:
+            self._changed.clear()
+            await self._changed.wait()
+        self._asked.append(asked)
+        self._size += asked.size
+        self._changed.set()
+        await self._send(asked)
+
+    async def _send(self, asked: Asked) -> None:
+        for one in asked.ranges:
+            if one.end > self._chain.next_offset:
+                await self._logs.send(self._logs.domain.signatures_topic, 0, one.pack(self._fingerprint), None, ())
+
+    async def next(self) -> Asked:
+        """Return the records that were asked about first, when all is known of them.
+
+        Raises DifferenceError where the verdicts hold two histories, and SourceError where they are of other records.
+        """
+        pauses = Backoff(AGAIN_SECONDS, LONGEST_SECONDS)
+        pause = pauses.next()
+        while not self._asked or self._asked[0].needs > self._chain.next_offset:
+            self._changed.clear()
+            if self._failed is not None:
+                raise self._failed
+            try:
+                await asyncio.wait_for(self._changed.wait(), pause if self._asked else None)
+            except TimeoutError:
+                pause = pauses.next()
+                self._show_waiting()
+                for asked in list(self._asked):
+                    await self._send(asked)
+        self._show(None)
+        asked = self._asked.popleft()
+        self._size -= asked.size
+        self._changed.set()
+        self._tell(asked.batch.records, asked.batch.position)
+        return asked
+
+    def _show_waiting(self) -> None:
+        where = f"{self._raw.topic}[{self._raw.partition}]"
+        reason = (
+            f"{where} waits for verdicts on duplicates behind offset {self._chain.next_offset}: see that a sequencer "
+            f"runs for the domain {self._logs.domain.name} (`tokenmill serve` starts one), and what it says"
+        )
+        log.warning("waiting", reason=reason)
+        self._show(TopicError(reason))
+
+    def _deliver(self, records: Sequence[SourceRecord]) -> None:
+        """Take what was read of the verdicts."""
+        for record in records:
+            judged = judged_range(record, self._verdicts, self._fingerprint)
+            try:
+                counts = judged is not None and self._chain.offer(judged)
+            except DifferenceError as error:
+                self._failed = DifferenceError(f"offset {record.offset} of {self._verdicts.topic}: {error}")
+                break
+            if judged is not None and counts:
+                told = rejections(Verdicts(judged.kinds, judged.places), partial(place_name, self._logs.domain))
+                self._told.extend(zip(judged.offsets.tolist(), told, strict=True))
+                self._remembered.append(judged.remembered)
+        self._changed.set()
+
+    def _tell(self, records: Sequence[SourceRecord], end: int) -> None:
+        """Tell what is known of records. Raises SourceError where others were signed."""
+        self._seen.clear()
+        while self._told and self._told[0][0] < end:
+            offset, rejected = self._told.popleft()
+            if rejected is not None:
+                self._seen[offset] = rejected
+        while self._remembered and self._remembered[0].offset < end:
+            offset, crc = self._remembered.popleft()
+            if records and offset >= records[0].offset:
+                found = records[min(_index(records, offset), len(records) - 1)]
+                if (found.offset, record_crc(found.key, found.value)) != (offset, crc):
+                    raise SourceError(
+                        f"{self._raw.topic}[{self._raw.partition}] no longer holds at offset {offset} what was judged: "
+                        f"{ADVICE}"
+                    )
+
+    def stop(self) -> None:
+        """Wait for nothing more."""
+        self._logs.feed.remove(self._verdicts)
+
+
+def _index(records: Sequence[SourceRecord], offset: int) -> int:
+    return bisect_left(records, offset, key=attrgetter("offset"))

@@ -1,0 +1,88 @@
+"""The order of a domain: signed ranges are judged as the signature log has them. Pure, but for the window's files.
+
+docs/reliability.md has the rules, and tests/simulation/verdict_roles.py their model.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from tokenmill.errors import DifferenceError
+
+from ..milling.duplicates.parameters import SLICES, Deduplication
+from ..milling.duplicates.window import Window
+from .domain_messages import JudgedRange, SignedRange, SliceStart, Source, Standing
+from .verdict_chain import TWO_HISTORIES
+
+BEGINNING: Final = SliceStart()
+"""Of every domain: nothing is known."""
+
+
+def base_of(slices: Iterable[SliceStart], whole: SliceStart) -> SliceStart:
+    """Return where to begin so that the window is whole at the slice ``whole``: one slice more than it has before."""
+    wanted = max(0, whole.number - SLICES)
+    return next((one for one in slices if one.number == wanted), BEGINNING)
+
+
+class DomainOrder:
+    """What is known of a domain at a place of its signature log; `accept` each message, then `judge` or `take` it."""
+
+    def __init__(self, deduplication: Deduplication, base: SliceStart, whole: int = 0) -> None:
+        """Begin at ``base``, which may be a slice; from the offset ``whole`` on, the window is whole.
+
+        Raises DiskError where there is no room for the window, SettingsError where numba is not installed.
+        """
+        self.standings: dict[Source, Standing] = dict(base.standings)
+        """How far each raw partition is judged."""
+        self.started: list[SliceStart] = []
+        """Slices that have begun since this was last emptied."""
+        self.window = Window(deduplication, None, base.kept)
+        self._whole = whole
+
+    def accept(self, signed: SignedRange) -> SignedRange | None:
+        """Return the part of the next signed range that counts; None where it is known, or is behind a hole."""
+        known = self.standings.get(signed.source, Standing()).next_offset
+        return signed.since(known) if signed.begin <= known < signed.end else None
+
+    def judge(self, part: SignedRange, signature: int) -> JudgedRange:
+        """Return the verdicts on a part that was accepted, of the message at the offset ``signature``.
+
+        Raises DiskError where the window cannot grow.
+        """
+        kept, standing = self.window.kept, self.standings.get(part.source, Standing())
+        found = self.window.judge(part.hashes, part.places)
+        told = np.flatnonzero(found.kinds)
+        judged = JudgedRange(
+            *(part.begin, part.end, part.remembered, signature),
+            *(part.offsets[told], found.kinds[told], found.places[told], standing.chain),
+        )
+        self._passed(part.source, judged, kept)
+        return judged
+
+    def take(self, part: SignedRange, signature: int, out: JudgedRange) -> None:
+        """Do as `judge`, where the verdicts are ``out`` already: these are the ones. Raises DifferenceError.
+
+        Where the window is not whole, it cannot be said whether they are right: what was kept may depend on documents
+        that had left it since.
+        """
+        standing = self.standings.get(part.source, Standing())
+        if (out.begin, out.end, out.before) != (part.begin, part.end, standing.chain):
+            raise DifferenceError(TWO_HISTORIES)
+        if signature >= self._whole:
+            if self.judge(part, signature).after != out.after:
+                raise DifferenceError(TWO_HISTORIES)
+            return
+        kept, stays = self.window.kept, ~np.isin(part.offsets, out.offsets)
+        self.window.keep(np.ascontiguousarray(part.hashes[stays]), part.places[stays])
+        self._passed(part.source, out, kept)
+
+    def _passed(self, source: Source, judged: JudgedRange, kept: int) -> None:
+        """Go behind a range; the slices that begin in it are known by what was known before it."""
+        size = self.window.slice_size
+        first = max(1, -(-kept // size))
+        if first * size < self.window.kept:
+            standings = dict(self.standings)
+            for number in range(first, -(-self.window.kept // size)):
+                self.started.append(SliceStart(number, judged.signature, kept, standings))
+        self.standings[source] = judged.after

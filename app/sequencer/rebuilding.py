@@ -1,0 +1,181 @@
+"""How a sequencer learns again what it must know: from the signature log, a window back, beside what is out already."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, SourceError
+from tokenmill.records import SourceRecord
+
+from ..kafka.clients import consumer, offsets, read_batches, read_range
+from ..kafka.cluster import partitions_of
+from ..kafka.control_topic import write_control
+from ..settings import Domain, Settings
+from .domain_messages import (
+    DOMAIN_KEY,
+    SLICE_KEY,
+    JudgedRange,
+    SignedRange,
+    SliceStart,
+    Source,
+    Standing,
+    deduplication_in,
+    domain_fingerprint,
+    domain_record,
+)
+from .domain_order import BEGINNING, DomainOrder, base_of
+from .verdict_chain import TWO_HISTORIES
+from .verdict_log import VerdictLog
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What a sequencer knows where it begins to send."""
+
+    order: DomainOrder
+    position: int
+    """The offset on the signature log of the next message to judge."""
+    ends: Mapping[Source, tuple[int, Standing]]
+    """Of each verdict log where it ended, and the standing after all that is out."""
+    pending: Mapping[Source, Sequence[JudgedRange]]
+    """Verdicts that are not out."""
+
+
+def signed_range(record: SourceRecord, domain: Domain, fingerprint: bytes, width: int) -> SignedRange | None:
+    """Return what a mill has signed; None for a record that is no message of this domain, which the log names."""
+    try:
+        signed = SignedRange.unpack(record.value, fingerprint, width, len(domain.raw_topics))
+    except DamagedError as error:
+        log.warning("passed over", topic=domain.signatures_topic, offset=record.offset, why=str(error))
+        return None
+    return signed
+
+
+async def settle_domain(settings: Settings, domain: Domain) -> None:
+    """Return when what decides the verdicts is the first record on the domain's topic of slices.
+
+    Raises FingerprintError where the domain was settled with other settings.
+    """
+    async with consumer(settings) as client:
+        for _ in range(2):
+            async for record in _all(client, TopicPartition(domain.slices_topic, 0)):
+                if record.key == DOMAIN_KEY:
+                    if record.value != domain_record(domain):
+                        raise FingerprintError(
+                            f"domain {domain.name} was settled with {bytes(record.value or b'').decode()}, and the "
+                            f"settings say {domain_record(domain).decode()}: set them back, or begin a new domain with "
+                            "a new stream_suffix"
+                        )
+                    return
+            await write_control(settings, domain.slices_topic, [(DOMAIN_KEY, domain_record(domain))])
+
+
+async def _all(client: AIOKafkaConsumer, tp: TopicPartition) -> AsyncIterator[SourceRecord]:
+    async for record in read_range(client, tp, *(await offsets(client, [tp]))[tp]):
+        yield record
+
+
+class Rebuilding:
+    """Learns what is known of a domain; `run` once."""
+
+    def __init__(self, settings: Settings, domain: Domain) -> None:
+        self._settings, self._domain = settings, domain
+        self._fingerprint = domain_fingerprint(domain)
+        self._deduplication = deduplication_in(domain)
+        self._logs: dict[Source, VerdictLog] = {}
+
+    async def run(self) -> Rebuilt:
+        """Read what is out and what was signed, and return what is known behind all that is out.
+
+        Raises:
+            DifferenceError: the signature log lost messages of which verdicts are out, or these hold two histories.
+            SourceError: the signature log or a verdict log no longer has the window.
+            BrokerError: no broker answers.
+
+        """
+        async with consumer(self._settings) as signatures, consumer(self._settings) as verdicts:
+            for number, raw_topic in enumerate(self._domain.raw_topics):
+                topic = self._domain.verdicts_topic(raw_topic)
+                for partition in range(await partitions_of(verdicts, topic)):
+                    self._logs[number, partition] = VerdictLog(TopicPartition(topic, partition), self._fingerprint)
+            base, whole = await self._base(verdicts)
+            order = DomainOrder(self._deduplication, base, whole.signature)
+            return await self._level(order, base, signatures, verdicts)
+
+    async def _base(self, client: AIOKafkaConsumer) -> tuple[SliceStart, SliceStart]:
+        """Return where to begin, with all logs behind what is known there, and from where on the window is whole."""
+        slices = {0: BEGINNING}
+        async for record in _all(client, TopicPartition(self._domain.slices_topic, 0)):
+            if record.key == SLICE_KEY:
+                with suppress(DamagedError):
+                    one = SliceStart.unpack(record.value, self._fingerprint)
+                    slices[one.number] = one
+        for number in sorted(slices, reverse=True):
+            if await self._are_out(client, slices[number]):
+                break
+        base = base_of(slices.values(), slices[number])
+        if not await self._are_out(client, base):
+            raise SourceError(
+                f"a verdict log of domain {self._domain.name} no longer has the window: its topics must keep as many "
+                "records; begin a new domain with a new stream_suffix"
+            )
+        return base, slices[number]
+
+    async def _are_out(self, client: AIOKafkaConsumer, one: SliceStart) -> bool:
+        """Go in all logs behind what is known at a slice's start; return whether all of it is out."""
+        for source, verdicts in self._logs.items():
+            if not await verdicts.open(client, one.standings.get(source, Standing())):
+                return False
+        return one.standings.keys() <= self._logs.keys()
+
+    async def _level(
+        self, order: DomainOrder, base: SliceStart, signatures: AIOKafkaConsumer, verdicts: AIOKafkaConsumer
+    ) -> Rebuilt:
+        """Judge again until all that is out has been."""
+        tp = TopicPartition(self._domain.signatures_topic, 0)
+        first, end = (await offsets(signatures, [tp]))[tp]
+        if first > base.signature:
+            raise SourceError(
+                f"{tp.topic} begins at offset {first}, and the window at {base.signature}: its retention must hold the "
+                "window; begin a new domain with a new stream_suffix"
+            )
+        out = {source: await one.next(verdicts) for source, one in self._logs.items()}
+        pending: dict[Source, list[JudgedRange]] = defaultdict(list)
+        position = base.signature
+        if any(out.values()):
+            async for records in read_batches(signatures, tp, position, end):
+                for record in records:
+                    await self._again(record, order, out, pending, verdicts)
+                    position = record.offset + 1
+                    if not any(out.values()):
+                        break
+                if not any(out.values()):
+                    break
+        if any(out.values()):
+            raise DifferenceError(f"{tp.topic} lost messages of which verdicts are out: {TWO_HISTORIES}")
+        ends = {source: (one.end, one.standing) for source, one in self._logs.items()}
+        return Rebuilt(order, position, ends, pending)
+
+    async def _again(
+        self,
+        record: SourceRecord,
+        order: DomainOrder,
+        out: dict[Source, JudgedRange | None],
+        pending: dict[Source, list[JudgedRange]],
+        verdicts: AIOKafkaConsumer,
+    ) -> None:
+        signed = signed_range(record, self._domain, self._fingerprint, self._deduplication.width)
+        part = order.accept(signed) if signed is not None else None
+        if part is None:
+            return
+        if (known := out.get(part.source)) is None:
+            pending[part.source].append(order.judge(part, record.offset))
+        else:
+            order.take(part, record.offset, known)
+            out[part.source] = await self._logs[part.source].next(verdicts)

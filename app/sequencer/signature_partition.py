@@ -1,0 +1,180 @@
+"""The signature log of one domain on the sequencer: from its resume until it is revoked.
+
+What is judged goes out in this order, so that whoever begins again finds all that decides what comes next:
+
+1. Judge what a fetch brought, in the log's order, in a thread. Nothing has left the process yet.
+2. Send the verdicts to the log of each raw partition, one at a time; logs do not wait for each other.
+3. Write where slices of the window have begun: all verdicts before are out.
+4. Note the position, for people and lag tools.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+from aiokafka import TopicPartition
+from faust.types import TP
+
+from tokenmill.errors import DifferenceError, SourceError, TokenMillError
+from tokenmill.records import SourceRecord
+
+from ..kafka.fetched_batches import FetchedBatch, unpacked
+from ..settings import Domain, Settings
+from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
+from .domain_messages import SLICE_KEY, JudgedRange, Source, Standing, domain_fingerprint
+from .domain_order import DomainOrder
+from .rebuilding import Rebuilding, settle_domain, signed_range
+from .verdict_writer import Send, VerdictWriter
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainContext:
+    """What a signature log needs of its worker."""
+
+    settings: Settings
+    domain: Domain
+    send: Send
+    leader: Callable[[TP], object]
+    know: Callable[[str, int], Awaitable[None]]
+    """Makes the producer learn of a partition."""
+    start_partition: Callable[[TP, int], Awaitable[int | None]]
+    set_durable: Callable[[TP, int], None]
+
+
+class SignaturePartition:
+    """Judges what a domain's mills have signed: `resume`, then `feed` again and again; `stop` ends it."""
+
+    def __init__(self, tp: TP, context: DomainContext) -> None:
+        self.tp = tp
+        self.halted: str | None = None
+        """Why nothing is judged any more, or None."""
+        self.position = 0
+        """The offset up to which messages have been judged, and their verdicts are durable."""
+        self._context = context
+        self._fingerprint = domain_fingerprint(context.domain)
+        self._halted_by = ""
+        self._generation: int | None = None
+        self._order: DomainOrder | None = None
+        self._writers: dict[Source, VerdictWriter] = {}
+        self._lock = asyncio.Lock()
+        self._lag_age = LagAge()
+        self._clock = StageClock()
+
+    async def resume(self) -> None:
+        """Learn what is known again, send what is not out, and let the log flow from there.
+
+        What a new start does not get over halts; everything else is raised and ends the worker.
+        """
+        context = self._context
+        self._clock.enter("resume")
+        await settle_domain(context.settings, context.domain)
+        try:
+            rebuilt = await Rebuilding(context.settings, context.domain).run()
+        except (DifferenceError, SourceError) as error:
+            self.halted, self._halted_by = str(error), error.brief
+            self._clock.enter("halted")
+            log.critical("domain halted", domain=context.domain.name, reason=self.halted)
+            return
+        self._order = rebuilt.order
+        for source, (end, standing) in rebuilt.ends.items():
+            self._writers[source] = await self._writer(source, end, standing)
+        await self._send(rebuilt.pending)
+        self.position = rebuilt.position
+        self._generation = await context.start_partition(self.tp, self.position)
+        self._clock.wait()
+        log.info("domain resumed", domain=context.domain.name, offset=self.position, kept=rebuilt.order.window.kept)
+
+    async def _writer(self, source: Source, end: int, standing: Standing) -> VerdictWriter:
+        context, topic = self._context, self._context.domain.raw_topics[source[0]]
+        verdicts = TopicPartition(context.domain.verdicts_topic(topic), source[1])
+        await context.know(*verdicts)
+        return VerdictWriter(
+            settings=context.settings,
+            verdicts=verdicts,
+            fingerprint=self._fingerprint,
+            send=context.send,
+            leader=partial(context.leader, TP(*verdicts)),
+            end=end,
+            standing=standing,
+        )
+
+    async def feed(self, batch: FetchedBatch) -> None:
+        """Judge what a fetch brought; the verdicts are durable when this returns."""
+        order = self._order
+        if order is None or batch.generation != self._generation:
+            return
+        async with self._lock:
+            self._clock.enter("other")
+            records = await asyncio.to_thread(unpacked, batch.records, batch.position)
+            self._lag_age.passed(records)
+            judged = await asyncio.to_thread(self._judge, order, records)
+            if batch.generation != self._generation:
+                return
+            self._clock.enter("publish")
+            await self._send(judged)
+            self.position = batch.position
+            self._context.set_durable(self.tp, self.position)
+            self._clock.wait()
+
+    def _judge(self, order: DomainOrder, records: Sequence[SourceRecord]) -> Mapping[Source, Sequence[JudgedRange]]:
+        """Take step 1."""
+        judged: dict[Source, list[JudgedRange]] = defaultdict(list)
+        width = order.window.deduplication.width
+        for record in records:
+            signed = signed_range(record, self._context.domain, self._fingerprint, width)
+            part = order.accept(signed) if signed is not None else None
+            if part is not None:
+                judged[part.source].append(order.judge(part, record.offset))
+            elif signed is not None and signed.begin > order.standings.get(signed.source, Standing()).next_offset:
+                log.warning("passed over: ranges before it are missing", topic=self.tp.topic, offset=record.offset)
+        return judged
+
+    async def _send(self, judged: Mapping[Source, Sequence[JudgedRange]]) -> None:
+        """Take steps 2 and 3."""
+        for source in judged.keys() - self._writers.keys():
+            self._writers[source] = await self._writer(source, 0, Standing())
+        await asyncio.gather(*(self._writers[source].write(ranges) for source, ranges in judged.items()))
+        order, context = self._order, self._context
+        while order is not None and order.started:
+            await context.send(context.domain.slices_topic, 0, order.started[0].pack(self._fingerprint), SLICE_KEY, ())
+            del order.started[0]
+
+    async def tick(self) -> None:
+        """See that no verdict log has lost what was acknowledged, also while nothing is sent."""
+        if self._generation is not None and not self._lock.locked():
+            async with self._lock:
+                for writer in self._writers.values():
+                    await writer.check()
+
+    def may_go_on(self) -> bool:
+        """Return False: what halts a domain stays."""
+        return False
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._generation = None
+        self._clock.stop()
+
+    def progress(self) -> PartitionProgress:
+        """Return how far the log is judged."""
+        state: State = "halted" if self.halted else "resuming" if self._generation is None else "running"
+        position = None if self._generation is None else self.position
+        return PartitionProgress(state=state, position=position, lag_age=self._lag_age, clock=self._clock)
+
+    def status(self) -> Mapping[str, Any]:
+        """Return how far the log is judged, for the supervisor and for people."""
+        waiting: TokenMillError | None = None
+        kept = self._order.window.kept if self._order is not None else None
+        return {
+            "position": self.position,
+            "halted": self.halted,
+            "halted_by": self._halted_by if self.halted else None,
+            **waiting_status(waiting, self._clock),
+            "kept": kept,
+        }

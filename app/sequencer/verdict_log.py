@@ -1,0 +1,106 @@
+"""Reading verdicts from Kafka: those that count, from a place on."""
+
+from collections import deque
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import DamagedError, MovedError
+from tokenmill.records import SourceRecord
+
+from ..kafka.clients import offsets, read_batches, read_range
+from .domain_messages import JudgedRange, Standing
+from .verdict_chain import VerdictChain
+
+log = structlog.get_logger(__name__)
+
+
+def judged_range(record: SourceRecord, verdicts: TopicPartition, fingerprint: bytes) -> JudgedRange | None:
+    """Return the verdicts that a record is; None for one that is none of this domain, which the log names."""
+    try:
+        return JudgedRange.unpack(record.value, fingerprint)
+    except DamagedError as error:
+        log.warning("passed over", topic=verdicts.topic, partition=verdicts.partition, offset=record.offset, why=error)
+        return None
+
+
+async def place_of(
+    client: AIOKafkaConsumer, verdicts: TopicPartition, fingerprint: bytes, offset: int
+) -> tuple[int, int]:
+    """Return from which offset on to read for the verdict on the raw offset, and the log's end.
+
+    It holds where ranges rise with offsets, as they nearly always do. Only this call uses ``client`` meanwhile.
+    """
+    low, end = (await offsets(client, [verdicts]))[verdicts]
+    high = end
+    while high - low > 1:
+        middle = (low + high) // 2
+        judged = None
+        async for record in read_range(client, verdicts, middle, end):
+            if (judged := judged_range(record, verdicts, fingerprint)) is not None:
+                break
+        low, high = (middle, high) if judged is not None and judged.begin <= offset else (low, middle)
+    return low, end
+
+
+class VerdictLog:
+    """The verdicts on one raw partition that are out, up to the log's end when it was opened."""
+
+    def __init__(self, verdicts: TopicPartition, fingerprint: bytes) -> None:
+        self.end = 0
+        """Of the log."""
+        self._verdicts, self._fingerprint = verdicts, fingerprint
+        self._chain = VerdictChain(Standing())
+        self._position = 0
+        self._found: deque[JudgedRange] = deque()
+
+    @property
+    def standing(self) -> Standing:
+        """How far the partition is judged with all that was read."""
+        return self._chain.standing or Standing()
+
+    async def open(self, client: AIOKafkaConsumer, standing: Standing) -> bool:
+        """Go behind the verdicts that end at ``standing``; return whether they are there.
+
+        Raises MovedError where retention passes what is read.
+        """
+        self._found.clear()
+        self._chain = VerdictChain(standing)
+        if standing == Standing():
+            self._position, self.end = (await offsets(client, [self._verdicts]))[self._verdicts]
+            return self._position == 0
+        self._position, self.end = await place_of(client, self._verdicts, self._fingerprint, standing.next_offset - 1)
+        async for record in read_range(client, self._verdicts, self._position, self.end):
+            judged = judged_range(record, self._verdicts, self._fingerprint)
+            if judged is not None and judged.after == standing:
+                self._position = record.offset + 1
+                return True
+        return False
+
+    async def next(self, client: AIOKafkaConsumer) -> JudgedRange | None:
+        """Return the next verdicts that count; None at the end.
+
+        Raises DifferenceError where the log holds two histories, MovedError where retention passes what is read.
+        """
+        while not self._found and self._position < self.end:
+            records = await anext(read_batches(client, self._verdicts, self._position, self.end), ())
+            for record in records:
+                judged = judged_range(record, self._verdicts, self._fingerprint)
+                if judged is not None and self._chain.offer(judged):
+                    self._found.append(judged)
+            self._position = records[-1].offset + 1 if records else self.end
+        return self._found.popleft() if self._found else None
+
+    async def lacks(self, client: AIOKafkaConsumer, offset: int, standing: Standing) -> str | None:
+        """Return why the log has lost ``standing``, which was acknowledged at ``offset``; None: it has not."""
+        end = (await offsets(client, [self._verdicts]))[self._verdicts][1]
+        if end <= offset:
+            return f"ends at {end}, after offset {offset} was acknowledged"
+        try:
+            async for record in read_range(client, self._verdicts, offset, offset + 1):
+                judged = judged_range(record, self._verdicts, self._fingerprint)
+                if judged is not None and judged.after == standing:
+                    return None
+        except MovedError:
+            return None  # retention has passed it
+        return f"holds other verdicts at offset {offset} than were acknowledged there"
