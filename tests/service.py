@@ -227,6 +227,10 @@ class Service:
         """Start a segment worker, with more variables than the others have where there are any."""
         return self._start("segment", environment)
 
+    def sequencer(self) -> Worker:
+        """Start a sequencer."""
+        return self._start("sequencer")
+
     def tend(self) -> None:
         """Do what a supervisor does: start each worker anew that ended in order to be started anew."""
         for worker in list(self.workers):

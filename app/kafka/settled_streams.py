@@ -5,7 +5,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 
-from tokenmill.errors import MissingTopicError, SettingsError, TopicError
+from tokenmill.errors import MissingTopicError, TopicError
 from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
 from tokenmill.recipe_differences import plain_differences
 
@@ -116,25 +116,13 @@ def _listed(names: Sequence[str]) -> str:
     return (", ".join(names[:LISTED]) or "none") + more
 
 
-def require_no_dedup(settings: Settings) -> None:
-    """Refuse settings that a service would not keep. Raises SettingsError."""
-    for topic in settings.raw_topics:
-        if settings.for_topic(topic).dedup_table:
-            raise SettingsError(
-                f"dedup = {settings.for_topic(topic).dedup!r} ({topic}): the service does not deduplicate. Set "
-                'dedup = "none" here, and deduplicate files with `tokenmill pack`'
-            )
-
-
 async def require_ready(settings: Settings) -> list[Problem]:
     """Do as `require_topics`, but name the settings that differ from a settled stream's before what they ask of topics.
 
-    `dedup` is refused first, which a service does not keep.
     Longer blocks or ids, for example, want larger messages than the topics of a stream take that has shorter ones.
     Raises FingerprintError where the topics do not do, and a stream on them was settled with other settings; and
     TopicError or BrokerError as `require_topics`.
     """
-    require_no_dedup(settings)
     try:
         return await require_topics(settings)
     except MissingTopicError:

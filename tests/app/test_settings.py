@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tokenmill.app.kafka.settled_streams import require_no_dedup
 from tokenmill.app.settings import Settings, Stream, load_settings, load_with_origins
 from tokenmill.app.settings.values import as_variable, parse_names
 from tokenmill.errors import SettingsError
@@ -337,17 +336,12 @@ def test_a_packing_is_a_name_or_a_table(written: object, expected: object, monke
 def test_duplicates_are_left_out_by_name_or_table(
     written: object, expected: object, in_the_recipe: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal ones are written alike, read back from the environment, and stand alike in a recipe; a service has none."""
+    """Equal ones are written alike, read back from the environment, and stand alike in a recipe."""
     settings = Settings.model_validate({"dedup": written})
     assert (settings.dedup, settings.dedup_table) == (expected, in_the_recipe)
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
     assert load_settings() == settings
-    if in_the_recipe:
-        with pytest.raises(SettingsError, match="the service does not deduplicate"):
-            require_no_dedup(settings)
-    else:
-        require_no_dedup(settings)
 
 
 @pytest.mark.parametrize(
