@@ -62,7 +62,7 @@ def sequencer(settings: Settings) -> None:
     It ends with 75 where a new start helps: `tokenmill serve` does that. Only where `dedup` is on has it work.
     """
     settings.require_domains()
-    from ..sequencer.app import create_app  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
+    from ..sequencer.app import create_app  # noqa: PLC0415 - as above
 
     _run_worker(settings, create_app)
 

@@ -52,7 +52,7 @@ Show: TypeAlias = Callable[[TopicError | None], None]
 log = structlog.get_logger(__name__)
 
 
-class Asked(NamedTuple):
+class AskedShare(NamedTuple):
     """Records that wait for their verdicts."""
 
     batch: FetchedBatch
@@ -101,7 +101,7 @@ class Asking:
         self._chain = VerdictChain()
         self._told: deque[tuple[int, Rejected | None]] = deque()
         self._remembered: deque[Remembered] = deque()
-        self._asked: deque[Asked] = deque()
+        self._asked: deque[AskedShare] = deque()
         self._size = 0
         self._changed = asyncio.Event()
         self._failed: DifferenceError | None = None
@@ -121,7 +121,7 @@ class Asking:
         self.begin = min(position, max(self._signed, first))
         self._logs.feed.add(self._verdicts, end, self._deliver)
 
-    def sign(self, mill: PartitionMill, batch: FetchedBatch) -> Asked:
+    def sign(self, mill: PartitionMill, batch: FetchedBatch) -> AskedShare:
         """Take the next records through the steps, and sign what these keep. Raises as `PartitionMill.look`."""
         records: Sequence[SourceRecord] = batch.records
         cut = bisect_left(records, self._milled, key=attrgetter("offset"))
@@ -138,9 +138,9 @@ class Asking:
             ranges.append(SignedRange(*one))
             self._signed = last.offset + 1
         milled = FetchedBatch(batch.tp, records[cut:], batch.position, batch.generation)
-        return Asked(milled, looked, ranges, sum(len(record.value or b"") for record in records))
+        return AskedShare(milled, looked, ranges, sum(len(record.value or b"") for record in records))
 
-    async def ask(self, asked: Asked) -> None:
+    async def ask(self, asked: AskedShare) -> None:
         """Send what was signed, when there is room for more that waits; it is on the signature log on return."""
         while self._asked and self._size + asked.size > WAITING_BYTES:
             self._changed.clear()
@@ -150,12 +150,12 @@ class Asking:
         self._changed.set()
         await self._send(asked)
 
-    async def _send(self, asked: Asked) -> None:
+    async def _send(self, asked: AskedShare) -> None:
         for one in asked.ranges:
             if one.end > self._chain.next_offset:
                 await self._logs.send(self._logs.domain.signatures_topic, 0, one.pack(self._fingerprint), None, ())
 
-    async def next(self) -> Asked:
+    async def next(self) -> AskedShare:
         """Return the records that were asked about first, when all is known of them.
 
         Raises DifferenceError where the verdicts hold two histories, and SourceError where they are of other records.

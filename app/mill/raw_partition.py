@@ -73,11 +73,11 @@ class RawPartition:
         self._halted_by = TokenMillError.brief
         self._ignored_at_halt: int | None = None
         self._generation: int | None = None
-        """What the last start of the partition returned; None while nothing may be milled."""
+        """What the last start of the partition returned; None while nothing may be milled and sent."""
+        self._takes = False
+        """Whether more records are taken; what was taken before may still be milled and sent."""
         self._mill: PartitionMill | None = None
         self._publishers: dict[str, Publisher] = {}
-        self._sending: int | None = None
-        """The start of the partition whose messages may be sent: the last one's, unless all has ceased."""
         self._stages = context.stages
         self._asking: Asking | None = None
         """None where duplicates are kept."""
@@ -202,7 +202,7 @@ class RawPartition:
         generation = await self._context.start_partition(self.tp, begin)
         if self.halted:  # since a moment ago
             return
-        self._generation = self._sending = generation
+        self._generation, self._takes = generation, True
         if self._asking is not None:
             judged = or_end(self._mill_judged(self._mill, self._asking))
             self._judged = asyncio.create_task(judged, name=f"mill what is judged of {self.tp}")
@@ -230,7 +230,7 @@ class RawPartition:
         the lowest cursor on.
         """
         mill = self._mill
-        if mill is None or batch.generation != self._generation:
+        if mill is None or not self._takes or batch.generation != self._generation:
             return
         self._containment.look(self._skips)
         try:
@@ -267,7 +267,7 @@ class RawPartition:
         """Take all steps; what ``looked`` says is known of the records."""
         self._meter.begin(batch.records)
         milled = await self._milled(mill, batch, looked)  # 1
-        if batch.generation != self._sending:
+        if batch.generation != self._generation:
             return
         await self._send_dead_letters(milled.dead_letters)  # 2
         if milled.rejected:
@@ -352,7 +352,7 @@ class RawPartition:
     async def tick(self) -> None:
         """Name a record that takes very long, and write a carry for each chain that needs one."""
         self._look_for_hanging()
-        if self._mill is None or self._generation is None or self._lock.locked():
+        if self._mill is None or self._generation is None or not self._takes or self._lock.locked():
             return
         async with self._lock:
             await self._queue_carries(self._mill)
@@ -387,7 +387,7 @@ class RawPartition:
             self._halt(TopicError(reason))
 
     def _halt(self, error: TokenMillError) -> None:
-        self._generation = None
+        self._takes = False
         if not isinstance(error, DeadlyRecordError):  # before which all is as it should be, and is sent
             self._cease()
         self.halted = str(error)
@@ -424,7 +424,7 @@ class RawPartition:
 
     def _cease(self) -> None:
         """Mill and send nothing more."""
-        self._generation = self._sending = None
+        self._generation = None
         if self._asking is not None:
             self._asking.stop()
         if self._judged is not None and self._judged is not asyncio.current_task():

@@ -6,6 +6,7 @@ so much that one read finds a hash.
 """
 
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def rejections(verdicts: Verdicts, name: Callable[[int, int], str]) -> list[Reje
     ]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Slice:
     number: int
     file: IO[bytes]
@@ -128,8 +129,6 @@ class Window:
         while low < documents:
             newest = self._slices[-1]
             if newest.count == self._slice_size:
-                for one in self._slices[: 1 - SLICES]:
-                    one.file.close()
                 self._slices = [*self._slices[1 - SLICES :], self._open(newest.number + 1)]
                 continue
             high = min(documents, low + self._slice_size - newest.count)
@@ -160,6 +159,7 @@ class Window:
         rows = np.memmap(file, "<u8", "r+", shape=shape)
         slots = int(size * self.deduplication.entries * SLOTS_PER_ENTRY) + 1
         one = _Slice(number, file, rows, np.zeros(slots, np.uint16), np.zeros(slots, self._block_type), count)
+        weakref.finalize(one, file.close)
         self._kernel.enter_rows(one.tags, one.blocks, rows, count, self.deduplication.entries)
         return one
 

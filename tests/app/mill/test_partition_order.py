@@ -383,7 +383,7 @@ async def test_what_was_milled_while_the_partition_moved_is_let_go(
         assert partition._mill is not None
         mill = partition._mill.feed
 
-        def moved(records: Sequence[Any]) -> object:
+        def moved(records: Sequence[Any], _looked: object = None) -> object:
             partition._generation = EPOCH + 1
             return mill(records)
 
@@ -415,7 +415,7 @@ async def test_a_halt_while_milling_sends_nothing_more(world: World, monkeypatch
         assert len(world.told("tokens.raw.train")) == 1
         assert partition._mill is not None
 
-        def lies(_records: object) -> NoReturn:
+        def lies(_records: object, _looked: object = None) -> NoReturn:
             raise DamagedError("the engine gave other ids")
 
         monkeypatch.setattr(partition._mill, "feed", lies)
@@ -433,7 +433,7 @@ async def test_an_unexpected_error_is_not_swallowed(world: World, monkeypatch: p
     async with resumed(world) as partition:
         assert partition._mill is not None
 
-        def fails(_records: object) -> NoReturn:
+        def fails(_records: object, _looked: object = None) -> NoReturn:
             partition._note(0, 0)
             raise RuntimeError("a bug")
 

@@ -174,7 +174,7 @@ async def test_what_ends_the_worker_leaves_the_note(
         partition._containment = Containment(partition.tp, board, Deaths.inherited())
         note = partition._containment.note
 
-        def fail(_records: Sequence[object]) -> None:
+        def fail(_records: Sequence[object], _looked: object = None) -> None:
             note(1, 1)
             raise error
 
