@@ -25,8 +25,8 @@ from ..worker.faust_setup import faust_options
 from ..worker.in_flight import Board
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp
-from .asking import DomainLogs
 from .era_closing import EraKeeper
+from .inquiry import DomainLogs
 from .open_blocks import watch_retention
 from .raw_partition import RawPartition
 from .recipes import MillContext, RawTopicPlan, plan_topic

@@ -33,7 +33,7 @@ from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import MillMeter, PartitionProgress, State, waiting_status
 from ..worker.ending import end_process, or_end
 from ..worker.in_flight import HALTING, Containment, RecordsInFlight
-from .asking import Asking
+from .inquiry import Inquiry
 from .open_blocks import reopened
 from .publisher import CarryTime, LogEnd, Publisher, ValueCarries, send_letters, written_letters
 from .recipes import MillContext, SchemaWait
@@ -79,7 +79,7 @@ class RawPartition:
         self._mill: PartitionMill | None = None
         self._publishers: dict[str, Publisher] = {}
         self._stages = context.stages
-        self._asking: Asking | None = None
+        self._inquiry: Inquiry | None = None
         """None where duplicates are kept."""
         self._judged: asyncio.Task[None] | None = None
         self._skips: frozenset[int] = frozenset()
@@ -166,9 +166,9 @@ class RawPartition:
             chains = []
             if context.logs is not None:
                 self._stages = replace(context.stages, seen={})
-                self._asking = Asking(raw, context.logs, self._stages.seen, self._wait_for)
+                self._inquiry = Inquiry(raw, context.logs, self._stages.seen, self._wait_for)
                 first = min(settled.genesis.start(raw.partition) for settled in context.streams)
-                await self._asking.resume(client, min(tail.point.cursor.next_offset for _, tail in found), first)
+                await self._inquiry.resume(client, min(tail.point.cursor.next_offset for _, tail in found), first)
             for recipe, tail in found:
                 reopening = Reopening(recipe, context.stages, tail.point, self._skips, source_first=tail.source_first)
                 point = await reopened(client, raw, reopening, self._mill_again)
@@ -198,13 +198,13 @@ class RawPartition:
         self._meter.resumed(self._mill.chains, lowest.last_timestamp)
         for publisher in self._publishers.values():
             publisher.start()
-        begin = self.position if self._asking is None else self._asking.begin
+        begin = self.position if self._inquiry is None else self._inquiry.begin
         generation = await self._context.start_partition(self.tp, begin)
         if self.halted:  # since a moment ago
             return
         self._generation, self._takes = generation, True
-        if self._asking is not None:
-            judged = or_end(self._mill_judged(self._mill, self._asking))
+        if self._inquiry is not None:
+            judged = or_end(self._mill_judged(self._mill, self._inquiry))
             self._judged = asyncio.create_task(judged, name=f"mill what is judged of {self.tp}")
         self._meter.clock.wait()
         self._log.info("partition resumed", offset=self.position)
@@ -240,24 +240,24 @@ class RawPartition:
             self._halt(error)
 
     async def _feed(self, mill: PartitionMill, batch: FetchedBatch) -> None:
-        asking = self._asking
+        inquiry = self._inquiry
         if self._schemas is not None:
-            first = mill.next_offset if asking is None else asking.begin
+            first = mill.next_offset if inquiry is None else inquiry.begin
             await self._schemas.learn(batch.records, first, self._skips)  # carries are written meanwhile
         if batch.generation != self._generation:
             return
         async with self._lock:
-            if asking is None:
+            if inquiry is None:
                 await self._mill_share(mill, batch)
                 return
-            asked = await self._in_hand(*_span(batch), partial(asking.sign, mill, batch))
-        await asking.ask(asked)
+            asked = await self._in_hand(*_span(batch), partial(inquiry.sign, mill, batch))
+        await inquiry.ask(asked)
 
-    async def _mill_judged(self, mill: PartitionMill, asking: Asking) -> None:
+    async def _mill_judged(self, mill: PartitionMill, inquiry: Inquiry) -> None:
         """Mill what was asked about, as it is judged, until this is cancelled or the partition halts."""
         try:
             while True:
-                asked = await asking.next()
+                asked = await inquiry.next()
                 async with self._lock:
                     await self._mill_share(mill, asked.batch, asked.looked)
         except HALTING as error:
@@ -425,8 +425,8 @@ class RawPartition:
     def _cease(self) -> None:
         """Mill and send nothing more."""
         self._generation = None
-        if self._asking is not None:
-            self._asking.stop()
+        if self._inquiry is not None:
+            self._inquiry.stop()
         if self._judged is not None and self._judged is not asyncio.current_task():
             self._judged.cancel()
         for publisher in self._publishers.values():

@@ -35,7 +35,7 @@ from ..worker.in_flight import Board, Deaths
 if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without
     from faust.types import TP
 
-    from .asking import DomainLogs
+    from .inquiry import DomainLogs
     from .publisher import Send
     from .skip_list import SkipList
 

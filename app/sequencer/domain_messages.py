@@ -105,7 +105,7 @@ class SignedRange:
         return cls((topic, partition), begin, end, Remembered(*last), offsets, hashes.reshape(count, width))
 
 
-class Standing(NamedTuple):
+class VerdictEnd(NamedTuple):
     """How far a raw partition is judged."""
 
     next_offset: int = 0
@@ -132,9 +132,9 @@ class JudgedRange:
     """The hash over all verdicts on the partition before these."""
 
     @property
-    def after(self) -> Standing:
+    def after(self) -> VerdictEnd:
         """How far the partition is judged with these."""
-        return Standing(self.end, blake2b(self._body(), digest_size=len(NO_CHAIN)).digest())
+        return VerdictEnd(self.end, blake2b(self._body(), digest_size=len(NO_CHAIN)).digest())
 
     def pack(self, fingerprint: bytes) -> bytes:
         """Return the message's bytes."""
@@ -170,12 +170,12 @@ class SliceStart:
     """The offset of that message on the signature log."""
     kept: int = 0
     """Documents that were kept before it."""
-    standings: Mapping[Source, Standing] = field(default_factory=dict)
+    verdict_ends: Mapping[Source, VerdictEnd] = field(default_factory=dict)
 
     def pack(self, fingerprint: bytes) -> bytes:
         """Return the record's bytes, JSON."""
-        standings = [[*source, at, chain.hex()] for source, (at, chain) in sorted(self.standings.items())]
-        known = {"number": self.number, "signature": self.signature, "kept": self.kept, "standings": standings}
+        verdict_ends = [[*source, at, chain.hex()] for source, (at, chain) in sorted(self.verdict_ends.items())]
+        known = {"number": self.number, "signature": self.signature, "kept": self.kept, "verdict_ends": verdict_ends}
         return orjson.dumps({"domain": fingerprint.hex(), **known})
 
     @classmethod
@@ -185,8 +185,10 @@ class SliceStart:
             known = orjson.loads(value or b"")
             if known["domain"] != fingerprint.hex():
                 raise DamagedError("it is a slice of another domain")
-            standings = {(topic, one): Standing(at, bytes.fromhex(told)) for topic, one, at, told in known["standings"]}
-            return cls(known["number"], known["signature"], known["kept"], standings)
+            verdict_ends = {
+                (topic, one): VerdictEnd(at, bytes.fromhex(told)) for topic, one, at, told in known["verdict_ends"]
+            }
+            return cls(known["number"], known["signature"], known["kept"], verdict_ends)
         except (ValueError, KeyError, TypeError):
             raise DamagedError("it is no slice") from None
 

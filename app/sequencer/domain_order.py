@@ -12,7 +12,7 @@ from tokenmill.errors import DifferenceError
 
 from ..milling.duplicates.parameters import SLICES, Deduplication
 from ..milling.duplicates.window import Window
-from .domain_messages import JudgedRange, SignedRange, SliceStart, Source, Standing
+from .domain_messages import JudgedRange, SignedRange, SliceStart, Source, VerdictEnd
 from .verdict_chain import TWO_HISTORIES
 
 BEGINNING: Final = SliceStart()
@@ -33,7 +33,7 @@ class DomainOrder:
 
         Raises DiskError where there is no room for the window, SettingsError where numba is not installed.
         """
-        self.standings: dict[Source, Standing] = dict(base.standings)
+        self.verdict_ends: dict[Source, VerdictEnd] = dict(base.verdict_ends)
         """How far each raw partition is judged."""
         self.started: list[SliceStart] = []
         """Slices that have begun since this was last emptied."""
@@ -42,7 +42,7 @@ class DomainOrder:
 
     def accept(self, signed: SignedRange) -> SignedRange | None:
         """Return the part of the next signed range that counts; None where it is known, or is behind a hole."""
-        known = self.standings.get(signed.source, Standing()).next_offset
+        known = self.verdict_ends.get(signed.source, VerdictEnd()).next_offset
         return signed.since(known) if signed.begin <= known < signed.end else None
 
     def judge(self, part: SignedRange, signature: int) -> JudgedRange:
@@ -50,12 +50,12 @@ class DomainOrder:
 
         Raises DiskError where the window cannot grow.
         """
-        kept, standing = self.window.kept, self.standings.get(part.source, Standing())
+        kept, verdict_end = self.window.kept, self.verdict_ends.get(part.source, VerdictEnd())
         found = self.window.judge(part.hashes, part.places)
         told = np.flatnonzero(found.kinds)
         judged = JudgedRange(
             *(part.begin, part.end, part.remembered, signature),
-            *(part.offsets[told], found.kinds[told], found.places[told], standing.chain),
+            *(part.offsets[told], found.kinds[told], found.places[told], verdict_end.chain),
         )
         self._passed(part.source, judged, kept)
         return judged
@@ -66,8 +66,8 @@ class DomainOrder:
         Where the window is not whole, it cannot be said whether they are right: what was kept may depend on documents
         that had left it since.
         """
-        standing = self.standings.get(part.source, Standing())
-        if (out.begin, out.end, out.before) != (part.begin, part.end, standing.chain):
+        verdict_end = self.verdict_ends.get(part.source, VerdictEnd())
+        if (out.begin, out.end, out.before) != (part.begin, part.end, verdict_end.chain):
             raise DifferenceError(TWO_HISTORIES)
         if signature >= self._whole:
             if self.judge(part, signature).after != out.after:
@@ -82,7 +82,7 @@ class DomainOrder:
         size = self.window.slice_size
         first = max(1, -(-kept // size))
         if first * size < self.window.kept:
-            standings = dict(self.standings)
+            verdict_ends = dict(self.verdict_ends)
             for number in range(first, -(-self.window.kept // size)):
-                self.started.append(SliceStart(number, judged.signature, kept, standings))
-        self.standings[source] = judged.after
+                self.started.append(SliceStart(number, judged.signature, kept, verdict_ends))
+        self.verdict_ends[source] = judged.after

@@ -22,7 +22,7 @@ from .domain_messages import (
     SignedRange,
     SliceStart,
     Source,
-    Standing,
+    VerdictEnd,
     deduplication_in,
     domain_fingerprint,
     domain_record,
@@ -41,8 +41,8 @@ class Rebuilt:
     order: DomainOrder
     position: int
     """The offset on the signature log of the next message to judge."""
-    ends: Mapping[Source, tuple[int, Standing]]
-    """Of each verdict log where it ended, and the standing after all that is out."""
+    ends: Mapping[Source, tuple[int, VerdictEnd]]
+    """Of each verdict log where it ended, and the verdict_end after all that is out."""
     pending: Mapping[Source, Sequence[JudgedRange]]
     """Verdicts that are not out."""
 
@@ -130,9 +130,9 @@ class Rebuilding:
     async def _are_out(self, client: AIOKafkaConsumer, one: SliceStart) -> bool:
         """Go in all logs behind what is known at a slice's start; return whether all of it is out."""
         for source, verdicts in self._logs.items():
-            if not await verdicts.open(client, one.standings.get(source, Standing())):
+            if not await verdicts.open(client, one.verdict_ends.get(source, VerdictEnd())):
                 return False
-        return one.standings.keys() <= self._logs.keys()
+        return one.verdict_ends.keys() <= self._logs.keys()
 
     async def _level(
         self, order: DomainOrder, base: SliceStart, signatures: AIOKafkaConsumer, verdicts: AIOKafkaConsumer
@@ -159,7 +159,7 @@ class Rebuilding:
                     break
         if any(out.values()):
             raise DifferenceError(f"{tp.topic} lost messages of which verdicts are out: {TWO_HISTORIES}")
-        ends = {source: (one.end, one.standing) for source, one in self._logs.items()}
+        ends = {source: (one.end, one.verdict_end) for source, one in self._logs.items()}
         return Rebuilt(order, position, ends, pending)
 
     async def _again(

@@ -25,7 +25,7 @@ from tokenmill.records import SourceRecord
 from ..kafka.fetched_batches import FetchedBatch, unpacked
 from ..settings import Domain, Settings
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
-from .domain_messages import SLICE_KEY, JudgedRange, Source, Standing, domain_fingerprint
+from .domain_messages import SLICE_KEY, JudgedRange, Source, VerdictEnd, domain_fingerprint
 from .domain_order import DomainOrder
 from .rebuilding import Rebuilding, settle_domain, signed_range
 from .verdict_writer import Send, VerdictWriter
@@ -82,15 +82,15 @@ class SignaturePartition:
             log.critical("domain halted", domain=context.domain.name, reason=self.halted)
             return
         self._order = rebuilt.order
-        for source, (end, standing) in rebuilt.ends.items():
-            self._writers[source] = await self._writer(source, end, standing)
+        for source, (end, verdict_end) in rebuilt.ends.items():
+            self._writers[source] = await self._writer(source, end, verdict_end)
         await self._send(rebuilt.pending)
         self.position = rebuilt.position
         self._generation = await context.start_partition(self.tp, self.position)
         self._clock.wait()
         log.info("domain resumed", domain=context.domain.name, offset=self.position, kept=rebuilt.order.window.kept)
 
-    async def _writer(self, source: Source, end: int, standing: Standing) -> VerdictWriter:
+    async def _writer(self, source: Source, end: int, verdict_end: VerdictEnd) -> VerdictWriter:
         context, topic = self._context, self._context.domain.raw_topics[source[0]]
         verdicts = TopicPartition(context.domain.verdicts_topic(topic), source[1])
         await context.know(*verdicts)
@@ -101,7 +101,7 @@ class SignaturePartition:
             send=context.send,
             leader=partial(context.leader, TP(*verdicts)),
             end=end,
-            standing=standing,
+            verdict_end=verdict_end,
         )
 
     async def feed(self, batch: FetchedBatch) -> None:
@@ -131,14 +131,14 @@ class SignaturePartition:
             part = order.accept(signed) if signed is not None else None
             if part is not None:
                 judged[part.source].append(order.judge(part, record.offset))
-            elif signed is not None and signed.begin > order.standings.get(signed.source, Standing()).next_offset:
+            elif signed is not None and signed.begin > order.verdict_ends.get(signed.source, VerdictEnd()).next_offset:
                 log.warning("passed over: ranges before it are missing", topic=self.tp.topic, offset=record.offset)
         return judged
 
     async def _send(self, judged: Mapping[Source, Sequence[JudgedRange]]) -> None:
         """Take steps 2 and 3."""
         for source in judged.keys() - self._writers.keys():
-            self._writers[source] = await self._writer(source, 0, Standing())
+            self._writers[source] = await self._writer(source, 0, VerdictEnd())
         await asyncio.gather(*(self._writers[source].write(ranges) for source, ranges in judged.items()))
         order, context = self._order, self._context
         while order is not None and order.started:

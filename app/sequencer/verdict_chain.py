@@ -5,7 +5,7 @@ from typing import Final
 
 from tokenmill.errors import DifferenceError
 
-from .domain_messages import JudgedRange, Standing
+from .domain_messages import JudgedRange, VerdictEnd
 
 REMEMBERED: Final = 1024
 """Ends of ranges that are remembered, to be compared with what comes again: far more than a writer has on its way."""
@@ -18,31 +18,31 @@ TWO_HISTORIES: Final = (
 class VerdictChain:
     """The verdicts on one raw partition, in their order."""
 
-    def __init__(self, standing: Standing | None = None) -> None:
+    def __init__(self, verdict_end: VerdictEnd | None = None) -> None:
         """Go on where a partition stands; None: where the first verdict that comes begins."""
-        self.standing = standing
-        self._ends: deque[Standing] = deque([] if standing is None else [standing], maxlen=REMEMBERED)
+        self.verdict_end = verdict_end
+        self._ends: deque[VerdictEnd] = deque([] if verdict_end is None else [verdict_end], maxlen=REMEMBERED)
 
     @property
     def next_offset(self) -> int:
         """The raw offset up to which the partition is judged."""
-        return 0 if self.standing is None else self.standing.next_offset
+        return 0 if self.verdict_end is None else self.verdict_end.next_offset
 
     def offer(self, judged: JudgedRange) -> bool:
         """Take the next verdict of the log, and return whether it counts: it is not known, nor behind a hole.
 
         Raises DifferenceError where another history stands there.
         """
-        standing = self.standing if self.standing is not None else Standing(judged.begin, judged.before)
+        verdict_end = self.verdict_end if self.verdict_end is not None else VerdictEnd(judged.begin, judged.before)
         after = judged.after
-        if judged.begin > standing.next_offset:
+        if judged.begin > verdict_end.next_offset:
             return False
-        if after.next_offset <= standing.next_offset:
+        if after.next_offset <= verdict_end.next_offset:
             if self._ends and after.next_offset >= self._ends[0].next_offset and after not in self._ends:
                 raise DifferenceError(TWO_HISTORIES)
             return False
-        if (judged.begin, judged.before) != standing:
+        if (judged.begin, judged.before) != verdict_end:
             raise DifferenceError(TWO_HISTORIES)
-        self.standing = after
+        self.verdict_end = after
         self._ends.append(after)
         return True

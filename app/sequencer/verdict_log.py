@@ -9,7 +9,7 @@ from tokenmill.errors import DamagedError, MovedError
 from tokenmill.records import SourceRecord
 
 from ..kafka.clients import offsets, read_batches, read_range
-from .domain_messages import JudgedRange, Standing
+from .domain_messages import JudgedRange, VerdictEnd
 from .verdict_chain import VerdictChain
 
 log = structlog.get_logger(__name__)
@@ -50,29 +50,31 @@ class VerdictLog:
         self.end = 0
         """Of the log."""
         self._verdicts, self._fingerprint = verdicts, fingerprint
-        self._chain = VerdictChain(Standing())
+        self._chain = VerdictChain(VerdictEnd())
         self._position = 0
         self._found: deque[JudgedRange] = deque()
 
     @property
-    def standing(self) -> Standing:
+    def verdict_end(self) -> VerdictEnd:
         """How far the partition is judged with all that was read."""
-        return self._chain.standing or Standing()
+        return self._chain.verdict_end or VerdictEnd()
 
-    async def open(self, client: AIOKafkaConsumer, standing: Standing) -> bool:
-        """Go behind the verdicts that end at ``standing``; return whether they are there.
+    async def open(self, client: AIOKafkaConsumer, verdict_end: VerdictEnd) -> bool:
+        """Go behind the verdicts that end at ``verdict_end``; return whether they are there.
 
         Raises MovedError where retention passes what is read.
         """
         self._found.clear()
-        self._chain = VerdictChain(standing)
-        if standing == Standing():
+        self._chain = VerdictChain(verdict_end)
+        if verdict_end == VerdictEnd():
             self._position, self.end = (await offsets(client, [self._verdicts]))[self._verdicts]
             return self._position == 0
-        self._position, self.end = await place_of(client, self._verdicts, self._fingerprint, standing.next_offset - 1)
+        self._position, self.end = await place_of(
+            client, self._verdicts, self._fingerprint, verdict_end.next_offset - 1
+        )
         async for record in read_range(client, self._verdicts, self._position, self.end):
             judged = judged_range(record, self._verdicts, self._fingerprint)
-            if judged is not None and judged.after == standing:
+            if judged is not None and judged.after == verdict_end:
                 self._position = record.offset + 1
                 return True
         return False
@@ -91,15 +93,15 @@ class VerdictLog:
             self._position = records[-1].offset + 1 if records else self.end
         return self._found.popleft() if self._found else None
 
-    async def lacks(self, client: AIOKafkaConsumer, offset: int, standing: Standing) -> str | None:
-        """Return why the log has lost ``standing``, which was acknowledged at ``offset``; None: it has not."""
+    async def lacks(self, client: AIOKafkaConsumer, offset: int, verdict_end: VerdictEnd) -> str | None:
+        """Return why the log has lost ``verdict_end``, which was acknowledged at ``offset``; None: it has not."""
         end = (await offsets(client, [self._verdicts]))[self._verdicts][1]
         if end <= offset:
             return f"ends at {end}, after offset {offset} was acknowledged"
         try:
             async for record in read_range(client, self._verdicts, offset, offset + 1):
                 judged = judged_range(record, self._verdicts, self._fingerprint)
-                if judged is not None and judged.after == standing:
+                if judged is not None and judged.after == verdict_end:
                     return None
         except MovedError:
             return None  # retention has passed it

@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from ..kafka.clients import consumer
 from ..settings import Settings
 from ..worker.ending import end_process
-from .domain_messages import JudgedRange, Standing
+from .domain_messages import JudgedRange, VerdictEnd
 from .verdict_log import VerdictLog
 
 Send: TypeAlias = Callable[[str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]], Awaitable[int]]
@@ -28,7 +28,7 @@ class VerdictWriter:
     """Something that differs once the log may have another leader, or the same one after a new start."""
     end: int
     """The offset that the next message gets."""
-    standing: Standing
+    verdict_end: VerdictEnd
     """Of the raw partition after the last message of the log."""
     _leader: object = field(default=None, init=False)
     """Which had all that was acknowledged, the last time that it was looked."""
@@ -41,7 +41,7 @@ class VerdictWriter:
             if offset != self.end:
                 end_process(f"{self._name} took a message at offset {offset}, and not at {self.end}: it is read again")
             await self.check()  # of what was before: an equal message may be in its place
-            self.end, self.standing = offset + 1, one.after
+            self.end, self.verdict_end = offset + 1, one.after
 
     async def check(self) -> None:
         """End the process where the log may have another leader, and has lost what was acknowledged."""
@@ -51,7 +51,7 @@ class VerdictWriter:
         if self.end:
             async with consumer(self.settings) as client:
                 log = VerdictLog(self.verdicts, self.fingerprint)
-                if (lost := await log.lacks(client, self.end - 1, self.standing)) is not None:
+                if (lost := await log.lacks(client, self.end - 1, self.verdict_end)) is not None:
                     end_process(f"{self._name} {lost}: it lost its tail")
         self._leader = leader
 

@@ -20,7 +20,8 @@ from tokenmill.records import SourceRecord
 
 from ...milling.duplicates.parameters import Deduplication
 from ...milling.duplicates.signatures import Hashes, sign
-from ...milling.duplicates.window import Verdicts, Window, rejections
+from ...milling.duplicates.verdicts import Verdicts, rejections
+from ...milling.duplicates.window import Window
 from ...milling.outcomes import Stages
 from ...milling.partition_mill import Looked, PartitionMill
 

@@ -27,7 +27,7 @@ from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.wire.genesis import Genesis
 
 from ...milling.duplicates.parameters import deduplication_of
-from ...milling.duplicates.window import Verdicts
+from ...milling.duplicates.verdicts import Verdicts
 from ...milling.outcomes import Stages
 from ...milling.recipe_stages import reopen_stages
 from ...milling.tokenizers import EngineName, TokenizerFile

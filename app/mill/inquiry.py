@@ -1,4 +1,4 @@
-"""Asking about duplicates: what a mill signs of one raw partition goes to the sequencer, and waits for its verdicts."""
+"""Inquiries about duplicates: what a mill signs of a raw partition goes to the sequencer, and waits for verdicts."""
 
 import asyncio
 from bisect import bisect_left
@@ -22,7 +22,7 @@ from ..backoff import Backoff
 from ..kafka.clients import read_batches
 from ..kafka.fetched_batches import FetchedBatch
 from ..milling.duplicates.signatures import sign
-from ..milling.duplicates.window import Verdicts, rejections
+from ..milling.duplicates.verdicts import Verdicts, rejections
 from ..milling.partition_mill import Looked, PartitionMill
 from ..milling.steps import Rejected
 from ..sequencer.domain_messages import (
@@ -78,7 +78,7 @@ class DomainLogs:
     feed: VerdictFeed
 
 
-class Asking:
+class Inquiry:
     """Asks about one raw partition: `resume`, then `sign` and `ask`; `next` gives back what is judged."""
 
     def __init__(
