@@ -252,6 +252,7 @@ MILL: Final = f'{PLACE},worker="mill-1"'
 STORE: Final = f'{PLACE},worker="segment"'
 RAW: Final = f'{MILL},topic="raw-text",partition="0"'
 TOKENS: Final = f'{STORE},topic="tokens.raw-text.train",partition="0"'
+SIGNATURES: Final = f'{PLACE},worker="sequencer",topic="signatures.raw-text"'
 STEP: Final = f'tokenmill_step_documents_total{{{MILL},topic="raw-text",split="train",step="gopher_quality"'
 REASON: Final = f'tokenmill_documents_filtered_total{{{MILL},topic="raw-text",split="train",reason='
 KEPT: Final = f'{MILL},topic="raw-text",split="train"'
@@ -267,6 +268,8 @@ GOOD: Final[Mapping[str, str]] = {
     f"tokenmill_worker_up{{{MILL}}}": "1x120",
     f'tokenmill_partitions{{{MILL},topic="raw-text",state="running"}}': "2x120",
     f'tokenmill_partitions{{{STORE},topic="tokens.raw-text.train",state="running"}}': "2x120",
+    f'tokenmill_partitions{{{SIGNATURES},state="running"}}': "1x120",
+    f'tokenmill_end_offset{{{SIGNATURES},partition="0"}}': "0+1x120",
     f"tokenmill_consumer_lag_records{{{RAW}}}": "3x120",
     f"tokenmill_consumer_lag_seconds{{{RAW}}}": "1x120",
     f"tokenmill_durable_lag_seconds{{{RAW}}}": "60x120",

@@ -192,7 +192,7 @@ State = Literal["resuming", "running", "waiting", "halted"]
 STATES: Final[Mapping[State, str]] = {
     "resuming": "finding the place to continue at",
     "running": "taking what comes",
-    "waiting": "for another process's lock, a disk, a missing block, a token partition, or a schema registry",
+    "waiting": "for another process's lock, a disk, a missing block, a token partition, a registry, or a sequencer",
     "halted": "stopped until a person acts",
 }
 
