@@ -54,7 +54,7 @@ WIDEST_TOKEN_BYTES: Final = 4
 CONTROL_MESSAGE_BYTES: Final = 1 << 20
 """A genesis holds the settings in full; its other records are small. So are those of slices."""
 DEDUP_MESSAGE_BYTES: Final = 2 << 20
-"""A message has at most 1 MiB of signatures, and their verdicts are smaller."""
+"""A message has at most 1 MiB of offsets and hashes, 16 bytes a document or more; a verdict has up to 25."""
 PRODUCED_MESSAGE_BYTES: Final = 1 << 20
 """A part of what a run knows of its sources is smaller."""
 JOINED_BYTES: Final = 16 << 20

@@ -18,11 +18,12 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.app.commands import invoke
+from tests.app.sequencer.judged_order import SMALL, kept_blocks, signed_once
 from tests.conftest import topics_on
 from tests.mirrors import Mirroring
 from tests.rights import grant, login, roles, table
-from tests.secured import Secured
-from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
+from tests.secured import USER, Secured
+from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings, stored_blocks
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.producing import flush
 from tokenmill.app.tools.verify import verify
@@ -221,6 +222,31 @@ def test_each_role_needs_no_more_than_its_rows(
     tokenmill("operator", "skip", raw, "0", str(ends[-1].offset + 1))
     tokenmill("operator", "close", f"{raw}.train")
     tokenmill("operator", "dead-letters", "resend", raw, "--reason", "invalid_utf8")
+
+
+def test_duplicates_are_judged_with_no_more_than_the_rows(secured: Secured, tmp_path: Path) -> None:
+    """By mills that sign, a sequencer, and a segment worker, each with a login of its own."""
+    raw = topics_on(secured.broker, "judged")(1)
+    roles_of = {role: f"{role}-{raw}" for role in ("topics", "producer", "mill", "sequencer", "segment")}
+    for role, user in roles_of.items():
+        grant(secured, user, [role], raw, f"group-{raw}")
+    dedup = {"name": "near", **SMALL}
+    by_admin = {**secured.values("SASL_PLAINTEXT"), "sasl_username": roles_of["topics"]}
+    made = service_settings(secured.broker, raw, tmp_path, group=f"group-{raw}", dedup=dedup, **by_admin)
+    as_role = {role: made.model_copy(update={"sasl_username": user}) for role, user in roles_of.items()}
+    everything = made.model_copy(update={"sasl_username": USER})
+    (domain,) = made.domains()
+
+    send(as_role["producer"], [Raw(b"one of %d documents" % number) for number in range(100)] * 2)
+    with Service(as_role["mill"], tmp_path) as service:
+        service.mill()
+        for role in ("sequencer", "segment"):
+            service.settings = as_role[role]
+            getattr(service, role)()
+        service.wait_until(lambda: signed_once(everything, domain) == {(0, 0): 200})
+        wanted = {chain: len(blocks) for chain, blocks in kept_blocks(everything, domain).items()}
+        service.wait_until(lambda: stored_blocks(everything, wanted) == wanted)
+        service.stop()
 
 
 def run_service(as_role: Mapping[str, Settings], everything: Settings, directory: Path) -> None:
