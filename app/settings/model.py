@@ -108,8 +108,8 @@ class TopicSettings(BaseModel):
     fineweb-2024 (`tokenmill steps list`)."""
     dedup: Dedup = "none"
     """Filters out documents that were seen before, of all partitions and splits: exact (the same text), near (most of
-    the same runs of words too), or a table with a name and parameters, as {name = "near", window = 1000000}; pack and
-    try alone (`tokenmill dedup explain`)."""
+    the same runs of words too), or a table with a name and parameters, as {name = "near", window = 1000000}
+    (`tokenmill dedup explain`)."""
     shards: OptionalNumber = Field(default=None, ge=1)
     """Parts into which a hash divides the documents; splits own ranges. Not set: the sum of splits."""
     splits: Splits = Field(default={"train": 980, "validation": 20})

@@ -202,9 +202,12 @@ copy of an older document is kept, and counts as new from then on. The less two 
 the other: of pairs with a similarity of 0.5 one in twenty, of 0.3 one in a thousand. The window counts kept documents,
 never time. [format.md](format.md#duplicates) has the arithmetic.
 
-`tokenmill pack` and `tokenmill try` do this; a service (`serve`, `up`, `mill`) refuses the setting. It needs the extra
-`curation`. `pack` judges documents in the order in which they are read, so equal files give equal streams, with any
-number of processes and over kills ([pack.md](pack.md#duplicates)).
+`pack` and `try` judge documents in the order in which they are read, so equal files give equal streams, with any number
+of processes and over kills ([pack.md](pack.md#duplicates)). In a service, mills send the hashes of what they read to
+a log, whose order is the one that counts; a *sequencer*, which `serve` and `up` start, judges in that order, and mills
+go on with a record when its verdict is there ([reliability.md](reliability.md#duplicates-across-partitions)). Raw
+topics whose `dedup` names the same domain, as `{{name = "near", domain = "web"}}`, are judged together; all else of it,
+and their `stream_suffix`, must be equal, too. The extra `curation` is needed.
 
 ### Splits
 
