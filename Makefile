@@ -67,7 +67,7 @@ test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm #
 	$(BIN)/python -m pytest --quick --override-ini tmp_path_retention_count=1 --numprocesses 3 --dist loadgroup $(ARGS)
 
 test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation $(VENV)/.peers-formats $(VENV)/.peers-objects $(VENV)/.moto ##2 loops of other frameworks, readers of exports, object stores, datatrove; 50 minutes, 2 GB
-	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
+	$(BIN)/python -m pytest -m peers tests/peers tests/bucket $(ARGS)
 
 # Not from the lock, in a folder of its own, fetched again each time: what resolves today, which may be more than is
 # pinned. Their dependencies come along, for a newer version may want newer ones.

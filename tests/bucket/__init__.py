@@ -1,1 +1,1 @@
-"""Buckets on servers of S3's kind: moto, and gofakes3 and versitygw, which `make test-bucket` builds and starts."""
+"""Buckets on real servers: moto and those that `make test-bucket` builds are of S3's kind, and one is of Google's."""

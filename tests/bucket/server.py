@@ -1,15 +1,18 @@
 """Servers of objects, as processes, and how to log in."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
 import httpx
 
+from tests.bucket.way import GoogleWay
 from tests.scraping import free_port
 
 VENV: Final = Path(__file__).parents[2] / ".venv"
@@ -33,6 +36,7 @@ class Server:
         self.kind, self.address = kind, f"http://127.0.0.1:{self._port}"
         (folder / "corpus").mkdir(parents=True)
         environment = {**os.environ, "PYTHONPATH": str(MOTO)} if kind == "moto" else {**os.environ}
+        self.scheme, self._more = "gs" if kind == "fake-gcs-server" else "s3", ExitStack()
         self._process = subprocess.Popen(
             self._command(folder), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -61,6 +65,7 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._more.close()
         self._process.kill()
         self._process.wait()
 
@@ -75,6 +80,7 @@ class Server:
             httpx.put(f"{self.address}/corpus").raise_for_status()
         if self.kind == "fake-gcs-server":
             httpx.post(f"{self.address}/storage/v1/b?project=tests", json={"name": "corpus"}).raise_for_status()
+            self.address = self._more.enter_context(GoogleWay(self.address)).address
 
     def _listens(self) -> bool:
         with socket.socket() as one:
@@ -84,4 +90,6 @@ class Server:
 def login(address: str, secret: str = SECRET) -> dict[str, str]:
     """Return what the environment says to reach a server."""
     names = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": "us-east-1"}
-    return {**names, "AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true"}
+    account = {"gcs_base_url": address, "disable_oauth": True, "client_email": "", "private_key": ""}
+    google = {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**account, "private_key_id": ""}), "GOOGLE_ALLOW_HTTP": "true"}
+    return {**names, "AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", **google}

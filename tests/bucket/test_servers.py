@@ -4,7 +4,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import obstore
 import pytest
-from obstore.store import S3Store
+from obstore.store import from_url
 
 from tests import forked
 from tests.app.buckets.scene import uploaded_to, whole_store
@@ -28,15 +28,20 @@ from tokenmill.consumers import Batches, EraDataset
 pytestmark = pytest.mark.timeout(1800)
 
 SECONDS: Final = 60.0
-KILLS: Final = {"moto": 6, "gofakes3": 200}
-ROUNDS: Final = {"moto": 1, "gofakes3": 5, "versitygw": 5}
+MAKES: Final[dict[str, Sequence[pytest.MarkDecorator]]] = {
+    "moto": [],  # make test
+    "gofakes3": [pytest.mark.bucket],  # make test-bucket, which builds it
+    "versitygw": [pytest.mark.bucket],
+    "fake-gcs-server": [pytest.mark.peers],  # make test-peers; the only one that speaks as Google does
+}
+KILLS: Final = {"moto": 6, "gofakes3": 200, "fake-gcs-server": 30}
+ROUNDS: Final = {"moto": 1, "gofakes3": 5, "versitygw": 5, "fake-gcs-server": 2}
 FAULTS: Final = frozenset({"reset", "throttled", "lost", "conflict", "torn"})
 
 
 def on(*kinds: str) -> pytest.MarkDecorator:
-    """Have a test run on these servers: on moto in `make test`, on those that are built first in `make test-bucket`."""
-    marks = {kind: () if kind == "moto" else pytest.mark.bucket for kind in kinds}
-    params = [pytest.param(kind, marks=mark) for kind, mark in marks.items()]
+    """Have a test run on these servers, each of which one of the targets of `MAKES` has."""
+    params = [pytest.param(kind, marks=MAKES[kind]) for kind in kinds]
     return pytest.mark.parametrize("server", params, indirect=True, scope="module")
 
 
@@ -52,12 +57,12 @@ def bucket(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s
     """Return the address of an empty prefix; the environment says how to log in."""
     for name, value in login(server.address).items():
         monkeypatch.setenv(name, value)
-    return f"s3://corpus/{tmp_path.name}"
+    return f"{server.scheme}://corpus/{tmp_path.name}"
 
 
 def found_in(address: str) -> dict[str, bytes]:
     """Return all objects below an address."""
-    store = S3Store("corpus", prefix=address.removeprefix("s3://corpus/"))
+    store = from_url(address)
     names = sorted(one["path"] for part in obstore.list(store) for one in part)
     return {name: bytes(obstore.get(store, name).bytes()) for name in names}
 
@@ -69,7 +74,7 @@ def command(words: list[str], log: Path, environment: Mapping[str, str]) -> str:
     return told.said
 
 
-@on("moto", "gofakes3", "versitygw")
+@on("moto", "gofakes3", "versitygw", "fake-gcs-server")
 def test_a_store_goes_there_comes_back_and_is_trained_from(bucket: str, tmp_path: Path) -> None:
     """By the commands, twice; byte for byte, and in the same order."""
     store, log = whole_store(tmp_path / "store"), tmp_path / "log"
@@ -86,7 +91,7 @@ def test_a_store_goes_there_comes_back_and_is_trained_from(bucket: str, tmp_path
         command([*words, "--store", bucket], log, {})
 
 
-@on("moto", "gofakes3")
+@on("moto", "gofakes3", "fake-gcs-server")
 def test_uploads_that_compete_are_killed_again_and_again(server: Server, bucket: str, tmp_path: Path) -> None:
     """Into new prefixes: at each kill, what is there is what one upload makes, and heads are numbered without a gap.
 
@@ -116,7 +121,7 @@ def test_uploads_that_compete_are_killed_again_and_again(server: Server, bucket:
         assert known(there).ended
 
 
-@on("moto", "gofakes3", "versitygw")
+@on("moto", "gofakes3", "versitygw", "fake-gcs-server")
 def test_a_way_that_fails_changes_nothing(
     server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -164,7 +169,7 @@ def test_a_wrong_region_is_named(server: Server, bucket: str, tmp_path: Path) ->
     assert found_in(bucket) == {}
 
 
-@on("moto", "gofakes3", "versitygw")
+@on("moto", "gofakes3", "versitygw", "fake-gcs-server")
 def test_a_login_that_is_over_is_named_and_a_new_one_goes_on(server: Server, bucket: str, tmp_path: Path) -> None:
     """A token that expires amid an upload ends it; the same command with another one does the rest."""
     store = whole_store(tmp_path / "store")
@@ -179,12 +184,12 @@ def test_a_login_that_is_over_is_named_and_a_new_one_goes_on(server: Server, buc
     assert without_heads(found_in(bucket)) == without_heads(objects(uploaded_to(store, tmp_path / "share")))
 
 
-@on("moto", "gofakes3", "versitygw")
+@on("moto", "gofakes3", "versitygw", "fake-gcs-server")
 def test_a_foreign_object_stops_an_upload(bucket: str, tmp_path: Path) -> None:
     """And stays as it is."""
     store = whole_store(tmp_path / "store")
     name = f"{STREAM}/1/000000000000.bin"
-    obstore.put(S3Store("corpus", prefix=bucket.removeprefix("s3://corpus/")), name, b"of somebody else")
+    obstore.put(from_url(bucket), name, b"of somebody else")
     told = forked.run(["upload", "--store", str(store), "--to", bucket], tmp_path / "log", {**os.environ})
     assert (told.code, f"{name} is another object" in told.said) == (16, True), told.said
     assert found_in(bucket)[name] == b"of somebody else"
