@@ -105,18 +105,24 @@ class Inquiry:
         self._size = 0
         self._changed = asyncio.Event()
         self._failed: DifferenceError | None = None
+        self._stopped = False
 
     async def resume(self, client: AIOKafkaConsumer, position: int, first: int) -> None:
         """Find what is judged, for a mill that goes on at ``position`` and began at ``first``.
 
         Only this call uses ``client`` meanwhile. Raises DifferenceError where the verdicts hold two histories, and
-        MovedError where retention passes what is read.
+        SourceError where retention has passed what is not milled.
         """
         start, end = await place_of(client, self._verdicts, self._fingerprint, position)
         async for records in read_batches(client, self._verdicts, start, end):
             self._deliver(records)
         if self._failed is not None:
             raise self._failed
+        if end and (self._chain.begin is None or self._chain.begin > position):
+            raise SourceError(
+                f"{self._verdicts.topic}[{self._verdicts.partition}] no longer has the verdicts behind offset "
+                f"{position}: its retention must hold what is not milled; begin a new stream with a new stream_suffix"
+            )
         self._signed, self._milled = self._chain.next_offset, position
         self.begin = min(position, max(self._signed, first))
         self._logs.feed.add(self._verdicts, end, self._deliver)
@@ -142,9 +148,11 @@ class Inquiry:
 
     async def ask(self, asked: AskedShare) -> None:
         """Send what was signed, when there is room for more that waits; it is on the signature log on return."""
-        while self._asked and self._size + asked.size > WAITING_BYTES:
+        while self._asked and self._size + asked.size > WAITING_BYTES and not self._stopped:
             self._changed.clear()
             await self._changed.wait()
+        if self._stopped:
+            return
         self._asked.append(asked)
         self._size += asked.size
         self._changed.set()
@@ -222,7 +230,9 @@ class Inquiry:
                     )
 
     def stop(self) -> None:
-        """Wait for nothing more."""
+        """Ask and wait for nothing more."""
+        self._stopped = True
+        self._changed.set()
         self._logs.feed.remove(self._verdicts)
 
 

@@ -21,6 +21,8 @@ class VerdictChain:
     def __init__(self, verdict_end: VerdictEnd | None = None) -> None:
         """Go on where a partition stands; None: where the first verdict that comes begins."""
         self.verdict_end = verdict_end
+        self.begin: int | None = None
+        """Where the first verdict that was taken begins; None before it."""
         self._ends: deque[VerdictEnd] = deque([] if verdict_end is None else [verdict_end], maxlen=REMEMBERED)
 
     @property
@@ -43,6 +45,7 @@ class VerdictChain:
             return False
         if (judged.begin, judged.before) != verdict_end:
             raise DifferenceError(TWO_HISTORIES)
+        self.begin = judged.begin if self.begin is None else self.begin
         self.verdict_end = after
         self._ends.append(after)
         return True

@@ -58,6 +58,9 @@ CLASSES: Final = {
     "eras-behind": "a store whose eras run ahead of its blocks, and one whose blocks run ahead of its eras",
     "eras-owner-halted": "the owner of partition 0 closes eras for the others while its own chain is halted",
     "era-files-broken": "the files of a store's eras killed over, cut, flipped, deleted and foreign",
+    # duplicates
+    "duplicates-killed": "mills, sequencers and the broker killed, or stopped past their sessions, while texts come",
+    "verdicts-lost": "signature and verdict logs lose their ends or beginnings; raw texts rewritten once signed",
     # work and settings
     "bad-inputs": "every row of the table of bad inputs at once, among good documents",
     "poison-record": "a record that is poison for one stage: fetch, decode, learn, steps, tokenizer or letter",

@@ -1,13 +1,16 @@
-"""What a domain must have made of its texts: read the signature log, and judge it plainly."""
+"""Texts of a domain, and what must have been made of them: the signature log is read, and judged plainly."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from aiokafka import TopicPartition
 
 from tests.app.milling.duplicates.plain_duplicates import PlainWindow
-from tests.service import Chain, in_own_loop, raw_records
+from tests.service import Chain, Raw, Service, in_own_loop, raw_records, send, service_settings, stored_blocks
 from tokenmill.app.kafka.clients import consumer, offsets, read_range
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.duplicates.verdicts import REASONS
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
@@ -15,7 +18,9 @@ from tokenmill.app.milling.steps import Rejected
 from tokenmill.app.sequencer.domain_messages import SignedRange, Source, deduplication_in, domain_fingerprint
 from tokenmill.app.settings import Domain, Settings
 from tokenmill.records import SourceRecord
+from tokenmill.store import open_partition
 
+WORDS: Final = ("river", "stone", "light", "paper", "winter", "engine", "garden", "copper")
 SMALL: Final = {"window": 40, "bands": 4, "rows": 2, "shingle": 2}
 """A window of which texts of a test fill many slices."""
 
@@ -69,7 +74,17 @@ def kept_blocks(settings: Settings, domain: Domain) -> dict[Chain, list[Referenc
     return blocks
 
 
-def signed_once(settings: Settings, domain: Domain) -> Mapping[Source, int]:
+def are_signed(settings: Settings, domain: Domain) -> bool:
+    """Return whether all texts are signed."""
+    signed = signed_ends(settings, domain)
+    return all(
+        signed.get((number, partition), 0) == len(records)
+        for number, raw_topic in enumerate(domain.raw_topics)
+        for partition, records in enumerate(raw_records(settings, raw_topic))
+    )
+
+
+def signed_ends(settings: Settings, domain: Domain) -> Mapping[Source, int]:
     """Return up to which offset each raw partition is signed."""
     width, nexts = deduplication_in(domain).width, dict[Source, int]()
     for record in records_of(settings, domain.signatures_topic):
@@ -77,3 +92,48 @@ def signed_once(settings: Settings, domain: Domain) -> Mapping[Source, int]:
         if signed.begin <= nexts.get(signed.source, 0):
             nexts[signed.source] = max(nexts.get(signed.source, 0), signed.end)
     return nexts
+
+
+def texts(rng: random.Random, count: int) -> list[bytes]:
+    """Return texts of which many come again, or nearly so."""
+    kept: list[list[str]] = []
+    for _ in range(count):
+        words = [rng.choice(WORDS) for _ in range(rng.randrange(1, 30))]
+        if kept and rng.random() < 0.5:
+            words = list(rng.choice(kept[-30:]))
+            if rng.random() < 0.5:
+                words[rng.randrange(len(words))] = rng.choice(WORDS)
+        kept.append(words)
+    return [" ".join(words).encode() for words in kept]
+
+
+def feed(settings: Settings, rng: random.Random, count: int) -> None:
+    """Send texts to all partitions."""
+    for topic in settings.raw_topics:
+        send(settings, [Raw(text, rng.randrange(2)) for text in texts(rng, count)], topic)
+
+
+def require_one_order(service: Service) -> None:
+    """Wait until all is stored, and compare it with what a list keeps in the order of the signature log."""
+    settings = service.settings
+    (domain,) = settings.domains()
+
+    def complete() -> bool:
+        blocks = {chain: len(found) for chain, found in kept_blocks(settings, domain).items()}
+        return are_signed(settings, domain) and stored_blocks(settings, blocks) == blocks
+
+    service.wait_until(complete)
+    for (stream, partition), blocks in kept_blocks(settings, domain).items():
+        held = open_partition(settings.store, stream, partition)
+        assert [held.read(block.number).tobytes() for block in blocks] == [block.tokens for block in blocks]
+    reasons = [one.reason for found in judged(settings, domain).values() for one in found.values()]
+    assert {"duplicate_exact", "duplicate_near"} == set(reasons)
+
+
+def domain_settings(broker: Broker, topic: Callable[..., str], folder: Path, packing: str = "concat") -> Settings:
+    """Return settings for two topics of one domain, with two partitions each."""
+    first = topic(2)
+    dedup = {"name": "near", "domain": f"domain-of-{first}", **SMALL}
+    return service_settings(
+        broker, first, folder, raw_topics=(first, topic(2)), dedup=dedup, packing=packing, allow_flush=False
+    )

@@ -1,0 +1,146 @@
+"""The order of a domain: verdicts are those of a list, however ranges are cut, come again, or are taken up later."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.milling.duplicates.plain_duplicates import PlainWindow
+from tokenmill.app.milling.duplicates.parameters import SLICES, Exact
+from tokenmill.app.sequencer.domain_messages import JudgedRange, Remembered, SignedRange, SliceStart, Source
+from tokenmill.app.sequencer.domain_order import BEGINNING, DomainOrder, base_of
+from tokenmill.app.sequencer.verdict_chain import VerdictChain
+from tokenmill.errors import DifferenceError
+
+EXACT = Exact(window=5 * SLICES)
+SOURCES = ((0, 0), (0, 1), (1, 0))
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def signed_log(seed: int) -> list[SignedRange]:
+    """Return ranges of three partitions as mills send them: some again, some cut otherwise, some behind a hole."""
+    rng, log = random.Random(seed), list[SignedRange]()
+    contents = {source: [rng.randrange(1, 40) for _ in range(60)] for source in SOURCES}
+    nexts = dict.fromkeys(SOURCES, 0)
+    while any(at < len(contents[source]) for source, at in nexts.items()):
+        source = rng.choice(SOURCES)
+        begin = max(0, nexts[source] + rng.choice([0, 0, 0, 0, -3, 2]))
+        end = min(len(contents[source]), begin + rng.randrange(1, 9))
+        if begin < end:
+            log.append(signed(source, begin, contents[source][begin:end]))
+            nexts[source] = max(nexts[source], end) if begin <= nexts[source] else nexts[source]
+    return log
+
+
+def signed(source: Source, begin: int, contents: list[int]) -> SignedRange:
+    """Return a range in which every offset has a document."""
+    offsets = np.arange(begin, begin + len(contents))
+    hashes = np.array(contents, np.uint64)[:, None]
+    return SignedRange(source, begin, begin + len(contents), Remembered(), offsets, hashes)
+
+
+def plainly(log: list[SignedRange]) -> dict[tuple[Source, int], tuple[Source, int] | None]:
+    """Return of each document of which earlier one it is a duplicate."""
+    window, nexts, found = PlainWindow(EXACT), dict.fromkeys(SOURCES, 0), {}
+    for one in log:
+        if one.begin > nexts[one.source]:
+            continue
+        for offset, (content,) in zip(one.offsets.tolist(), one.hashes.tolist(), strict=True):
+            if offset >= nexts[one.source]:
+                kind, place = window.judge([content], (one.source[0] << 32 | one.source[1], offset))
+                found[one.source, offset] = ((place[0] >> 32, place[0] & 0xFFFFFFFF), place[1]) if kind else None
+                nexts[one.source] = offset + 1
+    return found
+
+
+def judged_by(order: DomainOrder, log: list[SignedRange], first: int = 0) -> Iterator[tuple[int, Source, JudgedRange]]:
+    """Yield the verdicts of a log, each with the offset of its message, and its source."""
+    for at in range(first, len(log)):
+        part = order.accept(log[at])
+        if part is not None:
+            yield at, part.source, order.judge(part, at)
+
+
+def told(verdicts: list[tuple[int, Source, JudgedRange]]) -> dict[tuple[Source, int], tuple[Source, int]]:
+    """Return which documents are duplicates, and of which ones."""
+    return {
+        (source, offset): ((place[0] >> 32, place[0] & 0xFFFFFFFF), place[1])
+        for _, source, judged in verdicts
+        for offset, place in zip(judged.offsets.tolist(), judged.places.tolist(), strict=True)
+    }
+
+
+@given(SEEDS)
+def test_verdicts_are_those_of_a_list(seed: int) -> None:
+    """And each partition's ranges continue each other, so that every reader takes all of them."""
+    log = signed_log(seed)
+    verdicts = list(judged_by(DomainOrder(EXACT, BEGINNING), log))
+    assert told(verdicts) == {place: other for place, other in plainly(log).items() if other is not None}
+    for source in SOURCES:
+        chain = VerdictChain()
+        ranges = [judged for _, one, judged in verdicts if one == source]
+        assert all(chain.offer(judged) for judged in ranges)
+        assert not any(chain.offer(judged) for judged in ranges)
+        assert chain.next_offset == 60
+
+
+@given(SEEDS, st.floats(0, 1))
+def test_an_order_that_is_learned_again_goes_on_the_same(seed: int, share: float) -> None:
+    """From any slice before which all is out, with a window before it; what is out is taken, and compared."""
+    log = signed_log(seed)
+    whole = DomainOrder(EXACT, BEGINNING)
+    verdicts = list(judged_by(whole, log))
+    slices = {one.number: one for one in [BEGINNING, *whole.started]}
+    out = int(share * len(verdicts))
+    last = verdicts[out - 1][0] if out else -1
+    newest = max((one for one in slices.values() if one.signature <= last + 1), key=lambda one: one.number)
+    base = base_of(slices.values(), newest)
+    again, known = DomainOrder(EXACT, base, newest.signature), {at: judged for at, _, judged in verdicts}
+    for at in range(base.signature, len(log)):
+        part = again.accept(log[at])
+        if part is None:
+            assert at not in known
+        elif at <= last:
+            again.take(part, at, known[at])
+        else:
+            assert again.judge(part, at).pack(bytes(16)) == known[at].pack(bytes(16))
+    assert again.verdict_ends == whole.verdict_ends
+    assert again.window.kept == whole.window.kept
+    later = [one for one in again.started if one.number > newest.number]
+    assert later == [one for one in whole.started if one.number > newest.number]
+
+
+def test_what_is_out_and_was_judged_otherwise_is_refused() -> None:
+    """Where the window is whole; and everywhere, where it was cut otherwise or is of another history."""
+    log = [signed((0, 0), 0, [1, 2, 1]), signed((0, 0), 3, [4, 5])]
+    (_, _, first), (_, _, second) = judged_by(DomainOrder(EXACT, BEGINNING), log)
+    changed = JudgedRange.unpack(second.pack(bytes(16)), bytes(16))
+    order = DomainOrder(EXACT, BEGINNING)
+    order.take(log[0], 0, first)
+    with pytest.raises(DifferenceError):
+        DomainOrder(EXACT, BEGINNING).take(log[0], 0, second)
+    with pytest.raises(DifferenceError):
+        order.take(signed((0, 0), 3, [4, 4]), 1, changed)
+    trusting = DomainOrder(EXACT, SliceStart(), whole=1 << 40)
+    trusting.take(log[0], 0, first)
+    trusting.take(signed((0, 0), 3, [4, 4]), 1, changed)  # the window is not whole: it cannot be known
+    assert trusting.window.kept == 4
+
+
+def test_two_histories_of_verdicts_are_refused() -> None:
+    """Other verdicts on what is known, and such as continue another chain; what is behind a hole waits."""
+    one, other = (list(judged_by(DomainOrder(EXACT, BEGINNING), log)) for log in (FIRST, SECOND))
+    chain = VerdictChain()
+    assert chain.offer(one[0][2])
+    assert not chain.offer(replace(one[1][2], begin=9, end=12))
+    for stray in (other[0][2], other[1][2]):
+        with pytest.raises(DifferenceError):
+            chain.offer(stray)
+
+
+FIRST = [signed((0, 0), 0, [1, 2, 2]), signed((0, 0), 3, [4, 5])]
+SECOND = [signed((0, 0), 0, [1, 1, 2]), signed((0, 0), 3, [4, 5])]

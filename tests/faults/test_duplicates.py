@@ -1,0 +1,169 @@
+"""Duplicates in a service that is broken: what is kept stays what one order keeps, or it halts and says why."""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.app.sequencer.judged_order import are_signed, domain_settings, feed, records_of, require_one_order
+from tests.conftest import TopicFactory, topics_on
+from tests.faults.test_growing_topics import grow
+from tests.faults.test_lost_logs import delete_records
+from tests.faults.test_lost_tails import cut, reason
+from tests.faults.trial import Trial
+from tests.service import Raw, Service, Worker, send
+from tokenmill.app.local.broker import Broker
+
+LOST: Final = 2
+"""Messages that a log loses."""
+
+
+@pytest.mark.fault("duplicates-killed")
+@pytest.mark.timeout(3600)
+def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None:
+    """Of mills and sequencers, some of which are only stopped, and go on beside the next; and of the broker."""
+    with Broker(tmp_path / "broker") as broker:
+        settings = domain_settings(broker, topics_on(broker, "judged"), tmp_path)
+        settings = settings.model_copy(update={"session_timeout": 2.0})
+        with Service(settings, tmp_path) as service:
+            service.segment()
+            running = [*service.mill(2), service.sequencer()]
+            for number in range(trial.rounds(9, 100)):
+                feed(settings, trial.rng, 40)
+                time.sleep(trial.rng.uniform(0, 3))
+                if number % 5 == 0:
+                    broker.kill()
+                    broker.start()
+                    trial.fired("broker SIGKILL")
+                worker = running.pop(trial.rng.randrange(len(running)))
+                worker.kill() if number % 3 else worker.pause()
+                trial.fired(f"{worker.role} {'SIGKILL' if number % 3 else 'SIGSTOP'}")
+                running.append(service.sequencer() if worker.role == "sequencer" else service.mill()[0])
+                service.tend()
+            for worker in service.workers:
+                worker.resume()
+            require_one_order(service)
+    trial.held("exact", "complete")
+
+
+@pytest.mark.fault("duplicates-killed")
+@pytest.mark.needs("minutes")
+@pytest.mark.parametrize("packing", ["rows", "chunks", "fit"])
+def test_every_packing_keeps_the_same(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: str
+) -> None:
+    """And partitions that are added are judged with the others."""
+    settings = domain_settings(broker, topic, tmp_path, packing)
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        running = [*service.mill(), service.sequencer()]
+        for number in range(trial.rounds(3, 12)):
+            feed(settings, trial.rng, 60)
+            time.sleep(trial.rng.uniform(0, 2))
+            worker = running.pop(number % 2)
+            worker.kill()
+            trial.fired(f"{worker.role} SIGKILL")
+            running.insert(number % 2, service.sequencer() if worker.role == "sequencer" else service.mill()[0])
+            if number == 1:
+                grow(settings, settings.raw_topics[0], 3)
+                send(settings, [Raw(b"river stone light, in a partition that is new", 2)] * 20)
+        require_one_order(service)
+    trial.held("exact", "complete")
+
+
+@pytest.mark.fault("verdicts-lost")
+@pytest.mark.needs("minutes")
+@pytest.mark.timeout(900)
+def test_lost_tails_of_verdicts_heal_and_those_of_signatures_halt(tmp_path: Path, trial: Trial) -> None:
+    """What was signed says again what was judged; without it, verdicts are out that nobody can find out again."""
+    with Broker(tmp_path / "broker") as broker:
+        settings = domain_settings(broker, topics_on(broker, "judged"), tmp_path)
+        (domain,) = settings.domains()
+        lost = domain.verdicts_topic(settings.raw_topics[0])
+        for _ in range(3):
+            feed(settings, trial.rng, 60)
+            with Service(settings, tmp_path) as service:
+                everything(service)
+                require_one_order(service)
+                service.stop()
+            broker.kill()
+            trial.fired("verdicts lost", cut(broker, lost, -1))
+            broker.start()
+        broker.kill()
+        trial.fired("signatures lost", cut(broker, domain.signatures_topic, -LOST))
+        broker.start()
+        with Service(settings, tmp_path) as service:
+            *_, sequencer = everything(service)
+            service.wait_until(lambda: "lost messages of which verdicts are out" in halt_of(sequencer))
+            feed(settings, trial.rng, 60)
+            service.wait_until(
+                lambda: any("see that a sequencer runs" in str(one["waiting"]) for one in partitions_of(service))
+            )
+    trial.held("exact", "complete", "loud")
+
+
+@pytest.mark.fault("verdicts-lost")
+@pytest.mark.needs("minutes")
+@pytest.mark.timeout(900)
+def test_other_texts_than_were_signed_halt(tmp_path: Path, trial: Trial) -> None:
+    """A raw log is rewritten after its texts were signed and before they are milled; the other partitions go on."""
+    with Broker(tmp_path / "broker") as broker:
+        settings = domain_settings(broker, topics_on(broker, "judged"), tmp_path)
+        (domain,), rewritten = settings.domains(), settings.raw_topics[0]
+        for _ in range(2):  # two batches, of which one is lost
+            feed(settings, trial.rng, 60)
+        with Service(settings, tmp_path) as service:
+            service.mill()
+            service.wait_until(partial(are_signed, settings, domain))
+        broker.kill()
+        trial.fired("raw texts lost", cut(broker, rewritten, -1))
+        broker.start()
+        send(settings, [Raw(b"another text than was there")] * 60, rewritten)
+        with Service(settings, tmp_path) as service:
+            mill, _, _ = everything(service)
+            service.wait_until(lambda: "what was judged" in reason(mill, f"{rewritten}/0"))
+            assert not [name for name, one in mill.partitions.items() if one["halted"] and name != f"{rewritten}/0"]
+    trial.held("loud")
+
+
+@pytest.mark.fault("verdicts-lost")
+@pytest.mark.timeout(900)
+def test_retention_that_takes_what_is_needed_halts(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """Of verdicts that are not milled, a mill's partition; of the window's signatures, the sequencer."""
+    settings = domain_settings(broker, topic, tmp_path)
+    (domain,), raw_topic = settings.domains(), settings.raw_topics[0]
+    verdicts = domain.verdicts_topic(raw_topic)
+    feed(settings, trial.rng, 60)
+    with Service(settings, tmp_path) as service:
+        (mill,) = service.mill()
+        service.wait_until(partial(are_signed, settings, domain))
+        mill.kill()
+        service.sequencer()
+        service.wait_until(lambda: bool(records_of(settings, verdicts)))
+    delete_records(settings, verdicts, 0, len(records_of(settings, verdicts)))
+    delete_records(settings, domain.signatures_topic, 0, 1)
+    trial.fired("retention", 2)
+    with Service(settings, tmp_path) as service:
+        mill, _, sequencer = everything(service)
+        service.wait_until(lambda: "no longer has the verdicts behind offset 0" in reason(mill, f"{raw_topic}/0"))
+        service.wait_until(lambda: "no longer has the window" in halt_of(sequencer))
+    trial.held("loud")
+
+
+def everything(service: Service) -> tuple[Worker, Worker, Worker]:
+    """Start a mill, a segment worker and a sequencer."""
+    return service.mill()[0], service.segment(), service.sequencer()
+
+
+def halt_of(sequencer: Worker) -> str:
+    """Return why the sequencer stands; empty while it does not."""
+    return str(next(iter(sequencer.partitions.values()), {}).get("halted") or "")
+
+
+def partitions_of(service: Service) -> list[dict[str, object]]:
+    """Return the state of all partitions of mills."""
+    return [dict(one) for worker in service.workers if worker.role == "mill" for one in worker.partitions.values()]
