@@ -18,7 +18,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.app.commands import invoke
-from tests.app.sequencer.judged_order import SMALL, kept_blocks, signed_once
+from tests.app.sequencer.judged_order import SMALL, kept_blocks, signed_ends
 from tests.conftest import topics_on
 from tests.mirrors import Mirroring
 from tests.rights import grant, login, roles, table
@@ -243,7 +243,7 @@ def test_duplicates_are_judged_with_no_more_than_the_rows(secured: Secured, tmp_
         for role in ("sequencer", "segment"):
             service.settings = as_role[role]
             getattr(service, role)()
-        service.wait_until(lambda: signed_once(everything, domain) == {(0, 0): 200})
+        service.wait_until(lambda: signed_ends(everything, domain) == {(0, 0): 200})
         wanted = {chain: len(blocks) for chain, blocks in kept_blocks(everything, domain).items()}
         service.wait_until(lambda: stored_blocks(everything, wanted) == wanted)
         service.stop()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.sequencer.judged_order import SMALL, kept_blocks, signed_once
+from tests.app.sequencer.judged_order import SMALL, kept_blocks, signed_ends
 from tests.conftest import TopicFactory
 from tests.marked import MARK, marked, until
 from tests.service import Raw, reference_blocks, send, service_settings, stored_blocks
@@ -111,7 +111,7 @@ async def test_a_sequencer_that_is_killed_is_replaced(broker: Broker, topic: Top
         os.kill(killed := judging(), signal.SIGKILL)
         await asyncio.to_thread(send, settings, documents(200))
         await wait_for(lambda: judging() not in {0, killed})
-        await wait_for(lambda: set(signed_once(settings, domain).values()) == {200})
+        await wait_for(lambda: set(signed_ends(settings, domain).values()) == {200})
         wanted = {chain: len(blocks) for chain, blocks in kept_blocks(settings, domain).items()}
         await wait_for(lambda: stored_blocks(settings, wanted) == wanted)
         await wait_for(lambda: supervisor.status().lag == 0)
