@@ -5,14 +5,16 @@ docs/format.md has their bytes. Places name a raw partition by one number, its `
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from hashlib import sha256
 from struct import Struct, error
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import orjson
+import xxhash
 
+from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, SettingsError
 
 from ..milling.duplicates.parameters import PLACE, Deduplication, deduplication_of
@@ -25,6 +27,7 @@ Source: TypeAlias = tuple[int, int]
 """The number of a raw topic in its domain, and a partition."""
 SIGNED_MAGIC: Final = b"TMS1"
 JUDGED_MAGIC: Final = b"TMV1"
+FINGERPRINT_BYTES: Final = 16
 DOMAIN_KEY: Final = b"domain"
 SLICE_KEY: Final = b"slice"
 NO_CHAIN: Final = bytes(16)
@@ -134,7 +137,7 @@ class JudgedRange:
     @property
     def after(self) -> VerdictEnd:
         """How far the partition is judged with these."""
-        return VerdictEnd(self.end, blake2b(self._body(), digest_size=len(NO_CHAIN)).digest())
+        return VerdictEnd(self.end, xxhash.xxh3_128_digest(self._body()))
 
     def pack(self, fingerprint: bytes) -> bytes:
         """Return the message's bytes."""
@@ -176,7 +179,7 @@ class SliceStart:
         """Return the record's bytes, JSON."""
         verdict_ends = [[*source, at, chain.hex()] for source, (at, chain) in sorted(self.verdict_ends.items())]
         known = {"number": self.number, "signature": self.signature, "kept": self.kept, "verdict_ends": verdict_ends}
-        return orjson.dumps({"domain": fingerprint.hex(), **known})
+        return canonical_json({"domain": fingerprint.hex(), **known})
 
     @classmethod
     def unpack(cls, value: bytes | None, fingerprint: bytes) -> Self:
@@ -194,13 +197,13 @@ class SliceStart:
 
 
 def domain_record(domain: Domain) -> bytes:
-    """Return what decides the verdicts of a domain, as its first record has it: JSON with sorted keys."""
-    return orjson.dumps({"raw_topics": domain.raw_topics, "dedup": domain.dedup}, option=orjson.OPT_SORT_KEYS)
+    """Return what decides the verdicts of a domain, as its first record has it: canonical JSON."""
+    return canonical_json({"raw_topics": domain.raw_topics, "dedup": domain.dedup})
 
 
 def domain_fingerprint(domain: Domain) -> bytes:
     """Return the hash of a domain's record, which is in all of its messages."""
-    return blake2b(domain_record(domain), digest_size=16).digest()
+    return sha256(domain_record(domain)).digest()[:FINGERPRINT_BYTES]
 
 
 def deduplication_in(domain: Domain) -> Deduplication:

@@ -1,9 +1,11 @@
 """The records of a domain's topics: what goes in comes out, and what is none is refused."""
 
 from contextlib import suppress
+from struct import unpack_from
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,3 +100,24 @@ def test_slices_and_names_come_back() -> None:
     assert place_name(DOMAIN, 1 << 32 | 7, 12) == "b/7/12"
     assert domain_record(DOMAIN) == b'{"dedup":{"name":"near","version":1},"raw_topics":["a","b"]}'
     assert len({domain_fingerprint(DOMAIN), domain_fingerprint(DOMAIN._replace(raw_topics=("b", "a")))}) == 2
+
+
+@given(signed_ranges())
+def test_messages_are_as_the_page_has_them(signed: SignedRange) -> None:
+    """Read with `struct` and the offsets of docs/format.md alone."""
+    packed = signed.pack(FINGERPRINT)
+    assert (packed[:4], packed[4:20]) == (b"TMS1", FINGERPRINT)
+    count, width = unpack_from("<II", packed, 56)
+    assert unpack_from("<IIqqqI", packed, 20) == (*signed.source, signed.begin, signed.end, *signed.remembered)
+    assert list(unpack_from(f"<{count}q", packed, 64)) == signed.offsets.tolist()
+    hashes = unpack_from(f"<{count * width}Q", packed, 64 + 8 * count)
+    assert list(hashes) == signed.hashes.reshape(-1).tolist()
+    kinds = np.ones(count, np.uint8)
+    judged = JudgedRange(3, 2**41, Remembered(8, 9), 7, signed.offsets, kinds, signed.places, FINGERPRINT[::-1])
+    told = judged.pack(FINGERPRINT)
+    assert (told[:4], told[4:20], told[60:76]) == (b"TMV1", FINGERPRINT, FINGERPRINT[::-1])
+    assert unpack_from("<qqqIqI", told, 20) == (3, 2**41, 8, 9, 7, count)
+    assert list(unpack_from(f"<{count}q", told, 76)) == signed.offsets.tolist()
+    assert list(unpack_from(f"<{2 * count}Q", told, 76 + 8 * count)) == signed.places.reshape(-1).tolist()
+    assert list(told[76 + 24 * count :]) == kinds.tolist()
+    assert judged.after.chain == xxhash.xxh3_128_digest(told[20:])
