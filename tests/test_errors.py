@@ -12,6 +12,7 @@ from tokenmill.errors import (
     MovedError,
     PanicError,
     RecordError,
+    SequencerError,
     StrayError,
     TokenMillError,
 )
@@ -19,7 +20,7 @@ from tokenmill.errors import (
 ALL = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, TokenMillError)]
 SHARED = {MissingTopicError, MovedError, PanicError, StrayError}
 """Kinds of another error that a command need not tell from it."""
-NO_END = {DeadlyRecordError, RecordError}
+NO_END = {DeadlyRecordError, RecordError, SequencerError}
 """What becomes of a record or a partition; no command ends with it."""
 
 

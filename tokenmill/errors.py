@@ -23,6 +23,7 @@
     ├── ClockError             14   the brokers refuse the time by this machine's clock
     ├── RegistryError          15   a schema registry does not answer, or lacks a schema that records name
     ├── BucketError            16   a bucket refuses, does not answer, or holds what was not put there
+    ├── SequencerError          -   verdicts on duplicates do not come; their partition waits, never an exit
     ├── DeadlyRecordError       -   workers died of a record; its partition halts before it, never an exit
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
 
@@ -160,6 +161,10 @@ class BucketError(TokenMillError, exit_code=16, brief="the bucket cannot be used
     def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
         self.passing = passing
+
+
+class SequencerError(TokenMillError, brief="verdicts on duplicates do not come: see the sequencer"):
+    """A sequencer does not answer: what mills wait for is shown by this, and goes on when one runs."""
 
 
 class DeadlyRecordError(TokenMillError):

@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import DifferenceError, SourceError, TopicError
+from tokenmill.errors import DifferenceError, SequencerError, SourceError
 from tokenmill.reading.continuing import ADVICE
 from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import record_crc
@@ -47,7 +47,7 @@ AGAIN_SECONDS: Final = 10.0
 LONGEST_SECONDS: Final = 300.0
 """The same after several times in vain, as where no sequencer runs."""
 
-Show: TypeAlias = Callable[[TopicError | None], None]
+Show: TypeAlias = Callable[[SequencerError | None], None]
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ class Inquiry:
         raw: TopicPartition,
         logs: DomainLogs,
         seen: dict[int, Rejected],
-        show: Callable[[TopicError | None], None],
+        show: Show,
     ) -> None:
         """Tell what is a duplicate to ``seen``, by offset; ``show`` is called with what is waited for, or None."""
         domain = logs.domain
@@ -195,7 +195,7 @@ class Inquiry:
             f"runs for the domain {self._logs.domain.name} (`tokenmill serve` starts one), and what it says"
         )
         log.warning("waiting", reason=reason)
-        self._show(TopicError(reason))
+        self._show(SequencerError(reason))
 
     def _deliver(self, records: Sequence[SourceRecord]) -> None:
         """Take what was read of the verdicts."""

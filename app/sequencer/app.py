@@ -7,8 +7,6 @@ from typing import Final
 
 from faust.types import TP
 
-from tokenmill.errors import SettingsError
-
 from ..settings import Settings, load_settings
 from ..worker.faust_setup import faust_options
 from ..worker.run import StreamWorker
@@ -52,9 +50,7 @@ class Sequencer(StreamWorker[SignaturePartition]):
 
 def create_app(settings: Settings) -> BatchApp:
     """Return the sequencer as a Faust app. Raises SettingsError where no topic has ``dedup``."""
-    topics = [domain.signatures_topic for domain in settings.domains()]
-    if not topics:
-        raise SettingsError('dedup = "none": a sequencer has nothing to do')
+    topics = [domain.signatures_topic for domain in settings.require_domains()]
     app = BatchApp(f"{settings.group}-sequencer", **faust_options(settings))
     sequencer = Sequencer(settings, app)
     app.agent(app.topic(*topics, value_type=bytes), name="judge", isolated_partitions=True)(

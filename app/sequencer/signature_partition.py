@@ -19,7 +19,7 @@ import structlog
 from aiokafka import TopicPartition
 from faust.types import TP
 
-from tokenmill.errors import DifferenceError, SourceError, TokenMillError
+from tokenmill.errors import DifferenceError, SourceError
 from tokenmill.records import SourceRecord
 
 from ..kafka.fetched_batches import FetchedBatch, unpacked
@@ -169,12 +169,11 @@ class SignaturePartition:
 
     def status(self) -> Mapping[str, Any]:
         """Return how far the log is judged, for the supervisor and for people."""
-        waiting: TokenMillError | None = None
         kept = self._order.window.kept if self._order is not None else None
         return {
-            "position": self.position,
+            "position": self.progress().position,
             "halted": self.halted,
             "halted_by": self._halted_by if self.halted else None,
-            **waiting_status(waiting, self._clock),
+            **waiting_status(None, self._clock),
             "kept": kept,
         }

@@ -14,7 +14,7 @@ from tokenmill.app.cli import status as status_module
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.server import Probes, serving
 from tokenmill.app.telemetry.status_document import StatusSnapshot, WorkerStatus
-from tokenmill.errors import BrokerError, InputError, RegistryError
+from tokenmill.errors import BrokerError, InputError, RegistryError, SequencerError
 from tokenmill.page_server import Page, PageServer
 
 SAID: Mapping[str, Mapping[str, Any]] = {
@@ -99,11 +99,12 @@ def test_a_halted_partition_ends_it_with_1_and_is_named(told: Status) -> None:
     ("other", "why"),
     [
         ({"said": {"raw-text/2": {"position": 7, "waiting": "secret", "waiting_by": RegistryError.brief}}}, "schema"),
+        ({"said": {"raw-text/2": {"waiting": "secret", "waiting_by": SequencerError.brief}}}, "verdicts"),
         ({"said": {"raw-text/2": {"position": 7, "still": "no progress for 30 s, in stage publish"}}}, "publish"),
         ({"open_since": {"raw-text/2": 1000.0}}, "a transaction is open (its first record is of 1970-01-01T00:16:40Z)"),
         ({"owners": {}, "unowned": ["raw-text/2"]}, "no worker has it"),
     ],
-    ids=["a schema", "a standstill", "a transaction", "no owner"],
+    ids=["a schema", "a sequencer", "a standstill", "a transaction", "no owner"],
 )
 def test_what_makes_no_progress_ends_it_with_1_and_says_why(told: Status, other: dict[str, Any], why: str) -> None:
     """In the table, in one line for people, in JSON, and in the strict probe; nothing that a record says."""
