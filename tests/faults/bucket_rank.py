@@ -12,11 +12,13 @@ STREAM = "raw-text.train"
 
 
 def main(address: str, folder: str, place: str, told: str, stream: str = STREAM) -> None:
-    """Read the stream to its end."""
+    """Read the stream to its end; a step takes ``step_seconds``, an option beside those of `Batches`."""
     cache.LOOK_SECONDS = 0.05  # type: ignore[misc]
     file = Path(place)
     whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
-    batches = Batches(address, stream, cache=folder, **json.loads(told))
+    options = json.loads(told)
+    seconds = options.pop("step_seconds", 0.01)
+    batches = Batches(address, stream, cache=folder, **options)
     if whole:
         batches.load_state_dict(json.loads(whole.splitlines()[-1])[1])
         file.write_text(whole + "\n")  # without a line that a kill cut off
@@ -24,7 +26,7 @@ def main(address: str, folder: str, place: str, told: str, stream: str = STREAM)
         for batch in batches:
             out.write(json.dumps([batch.x.tolist(), batch.state]) + "\n")
             out.flush()
-            time.sleep(0.01)
+            time.sleep(seconds)
 
 
 if __name__ == "__main__":

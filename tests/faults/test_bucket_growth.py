@@ -42,12 +42,13 @@ class Host:
         self._ranks: list[forked.Forked] = []
         self._files: list[Path] = []
 
-    def start(self, world: int) -> None:
+    def start(self, world: int, step_seconds: float = 0.01) -> None:
         """Start the ranks of a run, which go on behind what counts."""
         self._files = [self._directory / f"rank{rank}" for rank in range(world)]
         for rank, file in enumerate(self._files):
             file.write_text("" if self._begin is None else f"{self._begin}\n")
-            told = json.dumps({**OPTIONS, "timeout": SECONDS, "rank": rank, "world_size": world})
+            run = {"timeout": SECONDS, "rank": rank, "world_size": world, "step_seconds": step_seconds}
+            told = json.dumps({**OPTIONS, **run})
             arguments = [self._address, str(self._directory / "cache"), str(file), told, self._stream]
             self._ranks.append(forked.Forked(RANK, arguments, file.with_suffix(".log"), {**os.environ}))
 
@@ -103,7 +104,7 @@ def test_killed_ranks_of_a_bucket_that_a_service_fills_see_one_sequence(
         service.segment()
         service.wait_until((settings.store / stream.name).is_dir)
         host = Host(share.as_uri(), stream.name, tmp_path / "host")
-        with Feeder(settings, trial.rng):
+        with Feeder(settings, trial.rng, burst=2):  # the log grows for minutes, and all of it is read at last
             uploading = forked.command(upload, tmp_path / "upload.log", {})
             service.wait_until((share / stream.name / "heads").is_dir)
             for number in range(trial.rounds(4, 24)):
@@ -119,7 +120,7 @@ def test_killed_ranks_of_a_bucket_that_a_service_fills_see_one_sequence(
         judge(service, trial)
         ended = forked.run(["close", stream.name, "--yes"], tmp_path / "close.log", settings.environment())
         assert ended.code == 0, ended.said
-        host.start(WORLDS[1])
+        host.start(WORLDS[1], 0.0)  # there is a lot
         host.finish()
         uploading.send_signal(signal.SIGTERM)
         assert uploading.wait(SECONDS) == 0, uploading.said
