@@ -81,6 +81,35 @@ async def _all(client: AIOKafkaConsumer, tp: TopicPartition) -> AsyncIterator[So
         yield record
 
 
+async def verdict_logs(client: AIOKafkaConsumer, domain: Domain) -> dict[Source, VerdictLog]:
+    """Return the logs of verdicts on all raw partitions of a domain, not open yet."""
+    logs, fingerprint = {}, domain_fingerprint(domain)
+    for number, raw_topic in enumerate(domain.raw_topics):
+        topic = domain.verdicts_topic(raw_topic)
+        for partition in range(await partitions_of(client, topic)):
+            logs[number, partition] = VerdictLog(TopicPartition(topic, partition), fingerprint)
+    return logs
+
+
+async def recorded_slices(client: AIOKafkaConsumer, domain: Domain) -> dict[int, SliceStart]:
+    """Return where slices of the window begin, by their numbers, and the beginning."""
+    slices, fingerprint = {0: BEGINNING}, domain_fingerprint(domain)
+    async for record in _all(client, TopicPartition(domain.slices_topic, 0)):
+        if record.key == SLICE_KEY:
+            with suppress(DamagedError):
+                one = SliceStart.unpack(record.value, fingerprint)
+                slices[one.number] = one
+    return slices
+
+
+async def are_out(client: AIOKafkaConsumer, logs: Mapping[Source, VerdictLog], one: SliceStart) -> bool:
+    """Go in all logs behind what is known at a slice's start; return whether all of it is out."""
+    for source, verdicts in logs.items():
+        if not await verdicts.open(client, one.verdict_ends.get(source, VerdictEnd())):
+            return False
+    return one.verdict_ends.keys() <= logs.keys()
+
+
 class Rebuilding:
     """Learns what is known of a domain; `run` once."""
 
@@ -100,39 +129,24 @@ class Rebuilding:
 
         """
         async with consumer(self._settings) as signatures, consumer(self._settings) as verdicts:
-            for number, raw_topic in enumerate(self._domain.raw_topics):
-                topic = self._domain.verdicts_topic(raw_topic)
-                for partition in range(await partitions_of(verdicts, topic)):
-                    self._logs[number, partition] = VerdictLog(TopicPartition(topic, partition), self._fingerprint)
+            self._logs = await verdict_logs(verdicts, self._domain)
             base, whole = await self._base(verdicts)
             order = DomainOrder(self._deduplication, base, whole.signature)
             return await self._level(order, base, signatures, verdicts)
 
     async def _base(self, client: AIOKafkaConsumer) -> tuple[SliceStart, SliceStart]:
         """Return where to begin, with all logs behind what is known there, and from where on the window is whole."""
-        slices = {0: BEGINNING}
-        async for record in _all(client, TopicPartition(self._domain.slices_topic, 0)):
-            if record.key == SLICE_KEY:
-                with suppress(DamagedError):
-                    one = SliceStart.unpack(record.value, self._fingerprint)
-                    slices[one.number] = one
+        slices = await recorded_slices(client, self._domain)
         for number in sorted(slices, reverse=True):
-            if await self._are_out(client, slices[number]):
+            if await are_out(client, self._logs, slices[number]):
                 break
         base = base_of(slices.values(), slices[number])
-        if not await self._are_out(client, base):
+        if not await are_out(client, self._logs, base):
             raise SourceError(
                 f"a verdict log of domain {self._domain.name} no longer has the window: its topics must keep as many "
                 "records; begin a new domain with a new stream_suffix"
             )
         return base, slices[number]
-
-    async def _are_out(self, client: AIOKafkaConsumer, one: SliceStart) -> bool:
-        """Go in all logs behind what is known at a slice's start; return whether all of it is out."""
-        for source, verdicts in self._logs.items():
-            if not await verdicts.open(client, one.verdict_ends.get(source, VerdictEnd())):
-                return False
-        return one.verdict_ends.keys() <= self._logs.keys()
 
     async def _level(
         self, order: DomainOrder, base: SliceStart, signatures: AIOKafkaConsumer, verdicts: AIOKafkaConsumer

@@ -5,7 +5,7 @@ from collections import deque
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import DamagedError, MovedError
+from tokenmill.errors import DamagedError, DifferenceError, MovedError
 from tokenmill.records import SourceRecord
 
 from ..kafka.clients import offsets, read_batches, read_range
@@ -53,6 +53,7 @@ class VerdictLog:
         self._chain = VerdictChain(VerdictEnd())
         self._position = 0
         self._found: deque[JudgedRange] = deque()
+        self._failed: DifferenceError | None = None
 
     @property
     def verdict_end(self) -> VerdictEnd:
@@ -65,6 +66,7 @@ class VerdictLog:
         Raises MovedError where retention passes what is read.
         """
         self._found.clear()
+        self._failed = None
         self._chain = VerdictChain(verdict_end)
         if verdict_end == VerdictEnd():
             self._position, self.end = (await offsets(client, [self._verdicts]))[self._verdicts]
@@ -82,15 +84,23 @@ class VerdictLog:
     async def next(self, client: AIOKafkaConsumer) -> JudgedRange | None:
         """Return the next verdicts that count; None at the end.
 
-        Raises DifferenceError where the log holds two histories, MovedError where retention passes what is read.
+        Raises DifferenceError where the log holds two histories, behind what counts before; MovedError where retention
+        passes what is read.
         """
-        while not self._found and self._position < self.end:
+        while not self._found and self._failed is None and self._position < self.end:
             records = await anext(read_batches(client, self._verdicts, self._position, self.end), ())
             for record in records:
                 judged = judged_range(record, self._verdicts, self._fingerprint)
-                if judged is not None and self._chain.offer(judged):
-                    self._found.append(judged)
+                try:
+                    if judged is not None and self._chain.offer(judged):
+                        self._found.append(judged)
+                except DifferenceError as error:
+                    topic, partition = self._verdicts
+                    self._failed = DifferenceError(f"offset {record.offset} of {topic}[{partition}]: {error}")
+                    break
             self._position = records[-1].offset + 1 if records else self.end
+        if not self._found and self._failed is not None:
+            raise self._failed
         return self._found.popleft() if self._found else None
 
     async def lacks(self, client: AIOKafkaConsumer, offset: int, verdict_end: VerdictEnd) -> str | None:
