@@ -80,7 +80,7 @@ def verify_command(
         show_json(result.to_dict())
     else:
         show_table(chains_table(result))
-        for line in era_lines(result):
+        for line in (*era_lines(result), *domain_lines(result)):
             say(line)
         for note in result.notes:
             say(note)
@@ -146,6 +146,16 @@ def era_lines(result: VerifyResult) -> list[str]:
     return lines
 
 
+def domain_lines(result: VerifyResult) -> list[str]:
+    """Return what was judged again of each domain."""
+    return [
+        f"duplicates in {domain.domain}: {count(domain.documents, 'document')} judged again, "
+        f"{domain.duplicates['duplicate_exact']:,} exact and {domain.duplicates['duplicate_near']:,} near duplicates, "
+        f"{count(domain.ranges, 'range')} of verdicts compared"
+        for domain in result.domains
+    ]
+
+
 def sample_line(result: VerifyResult) -> str:
     """Return how many records were computed a second way, and how to get the same again; nothing where all were."""
     runs = {(chain.raw_topic, chain.partition, *run) for chain in result.chains for run in chain.sampled}
@@ -161,6 +171,7 @@ def sample_line(result: VerifyResult) -> str:
 def waiting(chain: ChainResult) -> str:
     """Return what of a chain's source is not in the blocks of topic and store yet."""
     parts = [f"{count(chain.open_tokens, 'token')}"] if chain.open_tokens else []
+    parts += [f"{count(chain.unjudged, 'offset')} to judge"] if chain.unjudged else []
     parts += [f"{count(chain.behind, 'block')} to mill"] if chain.behind else []
     parts += [f"{count(chain.store_behind, 'block')} to store"] if chain.store_behind else []
     return ", ".join(parts) or "complete"

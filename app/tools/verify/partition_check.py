@@ -44,6 +44,7 @@ from ...processes import collect_seldom, end_with_parent, keep_loaded, side_proc
 from ...settings import Settings
 from .comparison import BlockRun, other_blocks
 from .era_check import EraEnds, OtherHashes
+from .judged_records import JudgedLog, JudgedRecords
 from .reference_sample import ReferenceSample, SampleCheck, Sampler
 from .two_sides import StoreSide, TokenTopic, TopicSide
 from .verify_bounds import ChainMarks, StoreMark, VerifiedChain
@@ -63,6 +64,8 @@ class ChainTask:
     """Where an earlier verification ended; None: begin where the chain does."""
     ends: Path | None = None
     """The file of `EraEndsFiles` with the ends of the eras that were not verified before; None: there are none."""
+    judged: JudgedLog | None = None
+    """What says which documents are duplicates; None where the stream keeps them."""
 
     @property
     def start(self) -> int:
@@ -73,8 +76,9 @@ class ChainTask:
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether the raw topic still reaches the start; where not, topic and store are compared with each other."""
-        return self.marks.raw[0] <= self.start
+        """Whether the logs still reach the start; where not, topic and store are compared with each other."""
+        judged = self.judged.begin.next_offset if self.judged is not None else 0
+        return max(self.marks.raw[0], judged) <= self.start
 
 
 ONE_MESSAGE = 1 << 62
@@ -123,6 +127,15 @@ class ChainCheck:
         await self._topic.read_to(offset)
         self.ends.clear()
         self.ends.update(self._topic.ends)
+
+    def end_at(self, offset: int) -> None:
+        """Note that from here on it is not known what duplicates are."""
+        result = self.result
+        result.raw_range, result.unjudged = (result.raw_range[0], offset), result.raw_range[1] - offset
+        result.notes.append(
+            f"{result.raw_topic}[{result.partition}] has no verdict yet on the document at offset {offset}: "
+            f"{result.stream} was verified up to there"
+        )
 
     def carries_within(self, first: int, last: int) -> set[int]:
         """Return the source offsets within ``(first, last]`` before which there is a carry."""
@@ -219,7 +232,12 @@ class ChainCheck:
     def _note_retention(self) -> None:
         """Say what the logs no longer hold, and what that leaves."""
         result, marks, start = self.result, self.task.marks, self.task.start
-        if not result.reference:
+        if not result.reference and marks.raw[0] <= start and self.task.judged is not None:
+            result.notes.append(
+                f"{self.task.judged.verdicts.topic}[{result.partition}] no longer holds all verdicts on what "
+                f"{result.stream} was made of, so topic and store were compared with each other only"
+            )
+        elif not result.reference:
             result.notes.append(
                 f"{result.raw_topic}[{result.partition}] starts at offset {marks.raw[0]}, the chain at {start}: "
                 f"records {start} to {marks.raw[0] - 1} are gone, so topic and store were compared with each other only"
@@ -323,7 +341,11 @@ async def check_partition(task: PartitionTask, open_stages: OpenStages, report: 
                 await check.topic_against_store()
         recomputed = [check for check in checks if check.result.reference]
         if recomputed:
-            await _PartitionCheck(task, recomputed, open_stages, report).run(clients[0])
+            partition = _PartitionCheck(task, recomputed, open_stages, report)
+            if partition.judged is not None:
+                more = [await stack.enter_async_context(consumer(task.settings, **FETCHING)) for _ in range(2)]
+                await partition.judged.open(task.span[0], *more)
+            await partition.run(clients[0])
         return [check.result for check in checks]
 
 
@@ -339,6 +361,8 @@ class _PartitionCheck:
         stages = open_stages(task)
         self._reference = replace(stages, engine=reference_of(stages.engine))
         self._mill = PartitionMill(stages, [check.mill for check in checks], task.skips)
+        log = task.chains[0].judged
+        self.judged = JudgedRecords(log, self._mill, stages.seen, task.skips) if log is not None else None
         self._sampler = Sampler(task.sample, f"{task.raw_topic}/{task.partition}")
         self._dead = array("q")
 
@@ -348,7 +372,15 @@ class _PartitionCheck:
             if check.task.since is not None:
                 await check_source(KafkaLogs(client, raw, raw), check.task.since.carry.cursor, check.task.marks.raw)
         async for records in read_batches(client, raw, *self._task.span):
-            await self._batch(records)
+            judged = records if self.judged is None else await self.judged.take(records)
+            if judged:
+                await self._batch(judged)
+            if len(judged) < len(records):
+                for check in self._checks:
+                    check.end_at(records[len(judged)].offset)
+                break
+        if self.judged is not None:
+            self._checks[0].result.differences.extend(self.judged.differences)
         for check in self._checks:
             await check.finish(self._dead)
 
@@ -372,7 +404,7 @@ class _PartitionCheck:
             check.check_carries(records[0].offset)
         checks, skips = self._checks if sampled else (), self._task.skips
         samples = [SampleCheck(check.mill, check.result, self._reference, skips) for check in checks]
-        milled = self._mill.feed(records)
+        milled = self._mill.feed(records, self.judged.look(records) if self.judged is not None else None)
         self._dead.extend(outcome.record.offset for outcome in milled.dead_letters)
         for check in self._checks:
             check.compare(milled.messages[check.recipe.split])

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from aiokafka import TopicPartition
 
-from tokenmill.errors import StoreError
+from tokenmill.errors import StoreError, TopicError
 from tokenmill.store import StreamInfo, read_stream, streams_in
 
 from ...kafka.clients import consumer, read_range
@@ -21,7 +21,9 @@ from ...kafka.dead_letters import RecordPlace, decode_dead_letter
 from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...milling.decoding import FORMATS
 from ...settings import Settings, dead_letter_topic
+from .domain_check import DomainCheck, domain_name, settled_domain
 from .era_check import EraCheck, EraEndsFiles
+from .judged_records import JudgedLog
 from .partition_check import ChainTask, PartitionTask, check_partitions, stages_key
 from .reference_sample import ReferenceSample
 from .verify_bounds import (
@@ -36,7 +38,7 @@ from .verify_bounds import (
     still_valid,
     take_marks,
 )
-from .verify_result import Advance, ChainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult
+from .verify_result import Advance, ChainResult, DomainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult
 
 
 async def check_dead_letters(
@@ -142,14 +144,17 @@ def verify(
     if since is not None:
         earlier, moved = asyncio.run(still_valid(settings, found, marks.chains, known))
         notes += moved
+    domains, judged = asyncio.run(_judge_domains(settings, found))
     plain = PartitionTask(settings, None, frozenset(), (), store, sample)
     with TemporaryDirectory(prefix="tokenmill-verify-") as room:
         eras, ends = _check_eras(plain, found, marks, earlier.eras, Path(room))
-        tasks = _tasks(found, marks.chains, earlier.chains, ends, plain)
+        tasks = _tasks(found, marks.chains, earlier.chains, ends, judged=judged, plain=plain)
         chains = _run(tasks, processes or len(os.sched_getaffinity(0)), progress)
     differences = [difference for chain in chains for difference in chain.differences]
     differences += [difference for one in eras for difference in one.differences]
-    notes += [note for chain in chains for note in chain.notes]
+    differences += [difference for one in domains for difference in one.differences]
+    differences = list(dict.fromkeys(differences))  # what is wrong with a verdict log may show in several places
+    notes += [note for chain in chains for note in chain.notes] + [note for one in domains for note in one.notes]
     for raw_topic in dict.fromkeys(chain.raw_topic for chain in chains):
         own = [chain for chain in chains if chain.raw_topic == raw_topic]
         missing, more = asyncio.run(check_dead_letters(settings, raw_topic, own, marks.dead_letters.get(raw_topic)))
@@ -160,7 +165,7 @@ def verify(
             f"records were decoded by the schemas that {settings.schema_registry_url} has under their ids: where that "
             "is not the registry of the mill, or one that was set up again, set schema_registry_url to the mill's"
         )
-    result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed, eras)
+    result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed, eras, domains)
     if since is not None and result.ok:
         verified = {(chain.stream, chain.partition): chain.verified for chain in chains if chain.verified}
         last = {one.stream: one.verified for one in eras if one.verified}
@@ -206,25 +211,55 @@ def _check_eras(
     return results, ends
 
 
+Judged = Mapping[tuple[str, str, int], JudgedLog]
+"""By domain, raw topic and partition."""
+
+
+async def _judge_domains(settings: Settings, streams: Sequence[Settled]) -> tuple[list[DomainResult], Judged]:
+    """Judge again what is out of each domain of the streams; return as well what there was of each raw partition."""
+    results: list[DomainResult] = []
+    judged: dict[tuple[str, str, int], JudgedLog] = {}
+    named = {domain_name(settled): settled for settled in streams}
+    for name in sorted(named.keys() - {""}):
+        check = DomainCheck(settings, await settled_domain(settings, named[name]))
+        await check.run()
+        results.append(check.result)
+        judged |= {(name, one.raw_topic, one.source[1]): one for one in check.logs.values()}
+    return results, judged
+
+
 def _tasks(
-    streams: Sequence[Settled], marks: Sequence[ChainMarks], earlier: Chains, ends: Ends, plain: PartitionTask
+    streams: Sequence[Settled],
+    marks: Sequence[ChainMarks],
+    earlier: Chains,
+    ends: Ends,
+    *,
+    judged: Judged,
+    plain: PartitionTask,
 ) -> list[PartitionTask]:
     """Return the partitions, each with the chains that one pass over its records can serve; else they are ``plain``."""
     by_name = {settled.stream.name: settled for settled in streams}
-    tasks: dict[tuple[int, bytes, frozenset[int], int], PartitionTask] = {}
-    passes: Counter[tuple[int, bytes, frozenset[int], str]] = Counter()
+    tasks: dict[tuple[int, bytes, str, frozenset[int], int], PartitionTask] = {}
+    passes: Counter[tuple[int, bytes, str, frozenset[int], str]] = Counter()
     for chain in marks:
         settled = by_name[chain.stream]
         genesis = settled.genesis
         skips = frozenset(settled.control.skips.get(chain.partition, ()))
         # One pass makes one chain of each split: streams that differ in their suffix alone take one each.
-        split = chain.partition, stages_key(genesis), skips, genesis.recipe.split
-        key = *split[:3], passes[split]
+        domain = domain_name(settled)
+        split = chain.partition, stages_key(genesis), domain, skips, genesis.recipe.split
+        key = *split[:4], passes[split]
         passes[split] += 1
         if key not in tasks:
             tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, lists=lists_of(settled), skips=skips)
         since, path = earlier.get((chain.stream, chain.partition)), ends.get((chain.stream, chain.partition))
-        one = ChainTask(genesis, settled.stream.tokens_topic, chain, settled.control.ignored, since, path)
+        known = judged.get((domain, genesis.recipe.raw_topic, chain.partition))
+        if domain and known is None:
+            raise TopicError(
+                f"there is no topic yet for verdicts on partition {chain.partition} of {genesis.recipe.raw_topic}: "
+                "`tokenmill topics create` makes it, and so does a mill"
+            )
+        one = ChainTask(genesis, settled.stream.tokens_topic, chain, settled.control.ignored, since, path, known)
         tasks[key] = replace(tasks[key], chains=(*tasks[key].chains, one))
     return list(tasks.values())
 

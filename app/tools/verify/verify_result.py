@@ -1,6 +1,7 @@
 """What a verification says: per chain what was compared, and the first difference of each side."""
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, NamedTuple
@@ -9,7 +10,7 @@ from tokenmill.wire.totals import Totals
 
 from .verify_bounds import VerifiedChain, VerifiedEras
 
-Side = Literal["topic", "store", "dead letters", "reference", "control topic"]
+Side = Literal["topic", "store", "dead letters", "reference", "control topic", "signatures", "verdicts"]
 Kind = Literal["different", "repeated", "skipped", "missing", "extra", "account", "foreign", "damaged"]
 """``different`` ids or boundaries; a document that came twice (``repeated``) or was left out (``skipped``); blocks that
 are ``missing`` before later ones; ``extra`` ones that the source does not make; an ``account`` (cursor or totals) that
@@ -23,6 +24,7 @@ class VerifyDifference:
     side: Side
     kind: Kind
     stream: str
+    """Of signatures and verdicts: the raw topic."""
     partition: int | None
     """None: of an era as a whole."""
     text: str
@@ -90,6 +92,9 @@ class ChainResult:
     """Up to where topic and store hold all blocks, each of them right: there the next verification may begin."""
     since: int = 0
     """The source offset from which this verification recomputed the chain."""
+    unjudged: int = 0
+    """Source offsets from the first document on of which it was not said whether it is a duplicate: `raw_range` ends
+    before them."""
     dead_letters: "array[int]" = field(default_factory=lambda: array("q"))
     """Offsets of the records that must be dead-lettered, from `since` on, below the last published cursor."""
     era_ends: int = 0
@@ -112,11 +117,11 @@ class ChainResult:
     @property
     def complete(self) -> bool:
         """Whether the token topic holds every full block of the source, and the store as well."""
-        return not self.behind and not self.store_behind and not self.differences
+        return not self.unjudged and not self.behind and not self.store_behind and not self.differences
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
-        others = {"totals", "verified", "dead_letters", "differences"}
+        others = {"totals", "verified", "dead_letters", "differences", *(() if self.unjudged else ("unjudged",))}
         return {
             **{one.name: getattr(self, one.name) for one in fields(self) if one.name not in others},
             "behind": self.behind,
@@ -164,6 +169,29 @@ class EraResult:
         return {**values, "differences": [asdict(difference) for difference in self.differences]}
 
 
+@dataclass(slots=True)
+class DomainResult:
+    """What was found of the duplicates in one domain, judged again in the order of its signatures."""
+
+    domain: str
+    documents: int = 0
+    """Those that were judged again."""
+    duplicates: Counter[str] = field(default_factory=Counter)
+    """How many of these, by reason."""
+    ranges: int = 0
+    """Ranges of verdicts that were compared, the other ones included."""
+    notes: list[str] = field(default_factory=list)
+    differences: list[VerifyDifference] = field(default_factory=list)
+    """The first of each raw partition."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        names = ("domain", "documents", "ranges")
+        duplicates = {"duplicates": dict(sorted(self.duplicates.items()))}
+        differences = [asdict(difference) for difference in self.differences]
+        return {**{name: getattr(self, name) for name in names}, **duplicates, "differences": differences}
+
+
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
     """What a whole verification says."""
@@ -178,6 +206,8 @@ class VerifyResult:
     """Of the sample."""
     eras: Sequence[EraResult] = ()
     """Of each stream."""
+    domains: Sequence[DomainResult] = ()
+    """Of the streams' duplicates."""
 
     @property
     def ok(self) -> bool:
@@ -243,6 +273,7 @@ class VerifyResult:
             "differences": [asdict(difference) for difference in self.differences],
             "chains": [chain.to_dict() for chain in self.chains],
             "eras": [eras.to_dict() for eras in self.eras],
+            **({"domains": [domain.to_dict() for domain in self.domains]} if self.domains else {}),
         }
 
     def _count(self, kind: Kind) -> int:

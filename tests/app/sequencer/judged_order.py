@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aiokafka import TopicPartition
 
@@ -130,10 +130,12 @@ def require_one_order(service: Service) -> None:
     assert {"duplicate_exact", "duplicate_near"} == set(reasons)
 
 
-def domain_settings(broker: Broker, topic: Callable[..., str], folder: Path, packing: str = "concat") -> Settings:
+def domain_settings(
+    broker: Broker, topic: Callable[..., str], folder: Path, packing: str = "concat", **others: Any
+) -> Settings:
     """Return settings for two topics of one domain, with two partitions each."""
     first = topic(2)
     dedup = {"name": "near", "domain": f"domain-of-{first}", **SMALL}
     return service_settings(
-        broker, first, folder, raw_topics=(first, topic(2)), dedup=dedup, packing=packing, allow_flush=False
+        broker, first, folder, raw_topics=(first, topic(2)), dedup=dedup, packing=packing, allow_flush=False, **others
     )
