@@ -4,8 +4,10 @@ import json
 import sqlite3
 import traceback
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from sqlalchemy import event
 
 from tests.app.sources.reading import content_of, reading_of
 from tests.app.tools.produce.test_producing import dealt
@@ -13,7 +15,7 @@ from tests.conftest import TopicFactory
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, read_items
 from tokenmill.app.sources.items import Place
-from tokenmill.app.sources.sql import SqlSource, sql_sources
+from tokenmill.app.sources.sql import READ_ONLY, ROWS, SqlSource, sql_sources
 from tokenmill.app.tools.produce.producing import RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.errors import InputError
@@ -68,6 +70,19 @@ def test_no_statement_changes_a_database(query: str, tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM pages").fetchone() == (3,)
     connection.close()
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_only_the_query_has_a_cursor_of_the_server(tmp_path: Path) -> None:
+    """Postgres declares one for whatever is read in parts, and refuses it for what is no query."""
+    (source,) = sql_sources([database(tmp_path / "a.db", 3)], QUERY, reading_of())
+    found: list[tuple[str, int | None]] = []
+
+    def executed(_connection: Any, _cursor: Any, statement: str, _values: Any, context: Any, _many: bool) -> None:  # noqa: FBT001
+        found.append((statement, context.execution_options.get("yield_per")))
+
+    event.listen(cast("SqlSource", source)._engine, "before_cursor_execute", executed)
+    source.signature()
+    assert found == [(READ_ONLY["sqlite"], None), (QUERY, ROWS)]
 
 
 @pytest.mark.parametrize("query", ["-- of all\nselect {}", "/* all */ ( SELECT {} )", "WITH p AS (SELECT {}) TABLE"])
