@@ -10,7 +10,7 @@ from typing import Final
 from aiokafka.admin import NewTopic
 
 from benchmarks.contenders.hand_written import BLOCK, split_of, with_gigatoken
-from benchmarks.corpus import Document, documents
+from benchmarks.corpus import Document
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
@@ -38,13 +38,13 @@ class RawTopic:
 
 
 def fill(
-    broker: Broker, name: str, size: int, total: int, tokenizer: Path, *, partitions: int = PARTITIONS
+    broker: Broker, name: str, found: Iterable[Document], tokenizer: Path, *, partitions: int = PARTITIONS
 ) -> RawTopic:
-    """Make a raw topic of documents of about ``size`` bytes, ``total`` bytes together; all are acknowledged."""
+    """Make a raw topic of documents; all are acknowledged."""
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
     asyncio.run(ensure_topics(settings, partitions=partitions))
     count = _Count(tokenizer, partitions)
-    summary = asyncio.run(produce(settings, name, [GivenSource(count.items(documents(size, total)))]))
+    summary = asyncio.run(produce(settings, name, [GivenSource(count.items(found))]))
     if summary.documents != count.documents or summary.refused:
         raise ValueError(f"{summary.documents} of {count.documents} documents were sent: {summary.examples}")
     whole = sum(tokens // BLOCK * BLOCK for tokens in count.chains.values())

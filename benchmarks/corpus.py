@@ -50,6 +50,14 @@ def documents(size: int, total: int) -> Iterator[Document]:
         done += len(text.encode())
 
 
+def shuffled(found: Iterable[Document]) -> Iterator[Document]:
+    """Yield the documents with their words in another order: no two of them resemble each other then."""
+    for number, document in enumerate(found):
+        words = document.text.split(" ")
+        Random(number).shuffle(words)  # noqa: S311 - as below
+        yield document._replace(text=" ".join(words))
+
+
 def whole_documents(count: int) -> Iterator[Document]:
     """Yield so many files of code and of prose, each once and whole, mixed: with the lengths that files have.
 

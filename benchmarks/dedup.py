@@ -25,6 +25,7 @@ from benchmarks.dedup_documents import (
     real_documents,
     similarities,
 )
+from benchmarks.dedup_service import mill_of_plain
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 from tests.app.milling.duplicates.plain_duplicates import shingles_of
 from tokenmill.app.milling.duplicates.parameters import Deduplication, Exact, Near
@@ -55,6 +56,8 @@ def main(
     documents: Annotated[int, typer.Option(help="Made documents.")] = 1_000_000,
     window: Annotated[int, typer.Option(help="Of the made documents, in kept ones.")] = 400_000,
     full_window: Annotated[int, typer.Option(help="In which signatures are judged.")] = 10_000_000,
+    service_bytes: Annotated[int, typer.Option(help="Text of a mill's run, in bytes.")] = 150_000_000,
+    service_only: Annotated[bool, typer.Option("--service-only", help="Measure a mill, and keep the rest.")] = False,
     directory: Annotated[Path, typer.Option(help="Where files go; emptied first.")] = DIRECTORY,
     output: Annotated[Path, typer.Option(help="Where dedup.json goes.")] = RESULTS,
 ) -> None:
@@ -62,6 +65,12 @@ def main(
     about = about_this_run()
     with workplace(directory):
         compile_window()
+        service = {"of": about, **mill_of_plain(directory / "service", rounds, service_bytes, console)}
+        of_plain = {"mill_of_plain": service.pop("mill_of_plain")}
+        if service_only:
+            known = json.loads((output / "dedup.json").read_text())
+            write_result(output, "dedup.json", {**known, "ratios": known["ratios"] | of_plain, "service": service})
+            return
         sequencer = _sequencer(rounds, full_window, directory)
         with console.status("real documents"):
             real = real_documents(REAL)
@@ -85,7 +94,8 @@ def main(
         "rounds": rounds,
         "signature_mb_per_cpu_s": _spread([one["signatures"] for one in measured]),
         **sequencer,
-        "ratios": _ratios(measured) | _measured_elsewhere(output),
+        "ratios": _ratios(measured) | of_plain,
+        "service": service,
         **planted,
         "real": _real(np.array(told["tokenmill"][: len(real)]), exact),
         "same_documents": same,
@@ -202,13 +212,6 @@ def _empty(directory: Path) -> Path:
 def _ratios(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rates = [one["rates"] for one in measured]
     return {f"near_of_{name}": _spread([one["tokenmill"] / one[name] for one in rates]) for name in PEERS}
-
-
-def _measured_elsewhere(output: Path) -> dict[str, Any]:
-    """Return the ratios that are there and that this module does not measure: of a mill with ``near``."""
-    file = output / "dedup.json"
-    ratios = json.loads(file.read_text())["ratios"] if file.exists() else {}
-    return {name: ratio for name, ratio in ratios.items() if name == "mill_of_plain"}
 
 
 def _found(told: Sequence[bool], exact: Similarities, made: Sequence[Made], *, both: bool) -> dict[str, Any]:

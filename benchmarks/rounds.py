@@ -1,6 +1,6 @@
 """Rounds: every contender once in each, one after the other, in turning order."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -8,8 +8,10 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Final, TypeAlias, TypeVar
 
+from benchmarks import corpus
 from benchmarks.cluster import PARTITIONS, RawTopic, fill
 from benchmarks.contenders import Contender, Running, Task
+from benchmarks.corpus import Document
 from benchmarks.field import Documents
 from benchmarks.machine import memory_at_hand
 from benchmarks.measuring import Measured, Watched, measure, wait_until_ready
@@ -61,6 +63,8 @@ class Track:
     servers: str = ""
     """Where contenders find the broker; empty: where it is."""
     partitions: int = PARTITIONS
+    order: Callable[[Iterator[Document]], Iterable[Document]] = iter
+    """What is made of the documents before they are sent."""
     _topics: dict[str, RawTopic] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -69,9 +73,8 @@ class Track:
         size = documents.slow_bytes if contender.slow else documents.fast_bytes
         name = f"raw-{documents.cut_at}-{size}"
         if name not in self._topics:
-            self._topics[name] = fill(
-                self.broker, name, documents.cut_at, size, self.tokenizer, partitions=self.partitions
-            )
+            found = self.order(corpus.documents(documents.cut_at, size))
+            self._topics[name] = fill(self.broker, name, found, self.tokenizer, partitions=self.partitions)
         return self._topics[name]
 
     def run(self, contender: Contender, documents: Documents, workers: int) -> Run:

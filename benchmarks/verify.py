@@ -43,8 +43,9 @@ def main(
     about = about_this_run()
     with workplace(directory), Broker(directory / "broker") as broker:
         tokenizer = gpt2_in(directory)
-        short = _seconds(broker, fill(broker, "short", CUT_AT, SHORT_BYTES, tokenizer), tokenizer, directory, rounds)
-        topic = fill(broker, "long", CUT_AT, int(TEXT_BYTES * share), tokenizer)
+        few = fill(broker, "short", documents(CUT_AT, SHORT_BYTES), tokenizer)
+        short = _seconds(broker, few, tokenizer, directory, rounds)
+        topic = fill(broker, "long", documents(CUT_AT, int(TEXT_BYTES * share)), tokenizer)
         whole = _seconds(broker, topic, tokenizer, directory, rounds)
     engine = sorted(_engine_rate() for _ in range(rounds))
     starting = median(short)

@@ -10,18 +10,25 @@ from benchmarks.cluster import delete_topics
 from benchmarks.contenders import Running, Task
 from benchmarks.measuring import Watched, wait_until_ready
 from tokenmill.app.kafka.control_topic import settle
-from tokenmill.app.kafka.topics import ensure_topics
+from tokenmill.app.kafka.topics import ensure_topics, needed_topics
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.store import PartitionReader, open_partition
 
 MARK: Final = b'"partition resumed"'
 """In the log: a partition flows from here on."""
+JUDGES: Final = b'"domain resumed"'
+"""The same of a sequencer."""
+OWN_KINDS: Final = {"tokens", "control", "signatures", "slices", "verdicts"}
+"""Topics that no other run uses."""
 
 
 @contextmanager
-def start(task: Task) -> Iterator[Running]:
-    """Settle the streams, start the segment worker, and when it waits for blocks, the mill workers."""
+def start(task: Task, *, dedup: str = "none") -> Iterator[Running]:
+    """Settle the streams, start the segment worker, and when it waits for blocks, the mill workers.
+
+    With ``dedup``, a sequencer as well, whose CPU seconds count.
+    """
     settings = Settings(
         bootstrap_servers=task.bootstrap_servers,
         raw_topics=(task.raw_topic,),
@@ -30,6 +37,7 @@ def start(task: Task) -> Iterator[Running]:
         stream_suffix=f"-{task.name}",
         group=task.name,
         log_format="json",
+        dedup=dedup,
     )
     asyncio.run(_prepare(settings))
     streams = settings.streams()
@@ -37,12 +45,16 @@ def start(task: Task) -> Iterator[Running]:
         chains = len(streams) * task.partitions
         segment = stack.enter_context(_worker("segment", settings, task, marks=chains))
         wait_until_ready([segment])
+        judges = [stack.enter_context(_worker("sequencer", settings, task))] if settings.domains() else []
+        wait_until_ready(judges)
         mills = [stack.enter_context(_worker("mill", settings, task, number=n)) for n in range(task.workers)]
         wait_until_ready(mills)
-        segment.restart_clock()
+        for process in (segment, *judges):
+            process.restart_clock()
         readers = [open_partition(settings.store, s.name, p) for s in streams for p in range(task.partitions)]
-        yield Running([*mills, segment], lambda: _tokens(readers, settings.block_tokens))
-    delete_topics(settings, [name for stream in streams for name in (stream.tokens_topic, stream.control_topic)])
+        yield Running([*mills, *judges, segment], lambda: _tokens(readers, settings.block_tokens))
+    names = [topic.name for topic in needed_topics(settings) if topic.kind in OWN_KINDS]
+    delete_topics(settings, names)
 
 
 async def _prepare(settings: Settings) -> None:
@@ -56,7 +68,8 @@ async def _prepare(settings: Settings) -> None:
 def _worker(role: str, settings: Settings, task: Task, *, marks: int = 1, number: int = 0) -> Watched:
     command = [sys.executable, "-m", "tokenmill.app.cli", role]
     log = task.directory / f"{role}-{number}.log"
-    return Watched(role, command, log, mark=MARK, marks=marks, environment=settings.environment())
+    mark = JUDGES if role == "sequencer" else MARK
+    return Watched(role, command, log, mark=mark, marks=marks, environment=settings.environment())
 
 
 def _tokens(readers: list[PartitionReader], block_tokens: int) -> int:
