@@ -48,6 +48,7 @@ def verify_command(
     """Compute every block again from the raw topic and compare token topic and store; ends with 1 on a difference.
 
     Eras are compared as well: those of the store with the control topic's, and both with the blocks that they name.
+    Where duplicates are left out, signatures and verdicts are computed again, too.
 
     Recipes and tokenizers come from the streams' own control topics. While the service runs, what was there at the
     start of this command is verified. Everything is computed as the mill does it, with the fast engine where there is

@@ -109,7 +109,8 @@ def verify(
     settings are used: recipes and tokenizers come from the control topics. What the logs and the store hold when
     this begins is verified, and nothing later. Blocks are compared byte for byte, with their entries, chain hashes,
     checksums and, at the end of each message, cursor and totals; so are carries, and eras with the chain hashes that
-    they name. Memory is bounded by ``processes`` (default: one for each core), whatever the topics hold.
+    they name; and of streams with ``dedup`` all signatures and verdicts. Memory is bounded by ``processes`` (default:
+    one for each core) and the windows of duplicates, whatever the topics hold.
 
     Blocks are recomputed as the mill computes them, by its engine. Runs of records that ``seed`` chooses (None: by
     chance), at the beginning of each partition and everywhere in it, are computed by the reference as well, record by

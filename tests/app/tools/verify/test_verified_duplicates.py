@@ -12,11 +12,16 @@ import pytest
 from tests.app.sequencer.judged_order import domain_settings, feed, judged, records_of, require_one_order
 from tests.conftest import topics_on
 from tests.faults.test_lost_logs import recreate
-from tests.service import Service, in_own_loop
+from tests.service import Raw, Service, in_own_loop, send
+from tokenmill.app.cli.verify import domain_lines
 from tokenmill.app.kafka.clients import producer
+from tokenmill.app.kafka.control_log import skip_record
+from tokenmill.app.kafka.control_topic import write_control
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.milling.duplicates.signatures import sign
 from tokenmill.app.sequencer.domain_messages import (
     JudgedRange,
+    Remembered,
     SignedRange,
     VerdictEnd,
     deduplication_in,
@@ -25,6 +30,7 @@ from tokenmill.app.sequencer.domain_messages import (
 from tokenmill.app.settings import Domain, Settings
 from tokenmill.app.tools.verify import VerifyResult, verify
 from tokenmill.records import SourceRecord
+from tokenmill.wire.chain import record_crc
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +103,8 @@ def test_all_is_judged_again(served: Settings) -> None:
         for number in (0, 1)
     )
     assert result.to_dict()["domains"][0]["duplicates"] == dict(found.duplicates)
+    (line,) = domain_lines(result)
+    assert line.startswith(f"duplicates in {domain.name}: 240 documents judged again, ")
 
 
 def test_a_verdict_that_was_flipped_is_named(served: Settings) -> None:
@@ -193,13 +201,46 @@ def test_a_text_that_was_changed_is_named(served: Settings) -> None:
 
 
 def test_what_is_not_judged_yet_is_verified_up_to_there(served: Settings) -> None:
-    """A verdict log that ends early is no difference; of what the blocks hold, it is one."""
+    """What the steps filter out needs no verdict; and a verdict log that ends before blocks do is wrong."""
     (domain,) = served.domains()
-    with rewritten(served, domain.verdicts_topic(domain.raw_topics[0]), 2, lambda _: []):
+    raw_topic, verdicts = domain.raw_topics[0], domain.verdicts_topic(domain.raw_topics[0])
+    held = records_of(served, raw_topic)
+    more = [b" ", b"a text that nobody has signed", b" "]
+    with rewritten(served, raw_topic, 2, lambda records: [*(record.value for record in records), *more]):
         result = verified(served)
-    (chain,) = [one for one in result.chains if one.partition == 0]
-    assert (chain.raw_range, chain.unjudged) == ((0, 0), len(records_of(served, domain.raw_topics[0])))
-    assert any("has no verdict yet on the document at offset 0" in note for note in result.notes)
-    assert not result.complete
+        (chain,) = [one for one in result.chains if one.partition == 0]
+        assert result.differences == []
+        assert (chain.raw_range, chain.unjudged) == ((0, len(held) + 1), 2)
+        assert chain.totals.filtered["empty"] == 1
+        assert any(f"has no verdict yet on the document at offset {len(held) + 1}" in note for note in result.notes)
+        assert not result.complete
+    with rewritten(served, verdicts, 2, lambda _: []):
+        result = verified(served)
     assert {(one.side, one.partition) for one in result.differences} == {("topic", 0), ("store", 0)}
     assert verified(served).complete
+
+
+def test_what_was_signed_and_then_skipped_is_right(served: Settings) -> None:
+    """The order has a document there, which the stream has not."""
+    (domain,) = served.domains()
+    raw_topic, fingerprint = domain.raw_topics[0], domain_fingerprint(domain)
+    last = JudgedRange.unpack(records_of(served, domain.verdicts_topic(raw_topic))[-1].value, fingerprint)
+    offset, text = last.end, b"a text that ends its worker"
+    remembered = Remembered(offset, record_crc(None, text))
+    hashes = sign(deduplication_in(domain), [text.decode()])
+    signed = SignedRange((0, 0), offset, offset + 1, remembered, np.array([offset]), hashes)
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 2), np.uint64)
+    number = len(records_of(served, domain.signatures_topic))
+    out = JudgedRange(offset, offset + 1, remembered, number, *nothing, last.after.chain)
+    send(served, [Raw(signed.pack(fingerprint))], domain.signatures_topic)
+    send(served, [Raw(out.pack(fingerprint))], domain.verdicts_topic(raw_topic))
+    send(served, [Raw(text)], raw_topic)
+    (stream,) = [one for one in served.streams() if one.raw_topic == raw_topic]
+    in_own_loop(lambda: write_control(served, stream.control_topic, [skip_record(0, offset)]))
+
+    result = verified(served)
+
+    assert result.differences == []
+    (chain,) = [one for one in result.chains if one.partition == 0]
+    assert chain.raw_range == (0, offset + 1)
+    assert chain.totals.dead_lettered == {"skipped": 1}
