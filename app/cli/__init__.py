@@ -79,7 +79,7 @@ GROUPS: Final = {
     "topics": "The topics that the settings need: create, check.",
     "broker": "A local Kafka broker: start, stop, status.",
     "steps": "Filters and transforms of documents: what `steps` may name.",
-    "dedup": "Documents that were seen before: what `dedup` finds, and what it costs.",
+    "dedup": "Documents that were seen before: what `dedup` finds, what it costs, what it has found.",
 }
 """Commands that have commands below them, and their help."""
 

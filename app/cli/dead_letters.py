@@ -16,6 +16,7 @@ from ..settings import Settings
 from ..tables import ShownTable, pairs
 from ..tasks import until_interrupted
 from ..terminal import escaped
+from ..tools.inspect.duplicates import copies_of
 from ..tools.inspect.packed import packed_rejects, packed_streams
 from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
@@ -181,6 +182,10 @@ def rejects_command(
     streams: SomeStreams = None,
     reasons: Reasons = None,
     limit: Annotated[int, option("Show at most so many of each reason, the first ones.", min=1)] = 5,
+    of: Annotated[
+        str | None,
+        option("Show where this kept document came again, TOPIC/PARTITION/OFFSET, and nothing else.", "PLACE"),
+    ] = None,
     everything: All = False,
     as_json: AsJson = False,
 ) -> None:
@@ -188,8 +193,11 @@ def rejects_command(
 
     They are read again from the raw topic, from its beginning until there are enough of each reason that
     `tokenmill ledger` counts: of a rare reason, all of it may have to be read. --all shows more of each text, --json
-    the whole.
+    the whole. --of reads the verdicts on duplicates of a service, and no text.
     """
+    if of is not None:
+        _show_copies(settings, of, reasons or (), limit, as_json=as_json)
+        return
     read: Counter[str] = Counter()
     with ProgressLine("reading") as progress:
 
@@ -210,6 +218,23 @@ def rejects_command(
             show(line)
     if not found:
         say("no document was filtered out, or the topics no longer hold those that were")
+
+
+def _show_copies(settings: Settings, of: str, reasons: Sequence[str], limit: int, *, as_json: bool) -> None:
+    place = required_place(of)
+    if not isinstance(place, RecordPlace):
+        raise InputError(f"--of {of} is no record: write TOPIC/PARTITION/OFFSET")
+    found = [one for one in asyncio.run(copies_of(settings, place)) if not reasons or one.reason in reasons]
+    counted = Counter[str]()
+    shown = [one for one in found if counted.update([one.reason]) is None and counted[one.reason] <= limit]
+    if as_json:
+        show_json([{**one.place._asdict(), "reason": one.reason} for one in shown])
+        return
+    table = ShownTable(("place", "reason"))
+    for one in shown:
+        table.add(str(one.place), one.reason)
+    show_table(table)
+    say(f"{place} came again {count(len(found), 'time')}")
 
 
 async def _rejected(

@@ -1,7 +1,7 @@
 """``tokenmill inspect``: what a stream, a segment, a message or a block holds; ``tail``: documents as they pass."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
@@ -89,6 +89,8 @@ def message(
         return
     header: dict[str, Any] = values.pop("message", {})
     blocks: list[dict[str, Any]] = header.pop("blocks", [])
+    for domain, found in values.pop("seen_before", {}).items():
+        values[f"seen before in {domain}"] = seen_words(found)
     show_table(pairs({**values, **header}))
     for found in blocks:
         show(f"block {found['block']}: {beginning_of(found['sample'] or '', LINE_CHARACTERS)!r}")
@@ -116,6 +118,16 @@ def block(
         show(line)
     if trace.note:
         say(trace.note)
+
+
+def seen_words(found: Mapping[str, Any] | None) -> str:
+    """Return whether a document was seen before, and how often it came again."""
+    if found is None:
+        return "not judged"
+    if found["reason"]:
+        return f"{found['reason']}: {found['detail']}"
+    kinds = ", ".join(f"{number:,} {reason}" for reason, number in sorted(found["again"].items()))
+    return f"no; seen {count(sum(found['again'].values()), 'time')} since ({kinds})" if kinds else "no, and not since"
 
 
 def trace_lines(trace: BlockTrace) -> list[str]:

@@ -1,7 +1,7 @@
 """``tokenmill config``, ``topics``, ``steps`` and ``dedup``: settings in force, and what some of them name."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -158,6 +158,42 @@ def explain(settings: Settings, *, as_json: AsJson = False) -> None:
     least, most = facts["least_documents"], facts["window"]
     show(f"window: the newest {least:,} to {most:,} kept documents; a copy of an older one is kept")
     show(f"memory: up to {size(facts['memory_bytes'])}, disk: up to {size(facts['disk_bytes'])}, for a full window")
+
+
+@command("dedup counts", "tokenmill dedup counts", shown=("bootstrap_servers", "raw_topics"))
+def counts(settings: Settings, *, as_json: AsJson = False) -> None:
+    """Count the duplicates of each raw topic of a service, and how often kept documents came again.
+
+    All verdicts of the raw topics' domains are read.
+    """
+    from ..tools.inspect.duplicate_counts import count_duplicates  # noqa: PLC0415 - as above
+
+    found = asyncio.run(count_duplicates(settings))
+    if as_json:
+        show_json(found)
+        return
+    for one in found:
+        show_table(duplicates_table(**one))
+        show_table(again_table(one["again"]))
+    if not found:
+        say("no stream of these raw topics leaves out duplicates, or no sequencer has begun")
+
+
+def duplicates_table(domain: str, topics: Mapping[str, Mapping[str, int]], **_: object) -> ShownTable:
+    """Return a row for each raw topic of a domain."""
+    table = ShownTable(("domain", "raw topic", *topics[min(topics)]))
+    for raw_topic, counted in topics.items():
+        table.add(domain, raw_topic, *counted.values())
+    return table
+
+
+def again_table(again: Sequence[int]) -> ShownTable:
+    """Return how many kept documents came again once, twice, 3 to 4 times, and so on."""
+    table = ShownTable(("came again", "documents"))
+    for row, documents in enumerate(again):
+        least, most = (1 << row >> 1) + 1, 1 << row
+        table.add(f"{least:,} to {most:,} times" if least < most else ("once", "twice")[row], documents)
+    return table
 
 
 def chances_table(chances: Mapping[float, float]) -> ShownTable:

@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -22,7 +21,6 @@ from ..backoff import Backoff
 from ..kafka.clients import read_batches
 from ..kafka.fetched_batches import FetchedBatch
 from ..milling.duplicates.signatures import sign
-from ..milling.duplicates.verdicts import Verdicts, rejections
 from ..milling.partition_mill import Looked, PartitionMill
 from ..milling.steps import Rejected
 from ..sequencer.domain_messages import (
@@ -30,10 +28,9 @@ from ..sequencer.domain_messages import (
     SignedRange,
     deduplication_in,
     domain_fingerprint,
-    place_name,
 )
 from ..sequencer.verdict_chain import VerdictChain
-from ..sequencer.verdict_log import judged_range, place_of
+from ..sequencer.verdict_log import judged_range, place_of, told
 from ..settings import Domain
 from .publisher import Send
 from .verdict_feed import VerdictFeed
@@ -99,7 +96,7 @@ class Inquiry:
         self._milled = 0
         self._signed = 0
         self._chain = VerdictChain()
-        self._told: deque[tuple[int, Rejected | None]] = deque()
+        self._told: deque[tuple[int, Rejected]] = deque()
         self._remembered: deque[Remembered] = deque()
         self._asked: deque[AskedShare] = deque()
         self._size = 0
@@ -207,8 +204,7 @@ class Inquiry:
                 self._failed = DifferenceError(f"offset {record.offset} of {self._verdicts.topic}: {error}")
                 break
             if judged is not None and counts:
-                told = rejections(Verdicts(judged.kinds, judged.places), partial(place_name, self._logs.domain))
-                self._told.extend(zip(judged.offsets.tolist(), told, strict=True))
+                self._told.extend(told(self._logs.domain, judged).items())
                 self._remembered.append(judged.remembered)
         self._changed.set()
 
@@ -216,9 +212,7 @@ class Inquiry:
         """Tell what is known of records. Raises SourceError where others were signed."""
         self._seen.clear()
         while self._told and self._told[0][0] < end:
-            offset, rejected = self._told.popleft()
-            if rejected is not None:
-                self._seen[offset] = rejected
+            self._seen.update([self._told.popleft()])
         while self._remembered and self._remembered[0].offset < end:
             offset, crc = self._remembered.popleft()
             if records and offset >= records[0].offset:

@@ -1,6 +1,7 @@
 """Reading verdicts from Kafka: those that count, from a place on."""
 
 from collections import deque
+from functools import partial
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -9,7 +10,10 @@ from tokenmill.errors import DamagedError, DifferenceError, MovedError
 from tokenmill.records import SourceRecord
 
 from ..kafka.clients import offsets, read_batches, read_range
-from .domain_messages import JudgedRange, VerdictEnd
+from ..milling.duplicates.verdicts import Verdicts, rejections
+from ..milling.steps import Rejected
+from ..settings import Domain
+from .domain_messages import JudgedRange, VerdictEnd, place_name
 from .verdict_chain import VerdictChain
 
 log = structlog.get_logger(__name__)
@@ -22,6 +26,12 @@ def judged_range(record: SourceRecord, verdicts: TopicPartition, fingerprint: by
     except DamagedError as error:
         log.warning("passed over", topic=verdicts.topic, partition=verdicts.partition, offset=record.offset, why=error)
         return None
+
+
+def told(domain: Domain, judged: JudgedRange) -> dict[int, Rejected]:
+    """Return how each duplicate among verdicts is filtered out, by its offset."""
+    said = rejections(Verdicts(judged.kinds, judged.places), partial(place_name, domain))
+    return {at: one for at, one in zip(judged.offsets.tolist(), said, strict=True) if one is not None}
 
 
 async def place_of(

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.documents import Document
-from tokenmill.errors import InputError
+from tokenmill.errors import InputError, TopicError
 from tokenmill.records import SourceRecord
 
 from ...kafka.clients import consumer, offsets, read_batches
@@ -18,8 +18,10 @@ from ...kafka.settled_streams import settled_streams
 from ...kafka.token_topic import published_head
 from ...milling.columns import OutcomeColumns, RecordColumns
 from ...milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Stages
-from ...settings import Settings
+from ...sequencer.settled_domains import settled_domain
+from ...settings import Domain, Settings
 from ..kafka_reading import stream_stages
+from .duplicates import Duplicates
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ async def read_rejected(
 
     Without names: all streams of the settings' raw topics; without ``reasons``: all that their totals count. Partition
     after partition is read from its beginning, up to what the stream has published, until there is enough of each
-    reason. ``progress`` is called with the records and bytes that were read.
+    reason; beside it, the verdicts on duplicates. ``progress`` is called with the records and bytes that were read.
 
     Raises:
         InputError: no stream counts anything under one of the ``reasons``.
@@ -59,14 +61,18 @@ async def read_rejected(
 
     """
     found = await settled_streams(settings, streams)
-    async with consumer(settings) as client:
+    async with consumer(settings) as client, consumer(settings) as verdicts:
         ends = {one.stream.name: await _ends(client, one) for one in found}
         counted = {name: sum((count for _, count in parts.values()), Counter[str]()) for name, parts in ends.items()}
         every = require_counted(reasons, sum(counted.values(), Counter[str]()))
         for settled in found:
             counts = counted[settled.stream.name]
             wanted = Counter({reason: min(limit, counts[reason]) for reason in reasons or every})
-            search = _Search(stream_stages(settings, settled, settings.engine), client, settled, wanted, progress)
+            stages = stream_stages(settings, settled, settings.engine)
+            domain: Domain | None = None
+            with suppress(TopicError):  # nothing was judged
+                domain = await settled_domain(settings, settled) if settled.genesis.recipe.dedup else None
+            search = _Search(stages, client, verdicts, settled, domain, wanted, progress)
             for partition, (end, _) in ends[settled.stream.name].items():
                 async with aclosing(search.partition(partition, end)) as documents:
                     async for document in documents:
@@ -98,7 +104,9 @@ class _Search:
 
     _stages: Stages
     _client: AIOKafkaConsumer
+    _verdicts: AIOKafkaConsumer
     _settled: Settled
+    _domain: Domain | None
     _wanted: Counter[str]
     """How many more of each reason."""
     _progress: Callable[[int, int], None]
@@ -110,7 +118,11 @@ class _Search:
         start = max(first, self._settled.genesis.start(partition))
         if start >= min(end, stop) or not +self._wanted:
             return
+        duplicates = None if self._domain is None else Duplicates(self._verdicts, self._domain, raw, start)
         async for records in read_batches(self._client, raw, start, min(end, stop)):
+            if duplicates is not None:
+                self._stages.seen.clear()
+                self._stages.seen.update(await duplicates.before(records[-1].offset + 1))
             for found in self._among(raw, records):
                 yield found
             self._progress(len(records), sum(len(record.value or b"") for record in records))
@@ -124,6 +136,7 @@ class _Search:
         for low, high in fetch.parts():
             part = fetch.part(low, high)
             columns = OutcomeColumns.sort(self._stages, part, skips)
+            columns.filter_seen(self._stages)
             split = self._settled.stream.split
             filtered = [(o.record, o.reason) for o in columns.rejected if o.split == split]
             filtered += [(record, NO_TOKENS) for record in self._silent(columns, part.records)]

@@ -1,6 +1,7 @@
 """What `inspect` reports: a stream in topic and store, a segment's files (without a broker), one Kafka message."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from tokenmill.wire.pieces import OpenReferences, Piece, decode_entry, split_ent
 from ...funnel.tried_documents import beginning_of
 from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled, require_topic
+from ...kafka.dead_letters import RecordPlace
 from ...kafka.settled_streams import settled_stream
 from ...kafka.token_topic import furthest, last_messages, message_of
 from ...milling.tokenizers import Engine
 from ...settings import Settings
 from ..kafka_reading import TOKENS_PREFIX, require_record
 from ..verify.comparison import meta_of
+from .duplicates import seen_before
 from .packed import StoredPack
 from .tracing import decode, engine_in, engine_of
 
@@ -272,6 +275,8 @@ def _report(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start)
 async def inspect_message(settings: Settings, topic: str, partition: int, offset: int) -> dict[str, Any]:
     """Return, as JSON types, what is at an offset: of a block message its header, pieces and decoded samples.
 
+    Of a record on a raw topic, it says by domain whether it was seen before, and came again (`seen_before`).
+
     Raises:
         TopicError: the topic is missing.
         InputError: there is no such partition, or no record at this offset.
@@ -294,6 +299,8 @@ async def inspect_message(settings: Settings, topic: str, partition: int, offset
         values["message"] = await _describe(settings, topic, message_of(record, TopicPartition(topic, partition)))
     else:
         values["value"] = None if record.value is None else beginning_of(record.value.decode(errors="replace"))
+        with suppress(TopicError):  # it is no raw topic of a stream
+            values["seen_before"] = await seen_before(settings, RecordPlace(topic, partition, offset))
         if flush := dict(record.headers).get(HEADER_NAME):
             values["headers"].append([HEADER_NAME, flush.decode(errors="replace")])
     return values

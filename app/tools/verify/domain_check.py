@@ -3,17 +3,15 @@
 from collections import Counter
 from typing import Final
 
-import orjson
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import DifferenceError, FingerprintError, TopicError
+from tokenmill.errors import DifferenceError
 
-from ...kafka.clients import consumer, offsets, read_batches, read_range
-from ...kafka.control_topic import Settled, require_topic
+from ...kafka.clients import consumer, offsets, read_batches
+from ...kafka.control_topic import require_topic
 from ...milling.duplicates.parameters import SLICES
 from ...milling.duplicates.verdicts import REASONS
 from ...sequencer.domain_messages import (
-    DOMAIN_KEY,
     JudgedRange,
     SignedRange,
     SliceStart,
@@ -21,51 +19,16 @@ from ...sequencer.domain_messages import (
     VerdictEnd,
     deduplication_in,
     domain_fingerprint,
-    domain_record,
 )
 from ...sequencer.domain_order import DomainOrder
 from ...sequencer.rebuilding import are_out, recorded_slices, signed_range, verdict_logs
-from ...sequencer.verdict_log import VerdictLog
+from ...sequencer.verdict_log import VerdictLog, told
 from ...settings import Domain, Settings
-from .judged_records import JudgedLog, told
+from .judged_records import JudgedLog
 from .verify_result import DomainResult
 
 _UNKNOWN: Final = 1 << 62
 """The raw offset from which verdicts are known, where none are."""
-
-
-def domain_name(settled: Settled) -> str:
-    """Return the name of the domain in which duplicates of a stream's documents are looked for; "": in none."""
-    recipe, name = settled.genesis.recipe, settled.stream.name
-    suffix = name.removeprefix(f"{recipe.raw_topic}.{recipe.split}")
-    return f"{recipe.dedup.get('domain', recipe.raw_topic)}{suffix}" if recipe.dedup else ""
-
-
-async def settled_domain(settings: Settings, settled: Settled) -> Domain:
-    """Return the domain of a stream, as the first record on the domain's topic of slices has it.
-
-    Raises TopicError where no sequencer has written it yet; and FingerprintError where it has other parameters than the
-    stream, or not its raw topic.
-    """
-    recipe, name = settled.genesis.recipe, domain_name(settled)
-    suffix = settled.stream.name.removeprefix(f"{recipe.raw_topic}.{recipe.split}")
-    domain = Domain(name, (recipe.raw_topic,), suffix, recipe.dedup)
-    slices = TopicPartition(domain.slices_topic, 0)
-    async with consumer(settings) as client:
-        await require_topic(client, slices.topic)
-        async for record in read_range(client, slices, *(await offsets(client, [slices]))[slices]):
-            if record.key == DOMAIN_KEY:
-                try:
-                    found = domain._replace(raw_topics=tuple(orjson.loads(record.value or b"")["raw_topics"]))
-                except (ValueError, KeyError, TypeError):
-                    found = domain
-                if domain_record(found) != record.value or recipe.raw_topic not in found.raw_topics:
-                    raise FingerprintError(
-                        f"domain {name} was settled with {bytes(record.value or b'').decode(errors='replace')}, and "
-                        f"{settled.stream.name} with the dedup {dict(recipe.dedup)}: they do not belong together"
-                    )
-                return found
-    raise TopicError(f"{slices.topic} does not say yet what domain {name} is: start a sequencer, `tokenmill serve`")
 
 
 class DomainCheck:

@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter, itemgetter
 
 import numpy as np
@@ -20,7 +19,6 @@ from tokenmill.wire.chain import record_crc
 
 from ...kafka.clients import read_batches
 from ...milling.duplicates.signatures import Hashes, sign
-from ...milling.duplicates.verdicts import Verdicts, rejections
 from ...milling.partition_mill import Looked, PartitionMill
 from ...milling.steps import Rejected
 from ...sequencer.domain_messages import (
@@ -32,10 +30,9 @@ from ...sequencer.domain_messages import (
     VerdictEnd,
     deduplication_in,
     domain_fingerprint,
-    place_name,
 )
 from ...sequencer.rebuilding import signed_range
-from ...sequencer.verdict_log import VerdictLog
+from ...sequencer.verdict_log import VerdictLog, told
 from ...settings import Domain
 from .verify_result import Side, VerifyDifference
 
@@ -66,13 +63,6 @@ class JudgedLog:
     def differs(self, side: Side, text: str, offset: int | None = None) -> VerifyDifference:
         """Return a difference in what is said of a record."""
         return VerifyDifference(side, "different", self.raw_topic, self.source[1], text, offset=offset)
-
-
-def told(domain: Domain, judged: JudgedRange) -> dict[int, Rejected]:
-    """Return what verdicts say of duplicates, by offset."""
-    said = rejections(Verdicts(judged.kinds, judged.places), partial(place_name, domain))
-    pairs = zip(judged.offsets.tolist(), said, strict=True)
-    return {offset: rejected for offset, rejected in pairs if rejected is not None}
 
 
 class JudgedRecords:

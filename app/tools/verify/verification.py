@@ -20,8 +20,9 @@ from ...kafka.control_topic import Settled
 from ...kafka.dead_letters import RecordPlace, decode_dead_letter
 from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...milling.decoding import FORMATS
+from ...sequencer.settled_domains import domain_name, settled_domain
 from ...settings import Settings, dead_letter_topic
-from .domain_check import DomainCheck, domain_name, settled_domain
+from .domain_check import DomainCheck
 from .era_check import EraCheck, EraEndsFiles
 from .judged_records import JudgedLog
 from .partition_check import ChainTask, PartitionTask, check_partitions, stages_key

@@ -1,0 +1,112 @@
+"""What verdict logs say of documents: which were seen before, and which came again."""
+
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from ...kafka.clients import consumer, offsets, read_range
+from ...kafka.cluster import partitions_of
+from ...kafka.dead_letters import RecordPlace
+from ...milling.duplicates.verdicts import REASONS
+from ...milling.steps import Rejected
+from ...sequencer.domain_messages import JudgedRange, domain_fingerprint, source_number
+from ...sequencer.settled_domains import settled_domains
+from ...sequencer.verdict_chain import VerdictChain
+from ...sequencer.verdict_log import judged_range, place_of, told
+from ...settings import Domain, Settings
+
+
+async def judged_ranges(
+    client: AIOKafkaConsumer, domain: Domain, raw: TopicPartition, offset: int = 0
+) -> AsyncIterator[JudgedRange]:
+    """Yield the verdicts on a raw partition that count, from those on a raw offset on, up to the log's end now.
+
+    Only this iterator uses ``client`` meanwhile. Raises DifferenceError where the log holds two histories.
+    """
+    verdicts, fingerprint = TopicPartition(domain.verdicts_topic(raw.topic), raw.partition), domain_fingerprint(domain)
+    if raw.partition >= await partitions_of(client, verdicts.topic):
+        return
+    span = (await offsets(client, [verdicts]))[verdicts]
+    start, end = await place_of(client, verdicts, fingerprint, offset) if offset else span
+    chain = VerdictChain()
+    async for record in read_range(client, verdicts, start, end):
+        judged = judged_range(record, verdicts, fingerprint)
+        if judged is not None and chain.offer(judged):
+            yield judged
+
+
+async def all_ranges(client: AIOKafkaConsumer, domain: Domain) -> AsyncIterator[tuple[TopicPartition, JudgedRange]]:
+    """Yield all verdicts of a domain with the raw partition that they are on; raises as `judged_ranges`."""
+    for raw_topic in domain.raw_topics:
+        for partition in range(await partitions_of(client, domain.verdicts_topic(raw_topic))):
+            raw = TopicPartition(raw_topic, partition)
+            async for judged in judged_ranges(client, domain, raw):
+                yield raw, judged
+
+
+class Duplicates:
+    """The duplicates of one raw partition from an offset on, for whoever reads its records."""
+
+    def __init__(self, client: AIOKafkaConsumer, domain: Domain, raw: TopicPartition, start: int) -> None:
+        self._domain, self._ranges = domain, judged_ranges(client, domain, raw, start)
+        self._told: deque[tuple[int, Rejected]] = deque()
+        self._end = 0
+
+    async def before(self, end: int) -> dict[int, Rejected]:
+        """Return those before an offset that were not returned yet."""
+        while self._end < end and (judged := await anext(self._ranges, None)) is not None:
+            self._end = judged.end
+            self._told.extend(told(self._domain, judged).items())
+        found: dict[int, Rejected] = {}
+        while self._told and self._told[0][0] < end:
+            found.update([self._told.popleft()])
+        return found
+
+
+class LaterCopy(NamedTuple):
+    """A document that was left out, as it resembles a kept one."""
+
+    place: RecordPlace
+    reason: str
+
+
+async def copies_of(settings: Settings, place: RecordPlace) -> list[LaterCopy]:
+    """Return the documents that resemble the kept one at a place; all verdicts of its domains are read.
+
+    Raises TopicError where the raw topic has no stream.
+    """
+    domains = await settled_domains(settings, [place.topic])
+    async with consumer(settings) as client:
+        return [copy for domain in domains for copy in await _copies(client, domain, place)]
+
+
+async def _copies(client: AIOKafkaConsumer, domain: Domain, place: RecordPlace) -> list[LaterCopy]:
+    kept = np.array([source_number((domain.raw_topics.index(place.topic), place.partition)), place.offset], np.uint64)
+    return [
+        LaterCopy(RecordPlace(raw.topic, raw.partition, int(judged.offsets[row])), REASONS[judged.kinds[row]])
+        async for raw, judged in all_ranges(client, domain)
+        for row in np.flatnonzero((judged.places == kept).all(axis=1))
+    ]
+
+
+async def seen_before(settings: Settings, place: RecordPlace) -> dict[str, dict[str, Any] | None]:
+    """Return by domain, as JSON types, whether a record is a duplicate, and how often it came again, by reason.
+
+    None: there is no verdict on it, or none any more. Raises TopicError where the raw topic has no stream.
+    """
+    found: dict[str, dict[str, Any] | None] = {}
+    async with consumer(settings) as client:
+        for domain in await settled_domains(settings, [place.topic]):
+            found[domain.name], raw = None, TopicPartition(place.topic, place.partition)
+            async for judged in judged_ranges(client, domain, raw, place.offset):
+                if judged.end > place.offset:
+                    if judged.begin <= place.offset:
+                        verdict = told(domain, judged).get(place.offset, Rejected("", ""))
+                        copies = [] if verdict.reason else await _copies(client, domain, place)
+                        again = dict(Counter(copy.reason for copy in copies))
+                        found[domain.name] = {"reason": verdict.reason, "detail": verdict.detail, "again": again}
+                    break
+    return found
