@@ -15,6 +15,8 @@ from tests.faults.test_lost_tails import cut, reason
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.verify import verify
 
 LOST: Final = 2
 """Messages that a log loses."""
@@ -45,6 +47,7 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
             for worker in service.workers:
                 worker.resume()
             require_one_order(service)
+            require_verified(settings)
     trial.held("exact", "complete")
 
 
@@ -70,6 +73,7 @@ def test_every_packing_keeps_the_same(
                 grow(settings, settings.raw_topics[0], 3)
                 send(settings, [Raw(b"river stone light, in a partition that is new", 2)] * 20)
         require_one_order(service)
+        require_verified(settings)
     trial.held("exact", "complete")
 
 
@@ -167,3 +171,12 @@ def halt_of(sequencer: Worker) -> str:
 def partitions_of(service: Service) -> list[dict[str, object]]:
     """Return the state of all partitions of mills."""
     return [dict(one) for worker in service.workers if worker.role == "mill" for one in worker.partitions.values()]
+
+
+def require_verified(settings: Settings) -> None:
+    """Compute signatures, verdicts and blocks again, while the service runs."""
+    result = verify(settings, store=settings.store, processes=1)
+    assert result.differences == []
+    assert result.domains[0].documents == sum(chain.totals.kept for chain in result.chains) + sum(
+        result.domains[0].duplicates.values()
+    )
