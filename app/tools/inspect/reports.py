@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import InputError, TopicError
+from tokenmill.errors import InputError, TokenMillError, TopicError
 from tokenmill.recipe import RAW_BYTES_SHA256
 from tokenmill.store import StreamInfo, open_partition, read_stream, streams_in
 from tokenmill.store.layout import SegmentPaths, partition_directory, segment_firsts
@@ -299,8 +299,11 @@ async def inspect_message(settings: Settings, topic: str, partition: int, offset
         values["message"] = await _describe(settings, topic, message_of(record, TopicPartition(topic, partition)))
     else:
         values["value"] = None if record.value is None else beginning_of(record.value.decode(errors="replace"))
-        with suppress(TopicError):  # it is no raw topic of a stream
-            values["seen_before"] = await seen_before(settings, RecordPlace(topic, partition, offset))
+        try:
+            with suppress(TopicError):  # it is no raw topic of a stream
+                values["seen_before"] = await seen_before(settings, RecordPlace(topic, partition, offset))
+        except TokenMillError as error:  # the record is worth more than what is known of it
+            values["note"] = str(error)
         if flush := dict(record.headers).get(HEADER_NAME):
             values["headers"].append([HEADER_NAME, flush.decode(errors="replace")])
     return values

@@ -9,10 +9,12 @@ import pytest
 from tests.app.commands import invoke
 from tests.milled import Milled
 from tests.store.chains import flip
+from tokenmill.app.sequencer.verdict_chain import TWO_HISTORIES
 from tokenmill.app.settings import Settings
+from tokenmill.app.tools.inspect import reports
 from tokenmill.app.tools.inspect.reports import inspect_message, inspect_segments, inspect_stream
 from tokenmill.app.tools.inspect.tracing import trace_block
-from tokenmill.errors import DamagedError, InputError, TopicError
+from tokenmill.errors import DamagedError, DifferenceError, InputError, TopicError
 from tokenmill.wire.pieces import decode_entry
 
 
@@ -93,6 +95,20 @@ async def test_messages_of_all_kinds_are_told(milled: Milled) -> None:
     assert raw["value_bytes"] > 0
     with pytest.raises(InputError, match="holds no record at offset 5000"):
         await inspect_message(milled.settings, topic, 0, 5000)
+
+
+async def test_a_record_is_told_also_where_its_verdicts_cannot_be_read(
+    milled: Milled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a domain is halted: a note says why."""
+
+    async def two_histories(_settings: Settings, _place: object) -> None:
+        raise DifferenceError(TWO_HISTORIES)
+
+    whole = await inspect_message(milled.settings, milled.raw_topic, 0, 0)
+    assert whole.pop("seen_before") == {}, "no stream of it leaves out duplicates"
+    monkeypatch.setattr(reports, "seen_before", two_histories)
+    assert await inspect_message(milled.settings, milled.raw_topic, 0, 0) == {**whole, "note": TWO_HISTORIES}
 
 
 def test_a_segment_is_told_from_its_files_alone(milled: Milled, tmp_path: Path) -> None:
