@@ -4,11 +4,10 @@ import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -20,7 +19,7 @@ from tokenmill.wire.chain import record_crc
 from ..backoff import Backoff
 from ..kafka.clients import read_batches
 from ..kafka.fetched_batches import FetchedBatch
-from ..milling.duplicates.signatures import sign
+from ..milling.duplicates.signing import sign_records
 from ..milling.partition_mill import Looked, PartitionMill
 from ..milling.steps import Rejected
 from ..sequencer.domain_messages import (
@@ -127,21 +126,18 @@ class Inquiry:
     def sign(self, mill: PartitionMill, batch: FetchedBatch) -> AskedShare:
         """Take the next records through the steps, and sign what these keep. Raises as `PartitionMill.look`."""
         records: Sequence[SourceRecord] = batch.records
-        cut = bisect_left(records, self._milled, key=attrgetter("offset"))
-        before, looked = mill.look(records[:cut]), mill.look(records[cut:])
-        found = [one for part in (before, looked) for columns in part.columns for one in columns.kept_texts()]
-        hashes = sign(self._deduplication, [text for _, text in found])
-        offsets, ranges = np.array([offset for offset, _ in found], np.int64), []
+        found, ranges = sign_records(mill, self._deduplication, records, self._milled), []
+        offsets, hashes = found.offsets, found.hashes
         most = SIGNED_BYTES // (8 * (1 + self._deduplication.width))
-        for low in range(0, len(found), most):
-            high = min(len(found), low + most)
-            last = records[-1] if high == len(found) else records[_index(records, found[high - 1][0])]
+        for low in range(0, len(offsets), most):
+            high = min(len(offsets), low + most)
+            last = records[-1] if high == len(offsets) else records[_index(records, int(offsets[high - 1]))]
             remembered = Remembered(last.offset, record_crc(last.key, last.value))
             one = (self._source, self._signed, last.offset + 1, remembered, offsets[low:high], hashes[low:high])
             ranges.append(SignedRange(*one))
             self._signed = last.offset + 1
-        milled = FetchedBatch(batch.tp, records[cut:], batch.position, batch.generation)
-        return AskedShare(milled, looked, ranges, sum(len(record.value or b"") for record in records))
+        size = sum(len(record.value or b"") for record in records)
+        return AskedShare(replace(batch, records=found.milled), found.looked, ranges, size)
 
     async def ask(self, asked: AskedShare) -> None:
         """Send what was signed, when there is room for more that waits; it is on the signature log on return."""

@@ -5,11 +5,9 @@ round is what was dealt out to all partitions since the round before; while it i
 """
 
 import asyncio
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -19,7 +17,8 @@ import numpy.typing as npt
 from tokenmill.records import SourceRecord
 
 from ...milling.duplicates.parameters import Deduplication
-from ...milling.duplicates.signatures import Hashes, sign
+from ...milling.duplicates.signatures import Hashes
+from ...milling.duplicates.signing import sign_records
 from ...milling.duplicates.verdicts import Verdicts, rejections
 from ...milling.duplicates.window import Window
 from ...milling.outcomes import Stages
@@ -50,12 +49,9 @@ class Signer:
 
     def sign(self, records: Sequence[SourceRecord]) -> Signed:
         """Take the next records through the steps, and hold those that are to be milled. Raises as the mill."""
-        cut = bisect_left(records, self._begin, key=attrgetter("offset"))
-        parts = [self._mill.look(records[:cut]), self._mill.look(records[cut:])]
-        self._waiting.append((records[cut:], parts[1]))
-        found = [document for part in parts for columns in part.columns for document in columns.kept_texts()]
-        offsets = np.array([offset for offset, _ in found], np.int64)
-        return Signed(offsets, sign(self._deduplication, [text for _, text in found]))
+        found = sign_records(self._mill, self._deduplication, records, self._begin)
+        self._waiting.append((found.milled, found.looked))
+        return Signed(found.offsets, found.hashes)
 
     def judged(self, offsets: Integers, verdicts: Verdicts) -> tuple[Sequence[SourceRecord], Looked]:
         """Return the records that were signed first of those that wait; what is told of their duplicates is known."""
