@@ -1,6 +1,7 @@
 """Duplicates in a service that is broken: what is kept stays what one order keeps, or it halts and says why."""
 
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import verify
 
+GONE_ON: Final = 3
+"""Workers that were stopped, and may have gone on, before the first of them is killed."""
 LOST: Final = 2
 """Messages that a log loses."""
 
@@ -31,7 +34,7 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
         settings = settings.model_copy(update={"session_timeout": 2.0})
         with Service(settings, tmp_path) as service:
             service.segment()
-            running = [*service.mill(2), service.sequencer()]
+            running, stopped = [*service.mill(2), service.sequencer()], deque[Worker]()
             for number in range(trial.rounds(9, 100)):
                 feed(settings, trial.rng, 40)
                 time.sleep(trial.rng.uniform(0, 3))
@@ -40,8 +43,16 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
                     broker.start()
                     trial.fired("broker SIGKILL")
                 worker = running.pop(trial.rng.randrange(len(running)))
-                worker.kill() if number % 3 else worker.pause()
+                if number % 3:
+                    worker.kill()
+                else:
+                    worker.pause()
+                    stopped.append(worker)
                 trial.fired(f"{worker.role} {'SIGKILL' if number % 3 else 'SIGSTOP'}")
+                if len(stopped) > 1:
+                    stopped[-2].resume()  # it goes on beside the one in its place
+                if len(stopped) > GONE_ON:
+                    stopped.popleft().kill()
                 running.append(service.sequencer() if worker.role == "sequencer" else service.mill()[0])
                 service.tend()
             for worker in service.workers:
