@@ -33,6 +33,7 @@ SLICE_KEY: Final = b"slice"
 NO_CHAIN: Final = bytes(16)
 """Before the first verdict on a partition."""
 _SIGNED: Final = Struct("<4s16sIIqqqIII")
+_PLACE: Final = Struct("<q")
 _JUDGED: Final = Struct("<qqqIqI16s")
 
 
@@ -139,9 +140,9 @@ class JudgedRange:
         """How far the partition is judged with these."""
         return VerdictEnd(self.end, xxhash.xxh3_128_digest(self._body()))
 
-    def pack(self, fingerprint: bytes) -> bytes:
-        """Return the message's bytes."""
-        return JUDGED_MAGIC + fingerprint + self._body()
+    def pack(self, fingerprint: bytes, place: int) -> bytes:
+        """Return the bytes of a message that counts at the offset ``place`` of its log alone."""
+        return JUDGED_MAGIC + fingerprint + _PLACE.pack(place) + self._body()
 
     def _body(self) -> bytes:
         numbers = (self.begin, self.end, *self.remembered, self.signature, len(self.offsets))
@@ -149,13 +150,18 @@ class JudgedRange:
         return _JUDGED.pack(*numbers, self.before) + b"".join(array.tobytes() for array in arrays)
 
     @classmethod
-    def unpack(cls, value: bytes | None, fingerprint: bytes) -> Self:
-        """Return what `pack` made bytes of. Raises DamagedError where they are none of this domain."""
+    def unpack(cls, value: bytes | None, fingerprint: bytes, place: int) -> Self:
+        """Return what `pack` made bytes of.
+
+        Raises DamagedError where they are none of this domain, or of a writer that did not know the log's end.
+        """
         head = JUDGED_MAGIC + fingerprint
-        if value is None or not value.startswith(head) or len(value) < len(head) + _JUDGED.size:
+        at = len(head) + _PLACE.size + _JUDGED.size
+        if value is None or not value.startswith(head) or len(value) < at:
             raise DamagedError("it is no verdict of this domain")
-        begin, end, last, crc, signature, count, before = _JUDGED.unpack_from(value, len(head))
-        at = len(head) + _JUDGED.size
+        if (wanted := _PLACE.unpack_from(value, len(head))[0]) != place:
+            raise DamagedError(f"its writer did not know the log's end, and took it for offset {wanted}")
+        begin, end, last, crc, signature, count, before = _JUDGED.unpack_from(value, at - _JUDGED.size)
         if len(value) != at + count * (8 + 8 * PLACE + 1) or not 0 <= begin < end:
             raise DamagedError("it is a verdict of another length than it says")
         offsets = np.frombuffer(value, "<i8", count, at)

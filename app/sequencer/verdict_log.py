@@ -20,9 +20,13 @@ log = structlog.get_logger(__name__)
 
 
 def judged_range(record: SourceRecord, verdicts: TopicPartition, fingerprint: bytes) -> JudgedRange | None:
-    """Return the verdicts that a record is; None for one that is none of this domain, which the log names."""
+    """Return the verdicts that a record is; None for one that does not count, which the log names.
+
+    That is what is none of this domain, and what a writer sent that did not know the end of its log: another one had
+    written meanwhile, or the log had lost its tail. So ranges rise with offsets, without one that comes again.
+    """
     try:
-        return JudgedRange.unpack(record.value, fingerprint)
+        return JudgedRange.unpack(record.value, fingerprint, record.offset)
     except DamagedError as error:
         log.warning("passed over", topic=verdicts.topic, partition=verdicts.partition, offset=record.offset, why=error)
         return None
@@ -39,7 +43,7 @@ async def place_of(
 ) -> tuple[int, int]:
     """Return from which offset on to read for the verdict on the raw offset, and the log's end.
 
-    It holds where ranges rise with offsets, as they nearly always do. Only this call uses ``client`` meanwhile.
+    Only this call uses ``client`` meanwhile.
     """
     low, end = (await offsets(client, [verdicts]))[verdicts]
     high = end

@@ -37,7 +37,7 @@ class VerdictWriter:
         """Send verdicts, one after the other; durable when this returns."""
         for one in judged:
             topic, partition = self.verdicts
-            offset = await self.send(topic, partition, one.pack(self.fingerprint), None, ())
+            offset = await self.send(topic, partition, one.pack(self.fingerprint, self.end), None, ())
             if offset != self.end:
                 end_process(f"{self._name} took a message at offset {offset}, and not at {self.end}: it is read again")
             await self.check()  # of what was before: an equal message may be in its place

@@ -77,17 +77,17 @@ def test_verdicts_come_back_and_every_bit_of_them_is_in_their_hash(duplicates: s
     places = np.arange(2 * count, dtype=np.uint64).reshape(count, 2)
     end = max(duplicates, default=1) + 1
     judged = JudgedRange(0, end, Remembered(0, 5), 7, offsets, np.full(count, 2, np.uint8), places, before)
-    packed = judged.pack(FINGERPRINT)
-    back = JudgedRange.unpack(packed, FINGERPRINT)
+    packed = judged.pack(FINGERPRINT, 4)
+    back = JudgedRange.unpack(packed, FINGERPRINT, 4)
     assert back.after == judged.after == VerdictEnd(end, judged.after.chain)
-    for value in (packed[:-1], packed + b"1", b"", None, judged.pack(bytes(16))):
+    for value in (packed[:-1], packed + b"1", b"", None, judged.pack(bytes(16), 4), judged.pack(FINGERPRINT, 5)):
         with pytest.raises(DamagedError):
-            JudgedRange.unpack(value, FINGERPRINT)
+            JudgedRange.unpack(value, FINGERPRINT, 4)
     for at in range(len(FINGERPRINT) + 4, len(packed)):
         other = bytearray(packed)
         other[at] ^= 1
         with suppress(DamagedError):
-            assert JudgedRange.unpack(bytes(other), FINGERPRINT).after.chain != judged.after.chain
+            assert JudgedRange.unpack(bytes(other), FINGERPRINT, 4).after.chain != judged.after.chain
 
 
 def test_slices_and_names_come_back() -> None:
@@ -114,10 +114,10 @@ def test_messages_are_as_the_page_has_them(signed: SignedRange) -> None:
     assert list(hashes) == signed.hashes.reshape(-1).tolist()
     kinds = np.ones(count, np.uint8)
     judged = JudgedRange(3, 2**41, Remembered(8, 9), 7, signed.offsets, kinds, signed.places, FINGERPRINT[::-1])
-    told = judged.pack(FINGERPRINT)
-    assert (told[:4], told[4:20], told[60:76]) == (b"TMV1", FINGERPRINT, FINGERPRINT[::-1])
-    assert unpack_from("<qqqIqI", told, 20) == (3, 2**41, 8, 9, 7, count)
-    assert list(unpack_from(f"<{count}q", told, 76)) == signed.offsets.tolist()
-    assert list(unpack_from(f"<{2 * count}Q", told, 76 + 8 * count)) == signed.places.reshape(-1).tolist()
-    assert list(told[76 + 24 * count :]) == kinds.tolist()
-    assert judged.after.chain == xxhash.xxh3_128_digest(told[20:])
+    told = judged.pack(FINGERPRINT, 11)
+    assert (told[:4], told[4:20], told[68:84]) == (b"TMV1", FINGERPRINT, FINGERPRINT[::-1])
+    assert unpack_from("<qqqqIqI", told, 20) == (11, 3, 2**41, 8, 9, 7, count)
+    assert list(unpack_from(f"<{count}q", told, 84)) == signed.offsets.tolist()
+    assert list(unpack_from(f"<{2 * count}Q", told, 84 + 8 * count)) == signed.places.reshape(-1).tolist()
+    assert list(told[84 + 24 * count :]) == kinds.tolist()
+    assert judged.after.chain == xxhash.xxh3_128_digest(told[28:])

@@ -107,7 +107,7 @@ def test_an_order_that_is_learned_again_goes_on_the_same(seed: int, share: float
         elif at <= last:
             again.take(part, at, known[at])
         else:
-            assert again.judge(part, at).pack(bytes(16)) == known[at].pack(bytes(16))
+            assert again.judge(part, at).pack(bytes(16), 0) == known[at].pack(bytes(16), 0)
     assert again.verdict_ends == whole.verdict_ends
     assert again.window.kept == whole.window.kept
     later = [one for one in again.started if one.number > newest.number]
@@ -118,7 +118,7 @@ def test_what_is_out_and_was_judged_otherwise_is_refused() -> None:
     """Where the window is whole; and everywhere, where it was cut otherwise or is of another history."""
     log = [signed((0, 0), 0, [1, 2, 1]), signed((0, 0), 3, [4, 5])]
     (_, _, first), (_, _, second) = judged_by(DomainOrder(EXACT, BEGINNING), log)
-    changed = JudgedRange.unpack(second.pack(bytes(16)), bytes(16))
+    changed = JudgedRange.unpack(second.pack(bytes(16), 0), bytes(16), 0)
     order = DomainOrder(EXACT, BEGINNING)
     order.take(log[0], 0, first)
     with pytest.raises(DifferenceError):

@@ -78,7 +78,8 @@ def write(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Write:
         written = Written(settings, domain, verdicts, slices)
         for source, found in verdicts.items():
             log = written.log(source)
-            send(settings, [Raw(one.pack(fingerprint), log.partition) for one in found], log.topic)
+            packed = [Raw(one.pack(fingerprint, at), log.partition) for at, one in enumerate(found)]
+            send(settings, packed, log.topic)
         return written
 
     return run

@@ -112,14 +112,14 @@ def test_a_verdict_that_was_flipped_is_named(served: Settings) -> None:
     fingerprint, flipped = domain_fingerprint(domain), list[int]()
 
     def change(records: Sequence[SourceRecord]) -> list[bytes]:
-        end, values = VerdictEnd(), []
+        end, values = VerdictEnd(), list[bytes]()
         for record in records:
-            one = replace(JudgedRange.unpack(record.value, fingerprint), before=end.chain)
+            one = replace(JudgedRange.unpack(record.value, fingerprint, record.offset), before=end.chain)
             if len(one.offsets) and not flipped:
                 flipped.append(int(one.offsets[0]))
                 one = replace(one, offsets=one.offsets[1:], kinds=one.kinds[1:], places=one.places[1:])
             end = one.after
-            values.append(one.pack(fingerprint))
+            values.append(one.pack(fingerprint, len(values)))
         return values
 
     with rewritten(served, domain.verdicts_topic(domain.raw_topics[0]), 2, change):
@@ -142,14 +142,14 @@ def test_verdicts_that_were_added_are_named(served: Settings) -> None:
     fingerprint = domain_fingerprint(domain)
 
     def other(records: Sequence[SourceRecord]) -> list[bytes | None]:
-        last = JudgedRange.unpack(records[-1].value, fingerprint)
-        return [*(record.value for record in records), replace(last, signature=10**6).pack(fingerprint)]
+        last = JudgedRange.unpack(records[-1].value, fingerprint, records[-1].offset)
+        return [*(record.value for record in records), replace(last, signature=10**6).pack(fingerprint, len(records))]
 
     def more(records: Sequence[SourceRecord]) -> list[bytes | None]:
-        last = JudgedRange.unpack(records[-1].value, fingerprint)
+        last = JudgedRange.unpack(records[-1].value, fingerprint, records[-1].offset)
         end = last.after
         added = replace(last, begin=end.next_offset, end=end.next_offset + 9, before=end.chain, signature=10**6)
-        return [*(record.value for record in records), added.pack(fingerprint)]
+        return [*(record.value for record in records), added.pack(fingerprint, len(records))]
 
     for change, text in ((other, "two histories"), (more, "which has lost it")):
         with rewritten(served, domain.verdicts_topic(domain.raw_topics[0]), 2, change):
@@ -224,7 +224,8 @@ def test_what_was_signed_and_then_skipped_is_right(served: Settings) -> None:
     """The order has a document there, which the stream has not."""
     (domain,) = served.domains()
     raw_topic, fingerprint = domain.raw_topics[0], domain_fingerprint(domain)
-    last = JudgedRange.unpack(records_of(served, domain.verdicts_topic(raw_topic))[-1].value, fingerprint)
+    found = records_of(served, domain.verdicts_topic(raw_topic))
+    last = JudgedRange.unpack(found[-1].value, fingerprint, found[-1].offset)
     offset, text = last.end, b"a text that ends its worker"
     remembered = Remembered(offset, record_crc(None, text))
     hashes = sign(deduplication_in(domain), [text.decode()])
@@ -233,7 +234,7 @@ def test_what_was_signed_and_then_skipped_is_right(served: Settings) -> None:
     number = len(records_of(served, domain.signatures_topic))
     out = JudgedRange(offset, offset + 1, remembered, number, *nothing, last.after.chain)
     send(served, [Raw(signed.pack(fingerprint))], domain.signatures_topic)
-    send(served, [Raw(out.pack(fingerprint))], domain.verdicts_topic(raw_topic))
+    send(served, [Raw(out.pack(fingerprint, len(found)))], domain.verdicts_topic(raw_topic))
     send(served, [Raw(text)], raw_topic)
     (stream,) = [one for one in served.streams() if one.raw_topic == raw_topic]
     in_own_loop(lambda: write_control(served, stream.control_topic, [skip_record(0, offset)]))
