@@ -11,7 +11,7 @@ import numpy as np
 from tokenmill.errors import DifferenceError
 
 from ..milling.duplicates.parameters import SLICES, Deduplication
-from ..milling.duplicates.window import Window
+from ..milling.duplicates.window import Window, slice_size
 from .domain_messages import JudgedRange, SignedRange, SliceStart, Source, VerdictEnd
 from .verdict_chain import TWO_HISTORIES
 
@@ -19,9 +19,17 @@ BEGINNING: Final = SliceStart()
 """Of every domain: nothing is known."""
 
 
-def base_of(slices: Iterable[SliceStart], whole: SliceStart) -> SliceStart:
-    """Return where to begin so that the window is whole at the slice ``whole``: one slice more than it has before."""
-    wanted = max(0, whole.number - SLICES)
+def first_slice(one: SliceStart, deduplication: Deduplication) -> int:
+    """Return the first slice of the window at the beginning of the message that has a slice's first document.
+
+    That is in the slice before, mostly; where a message has more documents than a slice, further back.
+    """
+    return max(0, one.kept // slice_size(deduplication) - SLICES + 1)
+
+
+def base_of(slices: Iterable[SliceStart], whole: SliceStart, deduplication: Deduplication) -> SliceStart:
+    """Return where to begin so that the window is whole where the slice ``whole`` begins."""
+    wanted = first_slice(whole, deduplication)
     return next((one for one in slices if one.number == wanted), BEGINNING)
 
 
@@ -79,7 +87,7 @@ class DomainOrder:
 
     def _passed(self, source: Source, judged: JudgedRange, kept: int) -> None:
         """Go behind a range; the slices that begin in it are known by what was known before it."""
-        size = self.window.slice_size
+        size = slice_size(self.window.deduplication)
         first = max(1, -(-kept // size))
         if first * size < self.window.kept:
             verdict_ends = dict(self.verdict_ends)

@@ -140,7 +140,7 @@ class Rebuilding:
         for number in sorted(slices, reverse=True):
             if await are_out(client, self._logs, slices[number]):
                 break
-        base = base_of(slices.values(), slices[number])
+        base = base_of(slices.values(), slices[number], self._deduplication)
         if not await are_out(client, self._logs, base):
             raise SourceError(
                 f"a verdict log of domain {self._domain.name} no longer has the window: its topics must keep as many "

@@ -38,6 +38,11 @@ def compile_window() -> None:
             window.keep(*signed)
 
 
+def slice_size(deduplication: Deduplication) -> int:
+    """Return how many kept documents a slice has."""
+    return deduplication.window // SLICES
+
+
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Slice:
     number: int
@@ -63,7 +68,7 @@ class Window:
         self._directory = directory
         self._where = directory if directory is not None else Path(gettempdir())
         self._kernel = kernel("window_kernel")
-        self._slice_size = deduplication.window // SLICES
+        self._slice_size = slice_size(deduplication)
         blocks = 1 << (8 if isinstance(deduplication, Near) else 16)
         self._block_size = -(-self._slice_size // blocks)
         self._block_type: type[np.uint8 | np.uint16] = np.uint8 if isinstance(deduplication, Near) else np.uint16
@@ -72,11 +77,6 @@ class Window:
         newest = kept // self._slice_size
         oldest = max(0, newest - SLICES + 1) if directory is not None else newest
         self._slices = [self._open(number) for number in range(oldest, newest + 1)]
-
-    @property
-    def slice_size(self) -> int:
-        """Kept documents of a slice."""
-        return self._slice_size
 
     def keep(self, hashes: Hashes, places: Hashes) -> None:
         """Take in documents of which it is known that they are kept: signatures, and places ``[documents, 2]``."""

@@ -9,7 +9,6 @@ from tokenmill.errors import DifferenceError
 
 from ...kafka.clients import consumer, offsets, read_batches
 from ...kafka.control_topic import require_topic
-from ...milling.duplicates.parameters import SLICES
 from ...milling.duplicates.verdicts import REASONS
 from ...sequencer.domain_messages import (
     JudgedRange,
@@ -20,7 +19,7 @@ from ...sequencer.domain_messages import (
     deduplication_in,
     domain_fingerprint,
 )
-from ...sequencer.domain_order import DomainOrder
+from ...sequencer.domain_order import DomainOrder, first_slice
 from ...sequencer.rebuilding import are_out, recorded_slices, signed_range, verdict_logs
 from ...sequencer.verdict_log import VerdictLog, told
 from ...settings import Domain, Settings
@@ -38,7 +37,7 @@ class DomainCheck:
         self.result = DomainResult(domain.name)
         self.logs: dict[Source, JudgedLog] = {}
         """What there was of each raw partition's verdicts."""
-        self._settings, self._domain = settings, domain
+        self._settings, self._domain, self._deduplication = settings, domain, deduplication_in(domain)
         self._verdicts: dict[Source, VerdictLog] = {}
         self._out: dict[Source, JudgedRange | None] = {}
         self._whole = 0
@@ -65,7 +64,10 @@ class DomainCheck:
                 known = VerdictEnd(_UNKNOWN) if base is None else base.verdict_ends.get(source, VerdictEnd())
                 begin = VerdictEnd() if whole[source] else known
                 self.logs[source] = JudgedLog(self._domain, source, begin, one.end, span)
-            fully = slices.get(base.number + SLICES) if base is not None and base.number else base
+            fully = base
+            if base is not None and base.number:
+                wholes = (slices[number] for number in sorted(slices))
+                fully = next((one for one in wholes if first_slice(one, self._deduplication) >= base.number), None)
             if base is None or fully is None:
                 self.result.notes.append(
                     f"the logs of domain {self._domain.name} no longer hold what a whole window needs: its verdicts "
@@ -78,7 +80,7 @@ class DomainCheck:
                     f"what {tp.topic} holds from offset {fully.signature} on, before which is a whole window"
                 )
             self._whole = fully.signature
-            order = DomainOrder(deduplication_in(self._domain), base, self._whole)
+            order = DomainOrder(self._deduplication, base, self._whole)
             await self._compare(order, slices, signatures, verdicts, (base.signature, span[1]))
 
     async def _base(self, client: AIOKafkaConsumer, slices: dict[int, SliceStart], first: int) -> SliceStart | None:

@@ -29,7 +29,7 @@ def signed_log(seed: int) -> list[SignedRange]:
     while any(at < len(contents[source]) for source, at in nexts.items()):
         source = rng.choice(SOURCES)
         begin = max(0, nexts[source] + rng.choice([0, 0, 0, 0, -3, 2]))
-        end = min(len(contents[source]), begin + rng.randrange(1, 9))
+        end = min(len(contents[source]), begin + rng.randrange(1, rng.choice([4, 9, 30])))
         if begin < end:
             log.append(signed(source, begin, contents[source][begin:end]))
             nexts[source] = max(nexts[source], end) if begin <= nexts[source] else nexts[source]
@@ -98,7 +98,7 @@ def test_an_order_that_is_learned_again_goes_on_the_same(seed: int, share: float
     out = int(share * len(verdicts))
     last = verdicts[out - 1][0] if out else -1
     newest = max((one for one in slices.values() if one.signature <= last + 1), key=lambda one: one.number)
-    base = base_of(slices.values(), newest)
+    base = base_of(slices.values(), newest, EXACT)
     again, known = DomainOrder(EXACT, base, newest.signature), {at: judged for at, _, judged in verdicts}
     for at in range(base.signature, len(log)):
         part = again.accept(log[at])
