@@ -29,7 +29,7 @@ from tokenmill.app.settings import Domain, Settings
 from tokenmill.app.tools.verify.domain_check import DomainCheck
 
 Verdicts = dict[Source, list[JudgedRange]]
-LOG = signed_log(40)
+LOG = signed_log(11)
 
 
 class Written(NamedTuple):
