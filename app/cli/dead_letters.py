@@ -16,7 +16,7 @@ from ..settings import Settings
 from ..tables import ShownTable, pairs
 from ..tasks import until_interrupted
 from ..terminal import escaped
-from ..tools.inspect.duplicates import copies_of
+from ..tools.inspect.duplicates import LaterCopy, copies_of
 from ..tools.inspect.packed import packed_rejects, packed_streams
 from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
@@ -230,11 +230,16 @@ def _show_copies(settings: Settings, of: str, reasons: Sequence[str], limit: int
     if as_json:
         show_json([{**one.place._asdict(), "reason": one.reason} for one in shown])
         return
-    table = ShownTable(("place", "reason"))
-    for one in shown:
-        table.add(str(one.place), one.reason)
-    show_table(table)
+    show_table(copies_table(shown))
     say(f"{place} came again {count(len(found), 'time')}")
+
+
+def copies_table(copies: Iterable[LaterCopy]) -> ShownTable:
+    """Return a row for each copy of a document."""
+    table = ShownTable(("place", "reason"))
+    for one in copies:
+        table.add(str(one.place), one.reason)
+    return table
 
 
 async def _rejected(

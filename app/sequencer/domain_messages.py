@@ -30,6 +30,8 @@ JUDGED_MAGIC: Final = b"TMV1"
 FINGERPRINT_BYTES: Final = 16
 DOMAIN_KEY: Final = b"domain"
 SLICE_KEY: Final = b"slice"
+EXACT, NEAR = 1, 2
+"""Kinds of duplicates."""
 NO_CHAIN: Final = bytes(16)
 """Before the first verdict on a partition."""
 _SIGNED: Final = Struct("<4s16sIIqqqIII")
@@ -167,6 +169,8 @@ class JudgedRange:
         offsets = np.frombuffer(value, "<i8", count, at)
         places = np.frombuffer(value, "<u8", count * PLACE, at + 8 * count).reshape(count, PLACE)
         kinds = np.frombuffer(value, np.uint8, count, at + 8 * count * (1 + PLACE))
+        if not np.isin(kinds, (EXACT, NEAR)).all():
+            raise DamagedError("it is a verdict of no kind that there is")
         return cls(begin, end, Remembered(last, crc), signature, offsets, kinds, places, before)
 
 

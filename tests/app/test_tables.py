@@ -58,11 +58,15 @@ def made(**values: Any) -> Any:
     return SimpleNamespace(**values)
 
 
+JUDGED = {LONG: {"judged": MANY, "duplicate_exact": MANY, "duplicate_near": MANY}}
 TABLES: dict[str, Callable[[], ShownTable]] = {
+    "again_table": lambda: topics.again_table([MANY, MANY, MANY]),
     "chains_table of verify": lambda: verify.chains_table(cast("VerifyResult", made(chains=[CHECKED, CHECKED]))),
     "chains_table of inspect": lambda: inspect.chains_table(made(chains=[REPORT])),
     "chances_table": lambda: topics.chances_table(dict.fromkeys(topics.SIMILARITIES, 0.5)),
     "config_table": lambda: topics.config_table(load_with_origins()),
+    "copies_table": lambda: dead_letters.copies_table([made(place=LETTER.place, reason=REASON)]),
+    "duplicates_table": lambda: topics.duplicates_table(LONG, JUDGED),
     "counts_table": lambda: dead_letters.counts_table(Counter({REASON: MANY})),
     "eras_table": lambda: control_records.eras_table([ERA]),
     "funnel_table": lambda: figures.funnel_table(Retention(TOTALS), {REASON: MANY}),

@@ -62,7 +62,9 @@ def scene(end: int | None, away_since: float | None) -> LiveScene:
     """Return a scene of one partition, which is milled up to offset 7."""
     lag = None if end is None else end - 7
     partition = {"topic": "notes", "partition": 0, "worker": "mill-1", "end": end, "position": 7, "lag": lag}
-    partition |= {"chains": [], "note": None, "dead_letter": None}
+    names = ("documents", "bytes", "tokens", "block", "stored", "segments", "messages", "open_tokens")
+    chain = {**dict.fromkeys(names, 0), "stream": "notes.train", "note": None}
+    partition |= {"chains": [chain], "note": None, "dead_letter": None}
     worker = WorkerStatus("mill-1", "mill", "cut off" if away_since else "running", 1, 0, None, ("notes/0",))
     return LiveScene("notes at broker:9092", Status({}, (worker,), (partition,), away_since))
 
