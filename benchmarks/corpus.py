@@ -23,6 +23,10 @@ DOCSTRING: Final = re.compile(r'"""(.{200,}?)"""', re.DOTALL)
 SEED: Final = 0
 
 
+UNLIKE_WORDS: Final = 50
+"""Different words of which two orders share no run."""
+
+
 class Document(NamedTuple):
     """One document, and the record's value that carries it."""
 
@@ -51,11 +55,15 @@ def documents(size: int, total: int) -> Iterator[Document]:
 
 
 def shuffled(found: Iterable[Document]) -> Iterator[Document]:
-    """Yield the documents with their words in another order: no two of them resemble each other then."""
+    """Yield the documents with their words in another order: no two of them resemble each other then.
+
+    Those of few words are left out: they may still.
+    """
     for number, document in enumerate(found):
         words = document.text.split(" ")
         Random(number).shuffle(words)  # noqa: S311 - as below
-        yield document._replace(text=" ".join(words))
+        if len(set(words)) >= UNLIKE_WORDS:
+            yield document._replace(text=" ".join(words))
 
 
 def whole_documents(count: int) -> Iterator[Document]:
