@@ -19,6 +19,7 @@ from tokenmill.errors import DamagedError, SettingsError
 
 from ..milling.duplicates.parameters import PLACE, Deduplication, deduplication_of
 from ..milling.duplicates.signatures import Hashes
+from ..milling.duplicates.verdicts import REASONS
 from ..settings import Domain
 
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -30,8 +31,6 @@ JUDGED_MAGIC: Final = b"TMV1"
 FINGERPRINT_BYTES: Final = 16
 DOMAIN_KEY: Final = b"domain"
 SLICE_KEY: Final = b"slice"
-EXACT, NEAR = 1, 2
-"""Kinds of duplicates."""
 NO_CHAIN: Final = bytes(16)
 """Before the first verdict on a partition."""
 _SIGNED: Final = Struct("<4s16sIIqqqIII")
@@ -131,7 +130,7 @@ class JudgedRange:
     offsets: Integers
     """Of the duplicates; shape ``[duplicates]``, ascending."""
     kinds: Kinds
-    """`EXACT` or `NEAR`; shape ``[duplicates]``."""
+    """Each one's place in `REASONS`; shape ``[duplicates]``."""
     places: Hashes
     """Source and offset of the kept document that each one resembles; shape ``[duplicates, 2]``."""
     before: bytes
@@ -169,7 +168,7 @@ class JudgedRange:
         offsets = np.frombuffer(value, "<i8", count, at)
         places = np.frombuffer(value, "<u8", count * PLACE, at + 8 * count).reshape(count, PLACE)
         kinds = np.frombuffer(value, np.uint8, count, at + 8 * count * (1 + PLACE))
-        if not np.isin(kinds, (EXACT, NEAR)).all():
+        if not np.isin(kinds, range(1, len(REASONS))).all():
             raise DamagedError("it is a verdict of no kind that there is")
         return cls(begin, end, Remembered(last, crc), signature, offsets, kinds, places, before)
 
