@@ -9,6 +9,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -31,6 +32,8 @@ COMPLETION: Final = "_TOKENMILL_COMPLETE"
 """Shells set it when they ask for the rest of a word, of any command."""
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
+AGAIN_AFTER_S: Final = 0.05
+"""After a finalizer that Ctrl-C met; it takes microseconds, and nobody notices the rest."""
 
 
 COMMANDS: Final = {
@@ -179,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if arguments is None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as a shell's ``&`` does
             signal.signal(signal.SIGINT, _end_at_once)
+            sys.unraisablehook = _raise_again
         if not (os.isatty(1) and os.isatty(2)):
             os.environ[PLAIN_HELP] = "1"
     try:
@@ -245,6 +249,24 @@ def _say_nothing_of_halves(*, own: bool) -> None:
 def _end_at_once(*_: object) -> None:
     """Handle Ctrl-C amid imports, where libraries catch a KeyboardInterrupt, or Python makes another error of it."""
     os._exit(INTERRUPTED)
+
+
+def _raise_again(lost: "sys.UnraisableHookArgs") -> None:
+    """Let Ctrl-C come again where Python drops it, as in a finalizer; show any other error as Python does.
+
+    It comes later, from a thread: what is raised here would be dropped too.
+    """
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        again = threading.Timer(AGAIN_AFTER_S, _press_ctrl_c)
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _press_ctrl_c() -> None:
+    if callable(signal.getsignal(signal.SIGINT)):  # else the command has ended meanwhile
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _leave(code: int) -> None:

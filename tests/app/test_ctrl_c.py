@@ -152,6 +152,32 @@ def test_what_ctrl_c_left_half_made_says_nothing() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
 
 
+IN_A_FINALIZER = """
+import os, signal, sys, time
+from tokenmill.app import cli
+
+class Freed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+def work():
+    Freed()
+    time.sleep(60)
+
+cli._version = work
+sys.argv[1:] = ["version"]
+cli.main()
+"""
+
+
+def test_ctrl_c_in_a_finalizer_ends_a_command_too() -> None:
+    """Python drops what is raised there, and shows its traceback."""
+    ended = subprocess.run([sys.executable, "-c", IN_A_FINALIZER], capture_output=True, check=False, timeout=30)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
 def test_ctrl_c_while_torch_loads_ends_a_lab(texts: Path, tmp_path: Path) -> None:
     """By the signal itself: nothing has begun that could be ended in order."""
     lab = Path(__file__).parents[2] / "examples/labs/characters.py"
