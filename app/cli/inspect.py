@@ -27,7 +27,8 @@ from .options import OneStream, RawTopic, argument, command, option
 from .output import LINE_CHARACTERS, AsJson, count, moment_of, say, show, show_json, show_table, size
 
 SHOWN_TOKENS = 12  # ids of a document, in its line; --json has all
-WORDS = {"kept": "kept", "filtered": "filtered out", "dead_lettered": "dead letter", "other_split": "of no split"}
+WORDS = {"filtered": "filtered out", "dead_lettered": "dead letter", "other_split": "of no split"}
+WORDS["unjudged"] = "not judged"
 
 Partition = Annotated[int, argument("Number of the partition.")]
 
@@ -239,7 +240,7 @@ def tail_command(
     """Show the newest documents of a raw topic, and what becomes of each: kept, filtered out, or a dead letter.
 
     With the reason, or the token ids of a kept document. Nothing is written. Outcomes follow the recipe of the topic's
-    streams, also for records that no mill has read yet.
+    streams, also for records that no mill has read yet; of duplicates, what the sequencer has said by now.
     """
     asyncio.run(_tail(settings, topic, last, follow=follow, limit=limit, as_json=as_json))
 

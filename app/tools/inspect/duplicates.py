@@ -53,17 +53,25 @@ class Duplicates:
     def __init__(self, client: AIOKafkaConsumer, domain: Domain, raw: TopicPartition, start: int) -> None:
         self._domain, self._ranges = domain, judged_ranges(client, domain, raw, start)
         self._told: deque[tuple[int, Rejected]] = deque()
+        self._begin: int | None = None
         self._end = 0
 
     async def before(self, end: int) -> dict[int, Rejected]:
         """Return those before an offset that were not returned yet."""
         while self._end < end and (judged := await anext(self._ranges, None)) is not None:
+            self._begin = judged.begin if self._begin is None else self._begin
             self._end = judged.end
             self._told.extend(told(self._domain, judged).items())
         found: dict[int, Rejected] = {}
         while self._told and self._told[0][0] < end:
             found.update([self._told.popleft()])
         return found
+
+    def why_unjudged(self, offset: int) -> str:
+        """Return why there is no verdict on an offset that `before` has passed; nothing where there is one."""
+        if offset >= self._end:
+            return "there is no verdict on duplicates yet"
+        return "there is no verdict on duplicates any more" if offset < (self._begin or 0) else ""
 
 
 class LaterCopy(NamedTuple):
@@ -101,12 +109,10 @@ async def seen_before(settings: Settings, place: RecordPlace) -> dict[str, dict[
     async with consumer(settings) as client:
         for domain in await settled_domains(settings, [place.topic]):
             found[domain.name], raw = None, TopicPartition(place.topic, place.partition)
-            async for judged in judged_ranges(client, domain, raw, place.offset):
-                if judged.end > place.offset:
-                    if judged.begin <= place.offset:
-                        verdict = told(domain, judged).get(place.offset, Rejected("", ""))
-                        copies = [] if verdict.reason else await _copies(client, domain, place)
-                        again = dict(Counter(copy.reason for copy in copies))
-                        found[domain.name] = {"reason": verdict.reason, "detail": verdict.detail, "again": again}
-                    break
+            duplicates = Duplicates(client, domain, raw, place.offset)
+            verdict = (await duplicates.before(place.offset + 1)).get(place.offset, Rejected("", ""))
+            if not duplicates.why_unjudged(place.offset):
+                copies = [] if verdict.reason else await _copies(client, domain, place)
+                again = dict(Counter(copy.reason for copy in copies))
+                found[domain.name] = {"reason": verdict.reason, "detail": verdict.detail, "again": again}
     return found

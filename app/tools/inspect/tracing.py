@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import (
     BrokerError,
@@ -37,9 +37,11 @@ from ...kafka.token_topic import message_of, message_with
 from ...milling.decoding import Decoder
 from ...milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
 from ...milling.tokenizers import REFERENCE, Engine, TokenizerFile, open_engine
-from ...settings import Settings
+from ...sequencer.settled_domains import settled_domain
+from ...settings import Domain, Settings
 from ..kafka_reading import recipe_decoder, record_at, stream_stages, topic_ranges
 from ..verify.comparison import meta_of
+from .duplicates import Duplicates
 
 LOOK_SECONDS: Final = 0.5
 """Between two looks at what came, while a topic is followed."""
@@ -259,13 +261,14 @@ class RecordOutcome:
     """What became of a record in a stream."""
 
     kind: str
-    """As the ledger names it; ``missing`` where the raw topic holds no such record."""
+    """As the ledger names it; ``missing`` where the raw topic holds no such record; ``unjudged`` where all steps keep
+    its document, and there is no verdict on duplicates."""
     reason: str
     """More of it, for people; empty where there is no more."""
     split: str = ""
     """The split that has it, where one does; of a tombstone or a flush, all have it."""
     tokens: Sequence[int] = ()
-    """Of a kept document: its ids, without those around a document."""
+    """Of a kept document, or one that is not judged: its ids, without those around a document."""
 
     def __str__(self) -> str:
         """Return it for people."""
@@ -283,22 +286,46 @@ async def record_texts(settings: Settings, stream: str, places: Iterable[Place])
 async def outcome_of(settings: Settings, stream: str, place: Place) -> RecordOutcome:
     """Return what became of a record, by the recipe and the skip list of the stream.
 
-    Raises TopicError or BrokerError where the brokers do not know the stream, or do not answer; and FingerprintError
-    where the libraries installed here do not give the stream's answers.
+    Raises TopicError or BrokerError where the brokers do not know the stream, or do not answer; FingerprintError where
+    the libraries installed here do not give the stream's answers; and DifferenceError as `judged_ranges`.
     """
     settled = await settled_stream(settings, stream)
     recipe = settled.genesis.recipe
     partition, offset = place
+    raw = TopicPartition(recipe.raw_topic, partition)
     async with consumer(settings) as client:
         await require_topic(client, recipe.raw_topic)
-        record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
-    if record is None:
-        return RecordOutcome("missing", "the raw topic holds no record at this offset, or none any more")
-    stages = stream_stages(settings, settled, REFERENCE)
-    return _outcome(stages, stages.outcome(record, settled.control.skips.get(partition, ())), recipe.split)
+        record = await record_at(client, raw, offset)
+        if record is None:
+            return RecordOutcome("missing", "the raw topic holds no record at this offset, or none any more")
+        stages = stream_stages(settings, settled, REFERENCE)
+        unjudged = await _Judged(settings, settled, client).tell(raw, [record], stages)
+    outcome = stages.outcome(record, settled.control.skips.get(partition, ()))
+    return _outcome(stages, outcome, recipe.split, unjudged.get(offset, ""))
 
 
-def _outcome(stages: Stages, outcome: Outcome, split: str) -> RecordOutcome:
+class _Judged:
+    """What is known of the duplicates among a stream's records."""
+
+    def __init__(self, settings: Settings, settled: Settled, client: AIOKafkaConsumer) -> None:
+        self._settings, self._settled, self._client = settings, settled, client
+        self._domain: Domain | None = None
+
+    async def tell(self, raw: TopicPartition, records: Sequence[SourceRecord], stages: Stages) -> dict[int, str]:
+        """Tell ``stages`` which of the records are duplicates; return why those are not judged that are not."""
+        stages.seen.clear()
+        if not self._settled.genesis.recipe.dedup:
+            return {}
+        try:
+            self._domain = self._domain or await settled_domain(self._settings, self._settled)
+        except TopicError as error:
+            return {record.offset: str(error) for record in records}
+        duplicates = Duplicates(self._client, self._domain, raw, records[0].offset)
+        stages.seen.update(await duplicates.before(records[-1].offset + 1))
+        return {record.offset: duplicates.why_unjudged(record.offset) for record in records}
+
+
+def _outcome(stages: Stages, outcome: Outcome, split: str, unjudged: str) -> RecordOutcome:
     kind = outcome.kind_in(split)
     if kind is Kind.OTHER_SPLIT:
         return RecordOutcome(kind.value, outcome.split or "of no split")
@@ -309,7 +336,7 @@ def _outcome(stages: Stages, outcome: Outcome, split: str) -> RecordOutcome:
             return RecordOutcome(Kind.DEAD_LETTERED.value, str(batch.failed[0]))
         if not len(batch.ids):
             return RecordOutcome(Kind.FILTERED.value, NO_TOKENS)
-        return RecordOutcome(kind.value, "", tokens=batch.ids.tolist())
+        return RecordOutcome("unjudged" if unjudged else kind.value, unjudged, tokens=batch.ids.tolist())
     return RecordOutcome(kind.value, ": ".join(part for part in (outcome.reason, outcome.detail) if part))
 
 
@@ -328,29 +355,33 @@ async def passing_records(
     """Yield what becomes of the ``last`` records of each partition of a raw topic, and with ``follow`` of later ones.
 
     By the recipe and skip list that the topic's streams have when this begins, as a mill has it or will; nothing is
-    written anywhere. Raises TopicError or BrokerError where the topic has no settled stream, or no broker answers; and
-    FingerprintError where the libraries installed here do not give the stream's answers.
+    written anywhere. Raises TopicError or BrokerError where the topic has no settled stream, or no broker answers;
+    FingerprintError where the libraries installed here do not give the stream's answers; and DifferenceError as
+    `judged_ranges`.
     """
     (settled, *_) = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     stages, skips = stream_stages(settings, settled, REFERENCE), settled.control.skips
-    async with consumer(settings) as client:
+    async with consumer(settings) as client, consumer(settings) as verdicts:
+        judged = _Judged(settings, settled, verdicts)
         partitions = await topic_ranges(client, raw_topic)
         read: dict[TopicPartition, int] = {}
         while True:
             for partition, (first, end) in (await offsets(client, list(partitions))).items():
                 start = max(first, read.get(partition, end - last))
                 async for records in read_batches(client, partition, start, end):
+                    unjudged = await judged.tell(partition, records, stages)
                     for record in records:
-                        yield _passing(stages, partition, record, skips.get(partition.partition, ()))
+                        outcome = stages.outcome(record, skips.get(partition.partition, ()))
+                        yield _passing(stages, partition, outcome, unjudged.get(record.offset, ""))
                 read[partition] = end
             if not follow:
                 return
-            client.pause(*client.assignment())  # else it would ask the brokers on, for records that are not taken
+            for one in (client, verdicts):
+                one.pause(*one.assignment())  # else it would ask the brokers on, for records that are not taken
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def _passing(stages: Stages, partition: TopicPartition, record: SourceRecord, skips: Iterable[int]) -> PassingRecord:
-    outcome = stages.outcome(record, frozenset(skips))
-    told = replace(_outcome(stages, outcome, outcome.split or ""), split=outcome.split or "")
-    place = RecordPlace(partition.topic, partition.partition, record.offset)
-    return PassingRecord(place, record_text(record, stages.decoder), told)
+def _passing(stages: Stages, partition: TopicPartition, outcome: Outcome, unjudged: str) -> PassingRecord:
+    told = replace(_outcome(stages, outcome, outcome.split or "", unjudged), split=outcome.split or "")
+    place = RecordPlace(partition.topic, partition.partition, outcome.record.offset)
+    return PassingRecord(place, record_text(outcome.record, stages.decoder), told)

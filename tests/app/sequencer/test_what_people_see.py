@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from tokenmill.app.milling.steps import Rejected
 from tokenmill.app.settings import Domain, Settings
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
 from tokenmill.app.tools.inspect.rejected import RejectedDocument, read_rejected
+from tokenmill.app.tools.inspect.tracing import outcome_of
 from tokenmill.errors import InputError, SequencerError, TopicError
 
 EACH = 200
@@ -134,6 +135,30 @@ def test_inspect_says_whether_a_record_was_seen_before_and_how_often_it_came_aga
     send(topics.settings, [Raw(b"new", new.partition)])
     assert seen(topics, new) is None
     assert "not judged" in topics.command("inspect", "message", *new)
+
+
+def test_what_became_of_a_record_is_what_was_judged_of_it(topics: JudgedTopics) -> None:
+    """As `tail` tells it of many, and `trace --text` of one; of what is not judged yet, that too is told."""
+    raw_topic = topics.settings.raw_topics[0]
+    ends = [len(records) for records in raw_records(topics.settings, raw_topic)]
+    send(topics.settings, [Raw(b"of which there is no verdict", 1)])
+    new = RecordPlace(raw_topic, 1, ends[1])
+    tail = topics.command("tail", raw_topic, "--last", 2 * EACH, "--json")
+    told = {RecordPlace(**one["place"]): one["outcome"] for one in map(json.loads, tail.splitlines())}
+    judged_of = {place: one for place, one in topics.found.items() if place.topic == raw_topic}
+    of_duplicates = {place: (told[place]["kind"], told[place]["reason"], told[place]["tokens"]) for place in judged_of}
+    assert of_duplicates == {place: ("filtered", f"{one.reason}: {one.detail}", []) for place, one in judged_of.items()}
+    kept = {place for place, outcome in told.items() if outcome["kind"] == "kept"}
+    assert len(kept) == EACH - len(judged_of)
+    assert (told[new]["kind"], told[new]["reason"]) == ("unjudged", "there is no verdict on duplicates yet")
+    lines = topics.command("tail", raw_topic, "--last", 2 * EACH)
+    assert ": duplicate_near: resembles " in lines
+    assert ": there is no verdict on duplicates yet, " in lines
+    for place in (min(judged_of), max(judged_of), new, min(kept)):
+        stream = f"{raw_topic}.{told[place]['split']}"
+        outcome = in_own_loop(partial(outcome_of, topics.settings, stream, (place.partition, place.offset)))
+        assert asdict(outcome) == {**told[place], "split": "", "tokens": outcome.tokens}
+        assert list(outcome.tokens) == told[place]["tokens"]
 
 
 def test_counts_are_those_of_the_verdicts(topics: JudgedTopics) -> None:
