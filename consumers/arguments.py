@@ -205,7 +205,6 @@ def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) 
 
     Raises:
         InputError: it is something else, such as 4.0 or True.
-
     """
     number = _int(value)
     if number is None or not least <= number <= most:
@@ -221,7 +220,6 @@ def numbers_in(indices: Any, count: int, things: str) -> npt.NDArray[np.int64]:
     Raises:
         InputError: they are no row of whole numbers.
         IndexError: there is nothing of that number.
-
     """
     wanted = row_of("indices", indices)
     if len(wanted) and not (-count <= wanted.min() and wanted.max() < count):
@@ -255,7 +253,6 @@ def sequence_of(
 
     Raises:
         InputError: one of these cannot be.
-
     """
     return SequenceId(
         stream=stream_name("stream", stream),
@@ -275,7 +272,6 @@ def store_of(store: Any, stream: Any, cache: Any, cache_bytes: Any) -> Path:
     Raises:
         InputError: an argument cannot be used.
         BucketError, StoreError: the bucket holds no such stream, or does not answer; the folder cannot be used.
-
     """
     most = None if cache_bytes is None else whole("cache_bytes", cache_bytes, 1, "bytes")
     return store_folder(store, stream_name("stream", stream), cache, most)

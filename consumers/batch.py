@@ -275,7 +275,6 @@ class Batch:
             InputError: the blocks were retired since; or another process made this batch, and sent none along.
             StoreError: the store is not there any more.
             DamagedError: the document table is damaged.
-
         """
         return self._documents()
 
@@ -287,7 +286,6 @@ class Batch:
 
         Raises:
             InputError: there is no such part, or rows are not divided by them.
-
         """
         size = arguments.whole("size", size, 1, "parts")
         rank = arguments.whole("rank", rank, 0, "parts before this one", size - 1)

@@ -118,7 +118,6 @@ class Batches(StepLoop):
             DiskError: a file may not be read, or its disk fails.
             InputError: an argument cannot be used.
             DamagedError: the files are damaged.
-
         """
         most = None if cache_bytes is None else arguments.whole("cache_bytes", cache_bytes, 1, "bytes")
         fetched = open_cache(store, arguments.stream_name("stream", stream), cache, most)

@@ -8,10 +8,11 @@ long gets both done by another thread during its steps; a loop that does nothing
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from enum import Enum
 from functools import partial
 from threading import Event
 from typing import Final, Generic, TypeAlias, TypeVar
+
+from .transfer import End
 
 LONG_SECONDS: Final = 0.001
 """Of a step, from which on a thread is worth it: to hand something over takes up to a hundredth of it."""
@@ -24,11 +25,7 @@ Copied = TypeVar("Copied")
 Made = TypeVar("Made")
 
 
-class _Last(Enum):
-    LAST = 0
-
-
-_Found: TypeAlias = Iterable[Made] | _Last | None
+_Found: TypeAlias = Iterable[Made] | End | None
 
 
 class CopyThread(Generic[Copied, Made]):
@@ -58,7 +55,7 @@ class CopyThread(Generic[Copied, Made]):
         Where ``copies`` gives None, there is nothing to copy yet: None is yielded if that still is so when the loop
         gets there. What ``copies`` raises, this raises, in the loop's thread. One loop at a time: `settle` ends others.
         """
-        while (found := self._taken(make, copies)) is not _Last.LAST:
+        while (found := self._taken(make, copies)) is not End.END:
             if found is None:
                 yield None
                 continue
@@ -100,13 +97,11 @@ class CopyThread(Generic[Copied, Made]):
         self._begun = made, self._pool.submit(_make_all, self._wanted, pause, task, made)
 
 
-def _make_all(
-    wanted: Event, pause: float, task: Callable[[], _Found[Made]], made: list[Made]
-) -> list[Made] | _Last | None:
+def _make_all(wanted: Event, pause: float, task: Callable[[], _Found[Made]], made: list[Made]) -> _Found[Made]:
     """Return what a task does, as a list that holds what was made before an error as well."""
     wanted.wait(pause)
     found = task()
-    if found is None or isinstance(found, _Last):
+    if found is None or isinstance(found, End):
         return found
     made.extend(found)
     return made
@@ -118,5 +113,5 @@ def _ended_by(made: list[Made], error: BaseException) -> Iterator[Made]:
 
 
 def _next(make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied | None]) -> _Found[Made]:
-    copy = next(copies, _Last.LAST)
-    return copy if copy is None or isinstance(copy, _Last) else make(copy)
+    copy = next(copies, End.END)
+    return copy if copy is None or isinstance(copy, End) else make(copy)

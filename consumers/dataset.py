@@ -78,7 +78,6 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
             DiskError: a file may not be read, or its disk fails.
             InputError: the eras are not all there, or the length does not fit.
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
-
         """
         self._store = arguments.store_of(store, stream, cache, cache_bytes)
         self._check = arguments.flag("check", check)
@@ -113,7 +112,6 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
             InputError: the indices are no whole numbers.
             StoreError: the store is not there any more.
             DamagedError: a file is damaged or cut off (with ``check``: a block).
-
         """
         chunk = self._chunk(indices)
         wide = chunk.rows().astype(np.int64)
@@ -132,7 +130,7 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
 
     def _documents_of(self, chunk: Chunk) -> BatchDocuments:
         sources = partial(chunk.sources, 0, self._length)
-        return documents_of(chunk.pieces(0), chunk.samples().views, self._length, torch.device("cpu"), sources=sources)
+        return documents_of(chunk.pieces(0), chunk.samples.views, self._length, torch.device("cpu"), sources=sources)
 
     def _chunk(self, indices: Sequence[int]) -> Chunk:
         wanted = arguments.numbers_in(indices, len(self), "samples")

@@ -177,7 +177,6 @@ class Documents(HasTokenizer):
             DiskError: a file may not be read, or its disk fails.
             InputError: an argument cannot be used, the eras are not all there, or a label is missing or unknown.
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
-
         """
         self._store = arguments.store_of(store, stream, cache, cache_bytes)
         self._check = arguments.flag("check", check)
@@ -268,7 +267,6 @@ class Documents(HasTokenizer):
             InputError: the indices are no whole numbers, or the segments were retired since.
             StoreError: the store is not there any more.
             DamagedError: a file is damaged or cut off (with ``check``: a block or an entry).
-
         """
         documents = self._numbers_of(indices)
         with self._reachable:

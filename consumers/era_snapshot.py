@@ -33,7 +33,6 @@ def freeze_eras(
     Raises:
         InputError: they are not all there.
         DifferenceError, DamagedError: the store is not what its eras say, or damaged.
-
     """
     index, last = open_eras(store, info.name), None if eras is None else eras.stop - 1
     if eras is None:

@@ -1,7 +1,6 @@
 """The tokens of a mixture's next steps: each sample from the stream that the course gives it to, in one gathering."""
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,17 +9,12 @@ from tokenmill.samples import Course, Numbers, Ranks
 from tokenmill.store import MapWatch
 
 from .sample_lookup import Chunk, LocatedRows, RowReader, StreamSamples
+from .transfer import End
 
 _FIRST_SAMPLES: Final = 256
 """What is looked up first, so that the first batch comes soon; then four times as much each time."""
 _FEW_PLACES: Final = 1 << 16
 """How far an end is looked for at a time."""
-
-
-class Ended(Enum):
-    """What comes behind a mixture's last step."""
-
-    ENDED = 0
 
 
 class Missing(NamedTuple):
@@ -59,21 +53,20 @@ class MixedReader:
         self._watch = MapWatch()
         self._most_samples = _FIRST_SAMPLES
 
-    def read(self, place: MixturePlace, step: int, steps: int) -> Chunk | Ended | None:
+    def read(self, place: MixturePlace, step: int, steps: int) -> Chunk | End | None:
         """Return the next steps of this process from a place and step on, ``steps`` at most, and at first fewer.
 
         None: something is missing that may come.
 
         Raises:
             as in `RowReader.read`.
-
         """
         ranks = self.ranks
         steps = min(steps, max(self._most_samples // ranks.batch_size, 1))
         trial = place.course.copy().go_to(place.course.place + self._places(steps * ranks.workers))
         steps = min(steps, self._ready(place, trial))
         if not steps:
-            return Ended.ENDED if self.missing is None else None
+            return End.END if self.missing is None else None
         self._most_samples *= 4
         return self._chunk(place, step, steps)
 

@@ -12,10 +12,11 @@ from .arguments import naming_unknown
 from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
-from .mixed_rows import Ended, MixedReader, MixturePlace
+from .mixed_rows import MixedReader, MixturePlace
 from .mixture_state import StreamShare
 from .step_loop import StepLoop
 from .step_schedule import Found
+from .transfer import End
 from .waiting import Awaited, ReachableStream
 
 
@@ -64,7 +65,6 @@ class Mixture(StepLoop):
         Raises:
             InputError: streams, weights or options do not fit each other; says what to do.
             DamagedError: with "tokens", the first era is damaged.
-
         """
         with mixture_state.told("streams", streams):
             self._streams = mixture_state.streams_of(streams)
@@ -87,7 +87,7 @@ class Mixture(StepLoop):
             interleave=interleave,
             by=by,
         )
-        if mixing.whole_steps and self._phases.changes_batch:
+        if mixing.whole_steps and len(self._phases.batch_sizes) > 1:
             raise InputError(
                 "with interleave='batch' weights count steps of one size: give one batch_size, no schedule"
             )
@@ -115,7 +115,6 @@ class Mixture(StepLoop):
 
         Raises:
             as `Batches` and `Mixture`.
-
         """
         mixed = {name: options.pop(name) for name in mixture_state.MIXED if name in options}
         with mixture_state.told("streams", streams):
@@ -156,9 +155,7 @@ class Mixture(StepLoop):
             weights: of each stream; of those that it does not name, none.
             from_step: the number of the step; None: the next one.
 
-        Raises:
-            InputError: a weight is none, or of no stream, or of one that left; or the step was made already.
-
+        Raises InputError where a weight is none, or of no stream, or of one that left; or the step was made already.
         """
         with mixture_state.told("weights", weights):
             exact = mixture_state.weights_of(weights, self._reader.parts)
@@ -178,7 +175,6 @@ class Mixture(StepLoop):
 
         Raises:
             InputError: the stream is in the mixture already, or does not fit; the weight is none, or the step was made.
-
         """
         with mixture_state.told("name", name), mixture_state.told("batches", batches):
             streams = mixture_state.streams_of({name: batches})
@@ -367,11 +363,11 @@ class Mixture(StepLoop):
                 step, sample = walk.step, walk.sample
             agrees = all(parts[name].trainable.content.compare(at) for name, at in self._positions.items())
             chunk = self._reader.read(place, walk.step, steps) if agrees else None  # a state may be ahead of the stores
-            if chunk is Ended.ENDED:
+            if chunk is End.END:
                 if not step and not len(self):
                     raise mixture_state.ends_early(self._ranks)
                 return
-            if chunk is None or isinstance(chunk, Ended):
+            if chunk is None or isinstance(chunk, End):
                 yield None
                 continue
             yield walk.found(chunk)

@@ -363,7 +363,6 @@ def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str
 
     Raises:
         InputError: it is no state, or one of another mixture.
-
     """
     try:
         if state["format"] != _FORMAT:

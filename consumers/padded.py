@@ -83,7 +83,6 @@ class PaddedBatches(HasTokenizer):
 
         Raises:
             InputError: an argument cannot be used, or a step takes more documents than there are.
-
         """
         self._documents: Documents = arguments.instance_of("documents", documents, Documents)
         self._tokenizer = self._documents._tokenizer
@@ -139,7 +138,6 @@ class PaddedBatches(HasTokenizer):
                 between.
             StoreError: the store is not there any more.
             DamagedError: a file is damaged or cut off.
-
         """
         self._data_rank.require()
         self._turn += 1

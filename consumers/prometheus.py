@@ -75,7 +75,6 @@ def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistr
 
     Raises:
         InputError: the address cannot be had.
-
     """
     pages = {"/metrics": metrics_of(arguments.instance_of("registry", registry, CollectorRegistry))}
     wanted = arguments.port_of("port", port)

@@ -84,7 +84,7 @@ class Gathering:
     and so the memory of the copy before, still in the core's cache, if that was let go.
     """
 
-    __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory", "watch")
+    __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory", "row_bytes", "watch")
 
     def __init__(
         self,
@@ -105,18 +105,14 @@ class Gathering:
 
         """
         self.watch = watch
+        self.row_bytes = columns * dtype.itemsize
         self._maps = maps
         self._columns = columns
         self._dtype = dtype
         first = int(addresses.min()) if len(addresses) else 0
         self._items = (addresses - first)[:, None]
         count = int(self._items.max(initial=-1)) + 1
-        self._memory = np.asarray(_Memory(first, count, columns * dtype.itemsize))
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return self._columns * self._dtype.itemsize
+        self._memory = np.asarray(_Memory(first, count, self.row_bytes))
 
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
         """Return those of the rows, ``[stop - start, columns]``, in memory of their own.
@@ -345,7 +341,7 @@ class Chunk:
 
         Raises DamagedError always.
         """
-        samples, trainable = self.samples(), self._parts[int(self._streams[at])].trainable
+        samples, trainable = self.samples, self._parts[int(self._streams[at])].trainable
         partition, block = int(samples.partitions[at]), int(samples.blocks[at])
         self._gathering.watch.expire()  # a repair will put another file in its place, or has done so
         with trainable.lock:
@@ -356,12 +352,9 @@ class Chunk:
             "Its file was repaired or changed meanwhile: iterate again, and test the host's memory if this comes again",
         )
 
-    def samples(self) -> Samples:
-        """Return where all samples are in their streams, also those that are not there."""
-        return self._samples
-
     @cached_property
-    def _samples(self) -> Samples:
+    def samples(self) -> Samples:
+        """Where all samples are in their streams, also those that are not there."""
         parts = [samples_of(part.items) for part in self._parts]
         if self._parts[0].mine is None:
             return parts[0]
@@ -374,7 +367,7 @@ class Chunk:
     @cached_property
     def _streams(self) -> Numbers:
         """Of each sample, the index of its stream among the parts."""
-        found = np.zeros(len(self._samples.blocks), np.int64)
+        found = np.zeros(len(self.samples.blocks), np.int64)
         for index, part in enumerate(self._parts[1:], 1):
             found[part.mine] = index
         return found
@@ -386,7 +379,7 @@ class Chunk:
 
     def places(self, first: int, stop: int) -> Samples:
         """Return where the rows of the samples ``[first, stop)`` are from, of those that are there."""
-        partitions, blocks, views = (self._of_rows(column, first, stop) for column in self._samples)
+        partitions, blocks, views = (self._of_rows(column, first, stop) for column in self.samples)
         if self.split > 1:
             views = views * self.split + np.arange(len(views)) % self.split
         return Samples(partitions, blocks, views)
@@ -398,14 +391,13 @@ class Chunk:
             InputError: the blocks were retired since.
             StoreError: the store is not there any more.
             DamagedError: the document table is damaged.
-
         """
         stop = start + self.batch_size
         held = self._pieces  # another thread may be reading those of later batches
         if self.kept is None and held is not None and held[0] <= start < stop <= held[1]:
             return held[2].between((start - held[0]) * self.split, (stop - held[0]) * self.split)
         steps = _PIECES_AHEAD // max(self.batch_size, 1)
-        ahead = min(start + max(steps, 1) * self.batch_size, len(self.samples().blocks))
+        ahead = min(start + max(steps, 1) * self.batch_size, len(self.samples.blocks))
         if self.kept is None and ahead > stop:
             with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
                 self._pieces = held = (start, ahead, self._read_pieces(start, ahead))
@@ -433,7 +425,6 @@ class Chunk:
             InputError: the blocks were retired since.
             StoreError: the store is not there any more.
             DamagedError: the document table is damaged.
-
         """
         stop = start + self.batch_size
         places, streams = places_of(self.places(start, stop)), self._of_rows(self._streams, start, stop).tolist()
@@ -493,7 +484,6 @@ class RowReader:
 
         Raises:
             as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
-
         """
         steps = min(steps, max(self._most_samples // self.ranks.batch_size, 1))
         ready = self.ranks.steps_in(self._ready(first, steps * self.ranks.turn, segments))
@@ -528,7 +518,6 @@ class RowReader:
 
         Raises:
             DamagedError: a block is not what was committed.
-
         """
         if self._ahead is not None and not self._is_in_memory:
             self._ahead.reach_rows(samples_of(items))

@@ -149,7 +149,6 @@ class EraSampler(DocumentSampler):
 
         Raises:
             InputError: an argument cannot be used.
-
         """
         super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
         self._own = {"shuffle": arguments.flag("shuffle", shuffle)}
@@ -186,7 +185,6 @@ class BucketSampler(EraSampler):
 
         Raises:
             InputError: an argument cannot be used.
-
         """
         super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
         bucket_size = arguments.whole("bucket_size", bucket_size, 1, "documents")
@@ -226,7 +224,6 @@ class StratifiedSampler(DocumentSampler):
 
         Raises:
             InputError: an argument cannot be used.
-
         """
         super().__init__(documents, seed=seed, passes=passes, rank=rank, world_size=world_size)
         samples = arguments.whole("num_samples", num_samples, 1, "documents")

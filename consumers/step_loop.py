@@ -112,7 +112,6 @@ class StepLoop(HasTokenizer, ABC):
                 `rewind` or another iteration came between.
             DifferenceError: the store holds other blocks than its eras speak of.
             DamagedError: a file is damaged or cut off (with ``check``: a block, before its batch is delivered).
-
         """
         self._require_open()
         self._settle()

@@ -40,7 +40,6 @@ class Phases:
 
         Raises:
             InputError: one of these cannot be, or a length does not divide the greatest.
-
         """
         self.data_rank = DataRank.of(rank, world_size)
         sizes, lengths = _points("batch_size", batch_size), _points("sequence_length", sequence_length)
@@ -95,14 +94,9 @@ class Phases:
             raise InputError("in_order is True, where rows go on in the next step: give one batch_size and length")
 
     @property
-    def changes_batch(self) -> bool:
-        """Whether steps take other numbers of samples."""
-        return len({phase.ranks.batch_size for phase in self._phases}) > 1
-
-    @property
-    def largest_batch(self) -> int:
-        """The most samples of this rank in a step."""
-        return max(phase.ranks.batch_size for phase in self._phases)
+    def batch_sizes(self) -> set[int]:
+        """How many samples of this rank steps take."""
+        return {phase.ranks.batch_size for phase in self._phases}
 
 
 class Walk:
@@ -221,7 +215,7 @@ class Stagings:
     def of(self, phase: Phase) -> Staging:
         """Return the way of a phase's rows."""
         if phase.split not in self._found:
-            rows, columns = self._phases.largest_batch * phase.split, self._phases.length // phase.split + 1
+            rows, columns = max(self._phases.batch_sizes) * phase.split, self._phases.length // phase.split + 1
             self._found[phase.split] = self._open(rows, columns)
         return self._found[phase.split]
 

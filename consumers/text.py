@@ -68,6 +68,5 @@ class HasTokenizer:
             InputError: these are no row of ids of the stream.
             StoreError: the tokenizer needs a later version of the library ``tokenizers``.
             DamagedError: the tokenizer is missing in the store, or another one than the stream's.
-
         """
         return self._tokenizer.decode(tokens)

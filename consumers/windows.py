@@ -55,7 +55,6 @@ class Windows(HasTokenizer):
             DiskError: a file may not be read, or its disk fails.
             InputError: an argument cannot be used.
             DamagedError: the files are damaged.
-
         """
         self._store = arguments.store_of(store, stream, cache, cache_bytes)
         self._stream, checks = stream, arguments.flag("check", check)
@@ -115,7 +114,6 @@ class Windows(HasTokenizer):
             InputError: there is no such partition, or a window is not wholly there (`indices`).
             StoreError: the store is not there any more.
             DamagedError: a file is damaged or cut off (with ``check``: a block).
-
         """
         reader = self._reader(partition)
         starts = arguments.row_of("indices", indices)

@@ -44,7 +44,6 @@ class StreamCopy:
             BucketError: the bucket holds no such stream, or does not answer.
             FingerprintError: the store holds a stream of that name that was made with other settings.
             LockedError, DamagedError, DiskError: as `EraWriter.open`.
-
         """
         info = stream_of(bucket, stream)
         self.heads: Final = HeadLog(info)
@@ -68,7 +67,6 @@ class StreamCopy:
             BucketError: the bucket does not answer, or something in it is not what was uploaded.
             DifferenceError: the store holds other blocks or eras than the bucket.
             DiskError, DamagedError, LockedError: as the store's writers.
-
         """
         self.heads.look(self._bucket)
         self._require_same()
@@ -192,7 +190,6 @@ class BucketMirror:
             BucketError: the bucket holds no such stream, or what it holds is not what was uploaded.
             InputError: a state to keep from is none, or one of another stream or fingerprint.
             TokenMillError: as `StreamCopy`.
-
         """
         try:
             await self._look()

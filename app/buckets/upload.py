@@ -49,7 +49,6 @@ def segment_files(reader: PartitionReader, info: StreamInfo, first: int, stop: i
 
     Raises:
         DamagedError: a block in the store is not what was committed.
-
     """
     parts = list(_parts(reader, first, stop))
     tokens = _joined([part.tokens for part in parts])
@@ -148,9 +147,7 @@ class Upload:
     def begin(self) -> None:
         """Let the bucket be probed, and hold the stream's description and tokenizer.
 
-        Raises:
-            BucketError: it cannot be used, or holds another stream of that name.
-
+        Raises BucketError where it cannot be used, or holds another stream of that name.
         """
         self._bucket.prepare()
         if self._tokenizer is not None:
@@ -168,9 +165,7 @@ class Upload:
     def look(self) -> Lacking:
         """Take the bucket's heads, and return what `step` would upload now. Nothing is put.
 
-        Raises:
-            BucketError, DifferenceError, DamagedError: as `step`.
-
+        Raises BucketError, DifferenceError or DamagedError as `step`.
         """
         found = self._bucket.read(f"{self.stream}/{STREAM_FILE}")
         self._require_stream(found is None or bytes(found) == self.heads.info.encode())
@@ -199,7 +194,6 @@ class Upload:
                 blocks any more that the bucket needs next.
             DifferenceError: store and bucket have different eras, or the store has other blocks than its eras name.
             DamagedError: the store is damaged.
-
         """
         heads = self.heads
         count = self._trainable()

@@ -108,7 +108,6 @@ def create_app(settings: Settings) -> BatchApp:
         StoreError: the directory is a foreign store.
         LockedError: a mirror fills it.
         DiskError: it cannot be used, or no longer holds the store that our supervisor's last worker filled.
-
     """
     store = _open_store(settings.store)
     StoreLock(store.path, exclusive=False)  # as long as this process lives

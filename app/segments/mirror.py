@@ -412,7 +412,6 @@ class Mirror:
             InputError: a state to keep from is none, or one of another stream or fingerprint.
             FingerprintError: the store holds a stream of that name that was made with other settings.
             SettingsError: the brokers refuse us.
-
         """
         try:
             async with asyncio.TaskGroup() as group:

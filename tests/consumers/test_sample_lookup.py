@@ -35,7 +35,7 @@ def test_rows_are_the_tokens_of_their_samples(store: Store, length: int, data: s
     order = EraOrder(ALL, views=4 // length, shuffle=False, seed=0, passed=0)
     chunk = reader.find([(order, np.array([order.position_of(*place) for place in wanted]))])
     assert chunk.kept is None
-    assert places_of(chunk.samples()) == wanted
+    assert places_of(chunk.samples) == wanted
     rows = chunk.rows()
     assert rows.dtype == INFO.dtype
     assert rows.tolist() == [
@@ -51,7 +51,7 @@ def test_steps_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
         chunk = reader.read(first, steps)
         assert (chunk.steps if chunk else 0) == found
         if chunk:
-            assert len(chunk.samples().blocks) == 3 * found
+            assert len(chunk.samples.blocks) == 3 * found
             assert [rows.shape for stretch in chunk.stretches() for rows in stretch] == [(3, 5)] * found
 
 
@@ -69,7 +69,7 @@ def test_rows_of_steps_are_the_tokens_of_their_samples(
     for chunk in chunks:
         assert np.concatenate(list(chunk.stretches())).reshape(-1, length + 1).tolist() == [
             tokens_of(CHAINS[partition], INFO)[block, view * length : view * length + length + 1].tolist()
-            for partition, block, view in places_of(chunk.samples())
+            for partition, block, view in places_of(chunk.samples)
         ]
 
 

@@ -139,11 +139,12 @@ class BucketCache:
         Raises:
             BucketError: the bucket holds no such stream, or does not answer.
             FingerprintError, StoreError, DiskError: the folder holds another stream of that name, or cannot be used.
-
         """
         info = stream_of(bucket, stream)
         store = Store.open_or_create(path)
         store.add_stream(info, tokenizer_of(bucket, info))
+        self.path = store.path
+        """The folder."""
         self._folder = CacheFolder(store.path, info)
         self._most_bytes = most_bytes
         self._claimed: Any = None
@@ -156,11 +157,6 @@ class BucketCache:
         self._work = FetchWork(bucket, store, self._folder, most_bytes)
         weakref.finalize(self, os.close, self._claim).atexit = False  # who fetches removes a file that is not locked
         Thread(target=self._work.run, name="fetch", daemon=True).start()
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._folder.path
 
     def end_with(self, reader: object) -> None:
         """Let another process fetch, and want nothing any more, when ``reader`` is gone."""
@@ -175,7 +171,6 @@ class BucketCache:
             BucketError: what the bucket holds is not what was uploaded, or it refuses.
             InputError: the era is larger than the cache may be.
             TokenMillError: the folder cannot be used.
-
         """
         if self._work.error is not None:
             raise self._work.error
@@ -330,7 +325,6 @@ def open_cache(store: Any, stream: str, cache: Any, most_bytes: int | None) -> B
     Raises:
         InputError: as `cache_folder`.
         BucketError, StoreError: as `BucketCache`.
-
     """
     folder = cache_folder(store, cache, most_bytes)
     return None if folder is None else BucketCache(Bucket.open(store), stream, folder, most_bytes)

@@ -120,7 +120,6 @@ def open_folder(address: str, path: Path, most_bytes: int | None, streams: Seque
     Raises:
         BucketError: the bucket holds no such stream, does not answer, or does not hold what was uploaded.
         DifferenceError, FingerprintError, StoreError, DiskError: the folder is of another bucket, or cannot be used.
-
     """
     bucket, store = Bucket.open(address), Store.open_or_create(path)
     names = streams or streams_of(bucket)
@@ -149,7 +148,6 @@ def store_folder(store: Any, stream: str, cached: Any, most_bytes: int | None) -
     Raises:
         InputError: it is neither; a folder is given without a bucket, or a bucket without a folder.
         BucketError, StoreError: as `open_folder`.
-
     """
     if (folder := cache_folder(store, cached, most_bytes)) is None:
         return layout.store_directory(store)

@@ -45,6 +45,10 @@ class DocumentIndex:
 
     def __init__(self, block_tokens: int, documents: "_Documents", bounds: Numbers) -> None:
         """Take the documents of all partitions, and the number of each partition's first, and of all."""
+        self.lengths = documents.lengths
+        """Tokens of each document."""
+        self.unfinished = documents.unfinished
+        """Documents that begin in the ranges, and are not listed because it is not known that their ends are there."""
         self._block_tokens = block_tokens
         self._all = documents
         self._bounds = bounds
@@ -70,7 +74,6 @@ class DocumentIndex:
         Raises:
             InputError: blocks are not in the store (any more).
             DamagedError: the document table is damaged.
-
         """
         packing, recipe = packing_in(info), _recipe_in(info)
         repeated = len(recipe.get("begin_of_document", ())) if isinstance(packing, Rows) else 0
@@ -89,21 +92,6 @@ class DocumentIndex:
 
     def __len__(self) -> int:
         return len(self._all.places)
-
-    @property
-    def lengths(self) -> Lengths:
-        """Tokens of each document."""
-        return self._all.lengths
-
-    @property
-    def unfinished(self) -> int:
-        """Documents that begin in the ranges, and are not listed because it is not known that their ends are there."""
-        return self._all.unfinished
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that the index takes."""
-        return sum(array.nbytes for array in self._all[:-1])
 
     def partitions_of(self, documents: Numbers) -> Numbers:
         """Return the partition of each of these documents."""
@@ -291,7 +279,6 @@ def documents_beginning_in(
     Raises:
         InputError: the blocks are not (or no longer) in the store.
         DamagedError: the document table is damaged.
-
     """
     begun = int((reader.pieces_of(np.arange(first, stop)).rows["position"] == 0).sum())
     ahead, last = 1, reader.blocks if end is None else end

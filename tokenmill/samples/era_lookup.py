@@ -141,7 +141,6 @@ class UsedContent:
 
         Raises:
             DamagedError: their files are damaged.
-
         """
         self._store = store
         self._info = info

@@ -176,6 +176,8 @@ class Tracer:
                 f"the state is of a stream {sequence.stream} with the fingerprint {sequence.fingerprint}, the one in "
                 f"{self._store} has {self._info.fingerprint.hex()}: give the store that the run read, or a copy of it"
             )
+        self.topic = str(self._info.values["raw_topic"])
+        """The raw topic."""
         self.position = position
         self.views = count_views(self._info, sequence.sequence_length)
         """Samples in each block."""
@@ -184,11 +186,6 @@ class Tracer:
         self._samples = TrainableSamples(self._store, self._info, sequence, self.views, check=False, on_damage="refuse")
         self.doubt = self._samples.content.doubt(position)
         """Why it is not known whether the run read this content, for people; None: it did."""
-
-    @property
-    def topic(self) -> str:
-        """The raw topic."""
-        return str(self._info.values["raw_topic"])
 
     def step(self, number: int) -> Iterator[TracedSample]:
         """Yield the samples of a step in the order of the global batch.
@@ -376,7 +373,6 @@ class MixtureTracer:
             InputError: it is no state of a mixture, or one over other streams or content; or no stream has such a name.
             StoreError: the store lacks a stream.
             DamagedError: the files are damaged.
-
         """
         try:
             (self._schedule,) = map(Schedule.read, state["schedule"])

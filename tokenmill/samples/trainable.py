@@ -306,7 +306,6 @@ def first_needed(store: Path, info: StreamInfo, positions: Iterable[Position]) -
         InputError: a position is one in another stream, or in one of that name that was made with other settings or
             of other text.
         DamagedError: the store's eras are damaged.
-
     """
     every = [_needed(store, info, position) for position in positions]
     shortest = min((len(needed) for needed in every), default=0)

@@ -370,7 +370,6 @@ class EraWriter:
             DamagedError: what was committed is damaged.
             StoreError: the store lacks the stream.
             DiskError: the store cannot be read or written to, or is no longer in its place.
-
         """
         directory = layout.stream_directory(store.path, stream)
         with ExitStack() as stack, layout.blaming(directory):

@@ -311,7 +311,6 @@ def take_lock(descriptor: int, operation: int, path: Path) -> None:
     Raises:
         BlockingIOError: another process holds it, and ``operation`` does not wait.
         StoreError: the file system has no such locks.
-
     """
     try:
         fcntl.flock(descriptor, operation)

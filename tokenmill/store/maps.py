@@ -208,10 +208,6 @@ class FileAhead:
             self._first, at = first, 0
         return self._data[at : at + stop - first]
 
-    def forget(self) -> None:
-        """Drop the bytes that were read ahead."""
-        self._data = b""
-
 
 PIECE_BYTES: Final = 4 << 20
 """What is read in one go: large enough for a disk to be at its full speed, and done in milliseconds."""

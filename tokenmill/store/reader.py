@@ -66,6 +66,10 @@ class PartitionReader:
         """
         self.info = info
         self.partition = partition
+        self.block_tokens = info.block_tokens
+        """Tokens in every block."""
+        self.dtype = info.dtype
+        """The tokens' dtype, little-endian."""
         self.first_block = 0
         """Number of the oldest block; those before were retired, or never here."""
         self.blocks = 0
@@ -83,16 +87,6 @@ class PartitionReader:
         self._cache: OrderedDict[int, Segment] = OrderedDict()
         self._known: OrderedDict[int, Segment] = OrderedDict()
         self.refresh()
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens in every block."""
-        return self.info.block_tokens
-
-    @property
-    def dtype(self) -> "np.dtype[np.unsignedinteger]":
-        """The tokens' dtype, little-endian."""
-        return self.info.dtype
 
     def refresh(self) -> int:
         """See what has been committed since, here or in another process; return `blocks`. Costs as much as is new.
@@ -192,7 +186,6 @@ class PartitionReader:
         Raises:
             InputError: as in `read`.
             DamagedError: the tokens are missing or too short, or with ``with_crcs`` the index is damaged.
-
         """
         while first < stop:
             with self._forgetting(first):
@@ -461,7 +454,6 @@ def open_partition(
     Raises:
         StoreError: the store holds no such stream.
         DamagedError: a commit log or manifest was changed, or belongs to another stream.
-
     """
     directory = layout.partition_directory(layout.store_directory(store), stream, partition)
     return PartitionReader(directory, read_stream(store, stream), partition, check=check, on_damage=on_damage)

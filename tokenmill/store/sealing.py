@@ -391,7 +391,6 @@ def seal(
 
     Raises:
         DamagedError: tokens or document table are missing, or not what was committed.
-
     """
     try:
         if written is None or written != DataCrcs(_crc_of(paths.tokens), _crc_of(paths.documents)):
@@ -412,7 +411,6 @@ def check_data(paths: layout.SegmentPaths, info: StreamInfo, rows: Rows) -> Data
 
     Raises:
         DamagedError: they are not what was committed; names the file, the first such block, and the byte.
-
     """
     tokens_ends = list(range(info.block_bytes, len(rows) * info.block_bytes + 1, info.block_bytes))
     return DataCrcs(
@@ -466,7 +464,6 @@ def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterat
 
     Raises:
         DamagedError: a manifest was changed, or belongs elsewhere; or a segment before a later one is not sealed.
-
     """
     try:
         firsts = layout.segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
@@ -487,7 +484,6 @@ def load_manifest(paths: layout.SegmentPaths, info: StreamInfo, partition: int) 
 
     Raises:
         DamagedError: the manifest was changed, or belongs to another stream, partition or place.
-
     """
     try:
         manifest = Manifest.decode(read_regular(paths.manifest, most=MAX_JSON_BYTES))
@@ -526,7 +522,6 @@ def check_sealed(paths: layout.SegmentPaths, info: StreamInfo, manifest: Manifes
 
     Raises:
         DamagedError: the manifest has others, or the Megatron index is missing or another.
-
     """
     if crcs != (manifest.bin_crc32, manifest.docs_crc32):
         raise layout.damaged(paths.manifest, "its checksums are not those of the files")

@@ -92,7 +92,6 @@ def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, bloc
 
     Raises:
         UnreadableEntryError: the first of these that is no entry, or whose pieces are none of a block's.
-
     """
     _require(ends - starts >= ENTRY_HEADER.size + PIECE.itemsize)
     numbers = _items(table, np.dtype("<u4"))
@@ -416,7 +415,6 @@ class Segment:
 
         Raises:
             DamagedError: as in `pieces`.
-
         """
         blocks, owners = np.unique(numbers, return_inverse=True)
         table, starts, pieces = self._read_pieces(blocks, check=check)

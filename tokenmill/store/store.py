@@ -184,7 +184,6 @@ def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
 
     Raises:
         DamagedError: the file is not what was written.
-
     """
     path = directory / layout.START_FILE
     try:

@@ -49,7 +49,6 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
 
     Raises:
         DamagedError: committed bytes are missing or changed, or a segment belongs to another stream.
-
     """
     names = set(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
     if (ready := directory / layout.REPAIR_DIRECTORY / layout.READY_FILE).exists():
@@ -129,7 +128,6 @@ def check_blocks(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Row
 
     Raises:
         DamagedError: naming the file and the first block that differs.
-
     """
     with regular_file(paths.tokens) as tokens, regular_file(paths.documents) as documents:
         for number in numbers:
@@ -160,7 +158,6 @@ def check_link(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows,
 
     Raises:
         DamagedError: it continues another; readers report one that fails its CRC.
-
     """
     if not continues(paths, info, rows, chain_before):
         raise layout.damaged(paths.tokens, f"block {paths.first} does not continue the chain before it")
@@ -261,17 +258,14 @@ class PartitionWriter:
         """Number of the block that `append` wants next; all before it were appended, committed or not."""
         self.chain = sealing.chain_after(found.rows, -1) if len(found.rows) else found.chain_before
         """Chain hash before ``next_block``."""
+        self.segment_blocks = info.segment_blocks
+        """Blocks in a segment."""
         self._directory = directory
         self._info = info
         self._partition = partition
         self._lock: layout.PartitionLock | None = lock
         self._chain_before = found.chain_before
         self._segment = sealing.OpenSegment(found.paths, info, found.rows, found.log_bytes)
-
-    @property
-    def segment_blocks(self) -> int:
-        """Blocks in a segment."""
-        return self._info.segment_blocks
 
     @classmethod
     def open(cls, store: Store, stream: str, partition: int) -> Self:
@@ -282,7 +276,6 @@ class PartitionWriter:
             DamagedError: what was committed is damaged.
             StoreError: the store lacks the stream, or holds foreign segments.
             DiskError: the store cannot be read or written to, or is no longer in its place.
-
         """
         directory = layout.partition_directory(store.path, stream, partition)
         with ExitStack() as stack, layout.blaming(directory):
@@ -322,7 +315,6 @@ class PartitionWriter:
             InputError: tokens, entries and hashes do not belong together.
             DiskError: a write or sync failed; the writer is closed.
             DamagedError: the segment to be sealed changed since its commits; the writer is closed.
-
         """
         tokens = memoryview(blocks.tokens).cast("B")
         self._check(blocks, len(tokens))

@@ -90,7 +90,6 @@ def export(
         DamagedError: the store is damaged.
         DiskError: the folder cannot be written to; what it holds stays, and the same call goes on.
         LockedError: another process exports into the folder.
-
     """
     info, eras = read_stream(store, stream), open_eras(store, stream)
     ends = eras.era(eras.eras - 1).ranges if eras.ended else ()

@@ -75,7 +75,6 @@ class ExportFolder:
             InputError: the folder holds something else, or an export of another stream or with other options.
             LockedError: another process exports into it.
             DiskError: it cannot be written to.
-
         """
         self.path = path.absolute()
         self._state = self.path / STATE_FOLDER

@@ -433,7 +433,6 @@ def repair_partition(directory: Path, info: StreamInfo, partition: int, donor: D
         LockedError: another process writes to the partition.
         DifferenceError: the donor holds another history of the chain.
         DamagedError: nothing says where the partition begins.
-
     """
     with PartitionLock(directory):
         finish(directory)

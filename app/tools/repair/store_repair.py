@@ -208,7 +208,6 @@ def repair_store(
         DifferenceError: what gives the blocks holds another history.
         DamagedError: nothing says where a partition begins.
         FingerprintError, StoreError, TopicError, BrokerError: store, donor or topics are not those of the stream.
-
     """
     store = store_directory(settings.store)
     if donor is not None:
