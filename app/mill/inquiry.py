@@ -11,13 +11,12 @@ from typing import Final, NamedTuple, TypeAlias
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import DifferenceError, SequencerError, SourceError
+from tokenmill.errors import SequencerError, SourceError
 from tokenmill.reading.continuing import ADVICE
 from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import record_crc
 
 from ..backoff import Backoff
-from ..kafka.clients import read_batches
 from ..kafka.fetched_batches import FetchedBatch
 from ..milling.duplicates.signing import sign_records
 from ..milling.partition_mill import Looked, PartitionMill
@@ -28,8 +27,7 @@ from ..sequencer.domain_messages import (
     deduplication_in,
     domain_fingerprint,
 )
-from ..sequencer.verdict_chain import VerdictChain
-from ..sequencer.verdict_log import judged_range, place_of, told
+from ..sequencer.verdict_log import VerdictLog, VerdictQueue
 from ..settings import Domain
 from .publisher import Send
 from .verdict_feed import VerdictFeed
@@ -91,16 +89,13 @@ class Inquiry:
         self._raw, self._logs, self._seen, self._show = raw, logs, seen, show
         self._source = domain.raw_topics.index(raw.topic), raw.partition
         self._verdicts = TopicPartition(domain.verdicts_topic(raw.topic), raw.partition)
+        self._log, self._queue = VerdictLog(domain, self._verdicts), VerdictQueue(domain)
         self._fingerprint, self._deduplication = domain_fingerprint(domain), deduplication_in(domain)
         self._milled = 0
         self._signed = 0
-        self._chain = VerdictChain()
-        self._told: deque[tuple[int, Rejected]] = deque()
-        self._remembered: deque[Remembered] = deque()
         self._asked: deque[AskedShare] = deque()
         self._size = 0
         self._changed = asyncio.Event()
-        self._failed: DifferenceError | None = None
         self._stopped = False
 
     async def resume(self, client: AIOKafkaConsumer, position: int, first: int) -> None:
@@ -109,19 +104,18 @@ class Inquiry:
         Only this call uses ``client`` meanwhile. Raises DifferenceError where the verdicts hold two histories, and
         SourceError where retention has passed what is not milled.
         """
-        start, end = await place_of(client, self._verdicts, self._fingerprint, position)
-        async for records in read_batches(client, self._verdicts, start, end):
-            self._deliver(records)
-        if self._failed is not None:
-            raise self._failed
-        if end and (self._chain.begin is None or self._chain.begin > position):
+        await self._log.open_at(client, position)
+        self._queue.passed = position
+        while (judged := await self._log.next(client)) is not None:
+            self._queue.add(judged)
+        if self._log.end and (self._log.begin is None or self._log.begin > position):
             raise SourceError(
                 f"{self._verdicts.topic}[{self._verdicts.partition}] no longer has the verdicts behind offset "
                 f"{position}: its retention must hold what is not milled; begin a new stream with a new stream_suffix"
             )
-        self._signed, self._milled = self._chain.next_offset, position
+        self._signed, self._milled = self._queue.end, position
         self.begin = min(position, max(self._signed, first))
-        self._logs.feed.add(self._verdicts, end, self._deliver)
+        self._logs.feed.add(self._verdicts, self._log.end, self._deliver)
 
     def sign(self, mill: PartitionMill, batch: FetchedBatch) -> AskedShare:
         """Take the next records through the steps, and sign what these keep. Raises as `PartitionMill.look`."""
@@ -131,7 +125,11 @@ class Inquiry:
         most = SIGNED_BYTES // (8 * (1 + self._deduplication.width))
         for low in range(0, len(offsets), most):
             high = min(len(offsets), low + most)
-            last = records[-1] if high == len(offsets) else records[_index(records, int(offsets[high - 1]))]
+            last = (
+                records[-1]
+                if high == len(offsets)
+                else records[bisect_left(records, int(offsets[high - 1]), key=attrgetter("offset"))]
+            )
             remembered = Remembered(last.offset, record_crc(last.key, last.value))
             one = (self._source, self._signed, last.offset + 1, remembered, offsets[low:high], hashes[low:high])
             ranges.append(SignedRange(*one))
@@ -153,7 +151,7 @@ class Inquiry:
 
     async def _send(self, asked: AskedShare) -> None:
         for one in asked.ranges:
-            if one.end > self._chain.next_offset:
+            if one.end > self._queue.end:
                 await self._logs.send(self._logs.domain.signatures_topic, 0, one.pack(self._fingerprint), None, ())
 
     async def next(self) -> AskedShare:
@@ -163,10 +161,10 @@ class Inquiry:
         """
         pauses = Backoff(AGAIN_SECONDS, LONGEST_SECONDS)
         pause = pauses.next()
-        while not self._asked or self._asked[0].needs > self._chain.next_offset:
+        while not self._asked or self._asked[0].needs > self._queue.end:
             self._changed.clear()
-            if self._failed is not None:
-                raise self._failed
+            if self._log.failed is not None:
+                raise self._log.failed
             try:
                 await asyncio.wait_for(self._changed.wait(), pause if self._asked else None)
             except TimeoutError:
@@ -184,7 +182,7 @@ class Inquiry:
     def _show_waiting(self) -> None:
         where = f"{self._raw.topic}[{self._raw.partition}]"
         reason = (
-            f"{where} waits for verdicts on duplicates behind offset {self._chain.next_offset}: see that a sequencer "
+            f"{where} waits for verdicts on duplicates behind offset {self._queue.end}: see that a sequencer "
             f"runs for the domain {self._logs.domain.name} (`tokenmill serve` starts one), and what it says"
         )
         log.warning("waiting", reason=reason)
@@ -192,39 +190,20 @@ class Inquiry:
 
     def _deliver(self, records: Sequence[SourceRecord]) -> None:
         """Take what was read of the verdicts."""
-        for record in records:
-            judged = judged_range(record, self._verdicts, self._fingerprint)
-            try:
-                counts = judged is not None and self._chain.offer(judged)
-            except DifferenceError as error:
-                self._failed = DifferenceError(f"offset {record.offset} of {self._verdicts.topic}: {error}")
-                break
-            if judged is not None and counts:
-                self._told.extend(told(self._logs.domain, judged).items())
-                self._remembered.append(judged.remembered)
+        for judged in self._log.take(records):
+            self._queue.add(judged)
         self._changed.set()
 
     def _tell(self, records: Sequence[SourceRecord], end: int) -> None:
         """Tell what is known of records. Raises SourceError where others were signed."""
-        self._seen.clear()
-        while self._told and self._told[0][0] < end:
-            self._seen.update([self._told.popleft()])
-        while self._remembered and self._remembered[0].offset < end:
-            offset, crc = self._remembered.popleft()
-            if records and offset >= records[0].offset:
-                found = records[min(_index(records, offset), len(records) - 1)]
-                if (found.offset, record_crc(found.key, found.value)) != (offset, crc):
-                    raise SourceError(
-                        f"{self._raw.topic}[{self._raw.partition}] no longer holds at offset {offset} what was judged: "
-                        f"{ADVICE}"
-                    )
+        self._queue.tell(self._seen, end)
+        if (other := self._queue.pass_over(records, end)) is not None:
+            raise SourceError(
+                f"{self._raw.topic}[{self._raw.partition}] no longer holds at offset {other} what was judged: {ADVICE}"
+            )
 
     def stop(self) -> None:
         """Ask and wait for nothing more."""
         self._stopped = True
         self._changed.set()
         self._logs.feed.remove(self._verdicts)
-
-
-def _index(records: Sequence[SourceRecord], offset: int) -> int:
-    return bisect_left(records, offset, key=attrgetter("offset"))

@@ -83,11 +83,11 @@ async def _all(client: AIOKafkaConsumer, tp: TopicPartition) -> AsyncIterator[So
 
 async def verdict_logs(client: AIOKafkaConsumer, domain: Domain) -> dict[Source, VerdictLog]:
     """Return the logs of verdicts on all raw partitions of a domain, not open yet."""
-    logs, fingerprint = {}, domain_fingerprint(domain)
+    logs = {}
     for number, raw_topic in enumerate(domain.raw_topics):
         topic = domain.verdicts_topic(raw_topic)
         for partition in range(await partitions_of(client, topic)):
-            logs[number, partition] = VerdictLog(TopicPartition(topic, partition), fingerprint)
+            logs[number, partition] = VerdictLog(domain, TopicPartition(topic, partition))
     return logs
 
 

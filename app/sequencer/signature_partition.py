@@ -97,7 +97,7 @@ class SignaturePartition:
         return VerdictWriter(
             settings=context.settings,
             verdicts=verdicts,
-            fingerprint=self._fingerprint,
+            domain=context.domain,
             send=context.send,
             leader=partial(context.leader, TP(*verdicts)),
             end=end,

@@ -1,35 +1,26 @@
 """Reading verdicts from Kafka: those that count, from a place on."""
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DamagedError, DifferenceError, MovedError
 from tokenmill.records import SourceRecord
+from tokenmill.wire.chain import record_crc
 
 from ..kafka.clients import offsets, read_batches, read_range
 from ..milling.duplicates.verdicts import Verdicts, rejections
 from ..milling.steps import Rejected
 from ..settings import Domain
-from .domain_messages import JudgedRange, VerdictEnd, place_name
+from .domain_messages import JudgedRange, Remembered, VerdictEnd, domain_fingerprint, place_name
 from .verdict_chain import VerdictChain
 
 log = structlog.get_logger(__name__)
-
-
-def judged_range(record: SourceRecord, verdicts: TopicPartition, fingerprint: bytes) -> JudgedRange | None:
-    """Return the verdicts that a record is; None for one that does not count, which the log names.
-
-    That is what is none of this domain, and what a writer sent that did not know the end of its log: another one had
-    written meanwhile, or the log had lost its tail. So ranges rise with offsets, without one that comes again.
-    """
-    try:
-        return JudgedRange.unpack(record.value, fingerprint, record.offset)
-    except DamagedError as error:
-        log.warning("passed over", topic=verdicts.topic, partition=verdicts.partition, offset=record.offset, why=error)
-        return None
 
 
 def told(domain: Domain, judged: JudgedRange) -> dict[int, Rejected]:
@@ -38,36 +29,28 @@ def told(domain: Domain, judged: JudgedRange) -> dict[int, Rejected]:
     return {at: one for at, one in zip(judged.offsets.tolist(), said, strict=True) if one is not None}
 
 
-async def place_of(
-    client: AIOKafkaConsumer, verdicts: TopicPartition, fingerprint: bytes, offset: int
-) -> tuple[int, int]:
-    """Return from which offset on to read for the verdict on the raw offset, and the log's end.
-
-    Only this call uses ``client`` meanwhile.
-    """
-    low, end = (await offsets(client, [verdicts]))[verdicts]
-    high = end
-    while high - low > 1:
-        middle = (low + high) // 2
-        judged = None
-        async for record in read_range(client, verdicts, middle, end):
-            if (judged := judged_range(record, verdicts, fingerprint)) is not None:
-                break
-        low, high = (middle, high) if judged is not None and judged.begin <= offset else (low, middle)
-    return low, end
-
-
 class VerdictLog:
-    """The verdicts on one raw partition that are out, up to the log's end when it was opened."""
+    """The verdicts on one raw partition that count: `open` and then `next`, up to the log's end when it was opened.
 
-    def __init__(self, verdicts: TopicPartition, fingerprint: bytes) -> None:
+    Whoever reads the log otherwise gives what was read to `take`.
+    """
+
+    def __init__(self, domain: Domain, verdicts: TopicPartition) -> None:
         self.end = 0
         """Of the log."""
-        self._verdicts, self._fingerprint = verdicts, fingerprint
-        self._chain = VerdictChain(VerdictEnd())
-        self._position = 0
+        self._domain, self._verdicts, self._fingerprint = domain, verdicts, domain_fingerprint(domain)
+        self._begin(VerdictChain(VerdictEnd()))
+
+    def _begin(self, chain: VerdictChain) -> None:
+        self._chain, self._position = chain, 0
         self._found: deque[JudgedRange] = deque()
-        self._failed: DifferenceError | None = None
+        self.failed: DifferenceError | None = None
+        """Why nothing more counts: the log holds two histories."""
+
+    @property
+    def begin(self) -> int | None:
+        """The raw offset at which the first verdicts begin that counted; None before them."""
+        return self._chain.begin
 
     @property
     def verdict_end(self) -> VerdictEnd:
@@ -79,21 +62,47 @@ class VerdictLog:
 
         Raises MovedError where retention passes what is read.
         """
-        self._found.clear()
-        self._failed = None
-        self._chain = VerdictChain(verdict_end)
+        self._begin(VerdictChain(verdict_end))
+        await self._find(client, verdict_end.next_offset - 1)
         if verdict_end == VerdictEnd():
-            self._position, self.end = (await offsets(client, [self._verdicts]))[self._verdicts]
             return self._position == 0
-        self._position, self.end = await place_of(
-            client, self._verdicts, self._fingerprint, verdict_end.next_offset - 1
-        )
         async for record in read_range(client, self._verdicts, self._position, self.end):
-            judged = judged_range(record, self._verdicts, self._fingerprint)
+            judged = self._judged(record)
             if judged is not None and judged.after == verdict_end:
                 self._position = record.offset + 1
                 return True
         return False
+
+    async def open_at(self, client: AIOKafkaConsumer, offset: int) -> None:
+        """Go to the verdicts on a raw offset, or to the first ones that are there. Raises MovedError as `open`."""
+        self._begin(VerdictChain())
+        await self._find(client, offset)
+
+    async def _find(self, client: AIOKafkaConsumer, offset: int) -> None:
+        """Find from where on to read for the verdict on a raw offset, and the log's end."""
+        low, self.end = (await offsets(client, [self._verdicts]))[self._verdicts]
+        high = self.end if offset > 0 else low
+        while high - low > 1:
+            middle = (low + high) // 2
+            judged = None
+            async for record in read_range(client, self._verdicts, middle, self.end):
+                if (judged := self._judged(record)) is not None:
+                    break
+            low, high = (middle, high) if judged is not None and judged.begin <= offset else (low, middle)
+        self._position = low
+
+    def _judged(self, record: SourceRecord) -> JudgedRange | None:
+        """Return the verdicts that a record is; None for one that does not count, which the log names.
+
+        That is what is none of this domain, and what a writer sent that did not know the end of its log: another one
+        had written meanwhile, or the log had lost its tail. So ranges rise with offsets, without one that comes again.
+        """
+        try:
+            return JudgedRange.unpack(record.value, self._fingerprint, record.offset)
+        except DamagedError as error:
+            topic, partition = self._verdicts
+            log.warning("passed over", topic=topic, partition=partition, offset=record.offset, why=str(error))
+            return None
 
     async def next(self, client: AIOKafkaConsumer) -> JudgedRange | None:
         """Return the next verdicts that count; None at the end.
@@ -101,21 +110,26 @@ class VerdictLog:
         Raises DifferenceError where the log holds two histories, behind what counts before; MovedError where retention
         passes what is read.
         """
-        while not self._found and self._failed is None and self._position < self.end:
+        while not self._found and self.failed is None and self._position < self.end:
             records = await anext(read_batches(client, self._verdicts, self._position, self.end), ())
-            for record in records:
-                judged = judged_range(record, self._verdicts, self._fingerprint)
-                try:
-                    if judged is not None and self._chain.offer(judged):
-                        self._found.append(judged)
-                except DifferenceError as error:
-                    topic, partition = self._verdicts
-                    self._failed = DifferenceError(f"offset {record.offset} of {topic}[{partition}]: {error}")
-                    break
+            self._found.extend(self.take(records))
             self._position = records[-1].offset + 1 if records else self.end
-        if not self._found and self._failed is not None:
-            raise self._failed
+        if not self._found and self.failed is not None:
+            raise self.failed
         return self._found.popleft() if self._found else None
+
+    def take(self, records: Sequence[SourceRecord]) -> Iterator[JudgedRange]:
+        """Yield the verdicts that count among the next records of the log, up to where it has `failed`."""
+        for record in records if self.failed is None else ():
+            judged = self._judged(record)
+            try:
+                counts = judged is not None and self._chain.offer(judged)
+            except DifferenceError as error:
+                topic, partition = self._verdicts
+                self.failed = DifferenceError(f"offset {record.offset} of {topic}[{partition}]: {error}")
+                return
+            if judged is not None and counts:
+                yield judged
 
     async def lacks(self, client: AIOKafkaConsumer, offset: int, verdict_end: VerdictEnd) -> str | None:
         """Return why the log has lost ``verdict_end``, which was acknowledged at ``offset``; None: it has not."""
@@ -124,9 +138,48 @@ class VerdictLog:
             return f"ends at {end}, after offset {offset} was acknowledged"
         try:
             async for record in read_range(client, self._verdicts, offset, offset + 1):
-                judged = judged_range(record, self._verdicts, self._fingerprint)
+                judged = self._judged(record)
                 if judged is not None and judged.after == verdict_end:
                     return None
         except MovedError:
             return None  # retention has passed it
         return f"holds other verdicts at offset {offset} than were acknowledged there"
+
+
+class VerdictQueue:
+    """What was judged of one raw partition, for whoever passes its records in their order."""
+
+    def __init__(self, domain: Domain, end: int = 0) -> None:
+        self.end = end
+        """The raw offset up to which there are verdicts."""
+        self.passed = 0
+        """The raw offset up to which records were passed; what was judged before is not kept."""
+        self._domain = domain
+        self._told: deque[tuple[int, Rejected]] = deque()
+        self._remembered: deque[Remembered] = deque()
+
+    def add(self, judged: JudgedRange) -> None:
+        """Take the next verdicts."""
+        self.end = judged.end
+        if judged.end > self.passed:
+            self._told.extend(told(self._domain, judged).items())
+            self._remembered.append(judged.remembered)
+
+    def tell(self, seen: dict[int, Rejected], end: int) -> None:
+        """Have in ``seen`` the duplicates before a raw offset that were not told yet, and nothing else."""
+        seen.clear()
+        while self._told and self._told[0][0] < end:
+            seen.update([self._told.popleft()])
+
+    def pass_over(self, records: Sequence[SourceRecord], end: int) -> int | None:
+        """Pass all ``records`` before a raw offset; return the first at which another one was judged than is there."""
+        other = None
+        while self._remembered and self._remembered[0].offset < end:
+            offset, crc = self._remembered.popleft()
+            if offset >= self.passed and other is None:
+                at = bisect_left(records, offset, key=attrgetter("offset"))
+                one = records[at] if at < len(records) else None
+                if one is None or (one.offset, record_crc(one.key, one.value)) != (offset, crc):
+                    other = offset
+        self.passed = max(self.passed, end)
+        return other

@@ -7,9 +7,9 @@ from typing import TypeAlias
 from aiokafka import TopicPartition
 
 from ..kafka.clients import consumer
-from ..settings import Settings
+from ..settings import Domain, Settings
 from ..worker.ending import end_process
-from .domain_messages import JudgedRange, VerdictEnd
+from .domain_messages import JudgedRange, VerdictEnd, domain_fingerprint
 from .verdict_log import VerdictLog
 
 Send: TypeAlias = Callable[[str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]], Awaitable[int]]
@@ -22,7 +22,7 @@ class VerdictWriter:
 
     settings: Settings
     verdicts: TopicPartition
-    fingerprint: bytes
+    domain: Domain
     send: Send
     leader: Callable[[], object]
     """Something that differs once the log may have another leader, or the same one after a new start."""
@@ -35,9 +35,10 @@ class VerdictWriter:
 
     async def write(self, judged: Sequence[JudgedRange]) -> None:
         """Send verdicts, one after the other; durable when this returns."""
+        fingerprint = domain_fingerprint(self.domain)
         for one in judged:
             topic, partition = self.verdicts
-            offset = await self.send(topic, partition, one.pack(self.fingerprint, self.end), None, ())
+            offset = await self.send(topic, partition, one.pack(fingerprint, self.end), None, ())
             if offset != self.end:
                 end_process(f"{self._name} took a message at offset {offset}, and not at {self.end}: it is read again")
             await self.check()  # of what was before: an equal message may be in its place
@@ -50,7 +51,7 @@ class VerdictWriter:
             return
         if self.end:
             async with consumer(self.settings) as client:
-                log = VerdictLog(self.verdicts, self.fingerprint)
+                log = VerdictLog(self.domain, self.verdicts)
                 if (lost := await log.lacks(client, self.end - 1, self.verdict_end)) is not None:
                     end_process(f"{self._name} {lost}: it lost its tail")
         self._leader = leader

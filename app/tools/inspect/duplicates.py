@@ -1,21 +1,20 @@
 """What verdict logs say of documents: which were seen before, and which came again."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from ...kafka.clients import consumer, offsets, read_range
+from ...kafka.clients import consumer
 from ...kafka.cluster import partitions_of
 from ...kafka.dead_letters import RecordPlace
 from ...milling.duplicates.verdicts import REASONS
 from ...milling.steps import Rejected
-from ...sequencer.domain_messages import JudgedRange, domain_fingerprint, source_number
+from ...sequencer.domain_messages import JudgedRange, source_number
 from ...sequencer.settled_domains import settled_domains
-from ...sequencer.verdict_chain import VerdictChain
-from ...sequencer.verdict_log import judged_range, place_of, told
+from ...sequencer.verdict_log import VerdictLog, VerdictQueue
 from ...settings import Domain, Settings
 
 
@@ -26,15 +25,11 @@ async def judged_ranges(
 
     Only this iterator uses ``client`` meanwhile. Raises DifferenceError where the log holds two histories.
     """
-    verdicts, fingerprint = TopicPartition(domain.verdicts_topic(raw.topic), raw.partition), domain_fingerprint(domain)
-    if raw.partition >= await partitions_of(client, verdicts.topic):
-        return
-    span = (await offsets(client, [verdicts]))[verdicts]
-    start, end = await place_of(client, verdicts, fingerprint, offset) if offset else span
-    chain = VerdictChain()
-    async for record in read_range(client, verdicts, start, end):
-        judged = judged_range(record, verdicts, fingerprint)
-        if judged is not None and chain.offer(judged):
+    verdicts = TopicPartition(domain.verdicts_topic(raw.topic), raw.partition)
+    if raw.partition < await partitions_of(client, verdicts.topic):
+        log = VerdictLog(domain, verdicts)
+        await log.open_at(client, offset)
+        while (judged := await log.next(client)) is not None:
             yield judged
 
 
@@ -51,25 +46,19 @@ class Duplicates:
     """The duplicates of one raw partition from an offset on, for whoever reads its records."""
 
     def __init__(self, client: AIOKafkaConsumer, domain: Domain, raw: TopicPartition, start: int) -> None:
-        self._domain, self._ranges = domain, judged_ranges(client, domain, raw, start)
-        self._told: deque[tuple[int, Rejected]] = deque()
+        self._ranges, self._queue = judged_ranges(client, domain, raw, start), VerdictQueue(domain)
         self._begin: int | None = None
-        self._end = 0
 
-    async def before(self, end: int) -> dict[int, Rejected]:
-        """Return those before an offset that were not returned yet."""
-        while self._end < end and (judged := await anext(self._ranges, None)) is not None:
+    async def tell(self, seen: dict[int, Rejected], end: int) -> None:
+        """Have in ``seen`` those before an offset that were not told yet, and nothing else."""
+        while self._queue.end < end and (judged := await anext(self._ranges, None)) is not None:
             self._begin = judged.begin if self._begin is None else self._begin
-            self._end = judged.end
-            self._told.extend(told(self._domain, judged).items())
-        found: dict[int, Rejected] = {}
-        while self._told and self._told[0][0] < end:
-            found.update([self._told.popleft()])
-        return found
+            self._queue.add(judged)
+        self._queue.tell(seen, end)
 
     def why_unjudged(self, offset: int) -> str:
-        """Return why there is no verdict on an offset that `before` has passed; nothing where there is one."""
-        if offset >= self._end:
+        """Return why there is no verdict on an offset that `tell` has passed; nothing where there is one."""
+        if offset >= self._queue.end:
             return "there is no verdict on duplicates yet"
         return "there is no verdict on duplicates any more" if offset < (self._begin or 0) else ""
 
@@ -106,11 +95,13 @@ async def seen_before(settings: Settings, place: RecordPlace) -> dict[str, dict[
     None: there is no verdict on it, or none any more. Raises TopicError where the raw topic has no stream.
     """
     found: dict[str, dict[str, Any] | None] = {}
+    seen: dict[int, Rejected] = {}
     async with consumer(settings) as client:
         for domain in await settled_domains(settings, [place.topic]):
             found[domain.name], raw = None, TopicPartition(place.topic, place.partition)
             duplicates = Duplicates(client, domain, raw, place.offset)
-            verdict = (await duplicates.before(place.offset + 1)).get(place.offset, Rejected("", ""))
+            await duplicates.tell(seen, place.offset + 1)
+            verdict = seen.get(place.offset, Rejected("", ""))
             if not duplicates.why_unjudged(place.offset):
                 copies = [] if verdict.reason else await _copies(client, domain, place)
                 again = dict(Counter(copy.reason for copy in copies))

@@ -121,8 +121,7 @@ class _Search:
         duplicates = None if self._domain is None else Duplicates(self._verdicts, self._domain, raw, start)
         async for records in read_batches(self._client, raw, start, min(end, stop)):
             if duplicates is not None:
-                self._stages.seen.clear()
-                self._stages.seen.update(await duplicates.before(records[-1].offset + 1))
+                await duplicates.tell(self._stages.seen, records[-1].offset + 1)
             for found in self._among(raw, records):
                 yield found
             self._progress(len(records), sum(len(record.value or b"") for record in records))

@@ -321,7 +321,7 @@ class _Judged:
         except TopicError as error:
             return {record.offset: str(error) for record in records}
         duplicates = Duplicates(self._client, self._domain, raw, records[0].offset)
-        stages.seen.update(await duplicates.before(records[-1].offset + 1))
+        await duplicates.tell(stages.seen, records[-1].offset + 1)
         return {record.offset: duplicates.why_unjudged(record.offset) for record in records}
 
 

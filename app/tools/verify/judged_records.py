@@ -15,7 +15,6 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DifferenceError
 from tokenmill.records import SourceRecord
-from tokenmill.wire.chain import record_crc
 
 from ...kafka.clients import read_batches
 from ...milling.duplicates.signatures import Hashes, sign
@@ -24,7 +23,6 @@ from ...milling.steps import Rejected
 from ...sequencer.domain_messages import (
     Integers,
     JudgedRange,
-    Remembered,
     SignedRange,
     Source,
     VerdictEnd,
@@ -32,7 +30,7 @@ from ...sequencer.domain_messages import (
     domain_fingerprint,
 )
 from ...sequencer.rebuilding import signed_range
-from ...sequencer.verdict_log import VerdictLog, told
+from ...sequencer.verdict_log import VerdictLog, VerdictQueue
 from ...settings import Domain
 from .verify_result import Side, VerifyDifference
 
@@ -75,11 +73,9 @@ class JudgedRecords:
         self._log, self._mill, self._seen = log, mill, seen
         self._skips = np.array(sorted(skips), np.int64)
         self._fingerprint, self._deduplication = domain_fingerprint(log.domain), deduplication_in(log.domain)
-        self._verdicts = VerdictLog(log.verdicts, self._fingerprint)
-        self._judged = log.begin.next_offset
-        self._taken = self._looked = 0
-        self._told: deque[tuple[int, Rejected]] = deque()
-        self._remembered: deque[Remembered] = deque()
+        self._verdicts = VerdictLog(log.domain, log.verdicts)
+        self._queue = VerdictQueue(log.domain, log.begin.next_offset)
+        self._looked = 0
         self._signed: deque[tuple[JudgedRange, SignedRange | None]] = deque()
         self._messages: deque[SourceRecord] = deque()
         self._batches: AsyncIterator[Sequence[SourceRecord]] | None = None
@@ -87,7 +83,7 @@ class JudgedRecords:
     async def open(self, start: int, verdicts: AIOKafkaConsumer, signatures: AIOKafkaConsumer) -> None:
         """Read verdicts and signatures of the records from ``start`` on, with clients that are this object's alone."""
         self._clients = verdicts, signatures
-        self._taken = self._looked = start
+        self._queue.passed = self._looked = start
         self._seen.clear()
         await self._verdicts.open(verdicts, self._log.begin)
         self._verdicts.end = self._log.end
@@ -95,22 +91,18 @@ class JudgedRecords:
     async def take(self, records: Sequence[SourceRecord]) -> Sequence[SourceRecord]:
         """Return those of the next records that are before the first document of which there is no verdict."""
         end = records[-1].offset + 1
-        while self._judged < end and (judged := await self._next()) is not None:
-            self._judged = judged.end
-            if judged.end > self._taken:
-                self._told.extend(told(self._log.domain, judged).items())
-                self._remembered.append(judged.remembered)
+        while self._queue.end < end and (judged := await self._next()) is not None:
+            self._queue.add(judged)
+            if judged.end > self._queue.passed:
                 self._signed.append((judged, await self._message(judged)))
-        if self._judged < end:
-            behind = bisect_left(records, self._judged, key=attrgetter("offset"))
+        if self._queue.end < end:
+            behind = bisect_left(records, self._queue.end, key=attrgetter("offset"))
             kept = _kept(self._mill.look(records[behind:]))
             end = kept[0][0] if kept else end
             records = records[: bisect_left(records, end, key=attrgetter("offset"))]
-        self._seen.clear()
-        while self._told and self._told[0][0] < end:
-            self._seen.update([self._told.popleft()])
-        self._require_same(records, end)
-        self._taken = end
+        self._queue.tell(self._seen, end)
+        if (other := self._queue.pass_over(records, end)) is not None:
+            self._differs("verdicts", f"this record of {self._log.raw_topic} is not the one judged", other)
         return records
 
     def look(self, records: Sequence[SourceRecord]) -> Looked:
@@ -161,16 +153,6 @@ class JudgedRecords:
         text = f"{topic.topic} does not hold at offset {judged.signature} what the verdicts from here on are of"
         self._differs("signatures", text, judged.begin)
         return None
-
-    def _require_same(self, records: Sequence[SourceRecord], end: int) -> None:
-        """Note the first record that is another one than was signed."""
-        while self._remembered and self._remembered[0].offset < end:
-            offset, crc = self._remembered.popleft()
-            if offset >= self._taken:
-                at = bisect_left(records, offset, key=attrgetter("offset"))
-                one = records[at] if at < len(records) else None
-                if one is None or (one.offset, record_crc(one.key, one.value)) != (offset, crc):
-                    self._differs("verdicts", f"this record of {self._log.raw_topic} is not the one judged", offset)
 
     def _compare(
         self, kept: Sequence[tuple[int, str]], signed: SignedRange, low: int, high: int, signature: int
