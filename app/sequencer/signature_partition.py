@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from aiokafka import TopicPartition
@@ -27,8 +27,13 @@ from ..settings import Domain, Settings
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
 from .domain_messages import SLICE_KEY, JudgedRange, Source, VerdictEnd, domain_fingerprint
 from .domain_order import DomainOrder
-from .rebuilding import Rebuilding, settle_domain, signed_range
+from .rebuilding import Rebuilding, Rebuilt, settle_domain, signed_range
 from .verdict_writer import Send, VerdictWriter
+
+DOUBT_SECONDS: Final = 10.0
+"""For as long at least, a log must be told to lack something: a broker that has just begun may tell ends too low."""
+AGAIN_SECONDS: Final = 1.0
+"""After as long it is looked again."""
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +80,7 @@ class SignaturePartition:
         self._clock.enter("resume")
         await settle_domain(context.settings, context.domain)
         try:
-            rebuilt = await Rebuilding(context.settings, context.domain).run()
+            rebuilt = await self._rebuilt()
         except (DifferenceError, SourceError) as error:
             self.halted, self._halted_by = str(error), error.brief
             self._clock.enter("halted")
@@ -89,6 +94,20 @@ class SignaturePartition:
         self._generation = await context.start_partition(self.tp, self.position)
         self._clock.wait()
         log.info("domain resumed", domain=context.domain.name, offset=self.position, kept=rebuilt.order.window.kept)
+
+    async def _rebuilt(self) -> Rebuilt:
+        """Learn what is known; what says that logs have lost something counts once it has been so for a while."""
+        loop = asyncio.get_running_loop()
+        doubted: float | None = None
+        while True:
+            try:
+                return await Rebuilding(self._context.settings, self._context.domain).run()
+            except (DifferenceError, SourceError) as error:
+                doubted = doubted or loop.time()
+                if loop.time() >= doubted + DOUBT_SECONDS:
+                    raise
+                log.warning("looking again", domain=self._context.domain.name, reason=str(error))
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def _writer(self, source: Source, end: int, verdict_end: VerdictEnd) -> VerdictWriter:
         context, topic = self._context, self._context.domain.raw_topics[source[0]]

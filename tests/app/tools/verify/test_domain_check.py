@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,35 +55,41 @@ class Written(NamedTuple):
 Write = Callable[..., Written]
 
 
+def write_domain(
+    broker: Broker,
+    topic: TopicFactory,
+    directory: Path,
+    change: Callable[[Verdicts, list[SliceStart]], object] = lambda _, __: None,
+    *,
+    signed: int = len(LOG),
+) -> Written:
+    """Put all that a sequencer makes of `LOG` on a broker, with changes."""
+    first = topic(2)
+    dedup = {"name": "exact", "window": 5 * SLICES, "domain": f"domain-of-{first}"}
+    settings = service_settings(broker, first, directory, raw_topics=(first, topic(2)), dedup=dedup)
+    (domain,) = settings.domains()
+    in_own_loop(lambda: settle_domain(settings, domain))
+    fingerprint, order = domain_fingerprint(domain), DomainOrder(deduplication_in(domain), BEGINNING)
+    verdicts, slices = defaultdict(list), list[SliceStart]()
+    for at, one in enumerate(LOG):
+        if (part := order.accept(one)) is not None:
+            verdicts[part.source].append(order.judge(part, at))
+    slices += order.started
+    change(verdicts, slices)
+    send(settings, [Raw(one.pack(fingerprint)) for one in LOG[:signed]], domain.signatures_topic)
+    send(settings, [Raw(one.pack(fingerprint), key=SLICE_KEY) for one in slices], domain.slices_topic)
+    written = Written(settings, domain, verdicts, slices)
+    for source, found in verdicts.items():
+        log = written.log(source)
+        packed = [Raw(one.pack(fingerprint, at), log.partition) for at, one in enumerate(found)]
+        send(settings, packed, log.topic)
+    return written
+
+
 @pytest.fixture
 def write(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Write:
-    """Return what puts all that a sequencer makes of `LOG` on a broker, with changes."""
-
-    def run(
-        change: Callable[[Verdicts, list[SliceStart]], object] = lambda _, __: None, *, signed: int = len(LOG)
-    ) -> Written:
-        first = topic(2)
-        dedup = {"name": "exact", "window": 5 * SLICES, "domain": f"domain-of-{first}"}
-        settings = service_settings(broker, first, tmp_path, raw_topics=(first, topic(2)), dedup=dedup)
-        (domain,) = settings.domains()
-        in_own_loop(lambda: settle_domain(settings, domain))
-        fingerprint, order = domain_fingerprint(domain), DomainOrder(deduplication_in(domain), BEGINNING)
-        verdicts, slices = defaultdict(list), list[SliceStart]()
-        for at, one in enumerate(LOG):
-            if (part := order.accept(one)) is not None:
-                verdicts[part.source].append(order.judge(part, at))
-        slices += order.started
-        change(verdicts, slices)
-        send(settings, [Raw(one.pack(fingerprint)) for one in LOG[:signed]], domain.signatures_topic)
-        send(settings, [Raw(one.pack(fingerprint), key=SLICE_KEY) for one in slices], domain.slices_topic)
-        written = Written(settings, domain, verdicts, slices)
-        for source, found in verdicts.items():
-            log = written.log(source)
-            packed = [Raw(one.pack(fingerprint, at), log.partition) for at, one in enumerate(found)]
-            send(settings, packed, log.topic)
-        return written
-
-    return run
+    """Return `write_domain` for one test."""
+    return partial(write_domain, broker, topic, tmp_path)
 
 
 def test_all_that_was_judged_is_judged_again(write: Write) -> None:
