@@ -151,8 +151,8 @@ class JudgedRange:
         return _JUDGED.pack(*numbers, self.before) + b"".join(array.tobytes() for array in arrays)
 
     @classmethod
-    def unpack(cls, value: bytes | None, fingerprint: bytes, place: int) -> Self:
-        """Return what `pack` made bytes of.
+    def unpack(cls, value: bytes | None, fingerprint: bytes, place: int, topics: int) -> Self:
+        """Return what `pack` made bytes of, in a domain with so many ``topics``.
 
         Raises DamagedError where they are none of this domain, or of a writer that did not know the log's end.
         """
@@ -170,6 +170,8 @@ class JudgedRange:
         kinds = np.frombuffer(value, np.uint8, count, at + 8 * count * (1 + PLACE))
         if not np.isin(kinds, range(1, len(REASONS))).all():
             raise DamagedError("it is a verdict of no kind that there is")
+        if (places[:, 0] >> np.uint64(32) >= topics).any():
+            raise DamagedError("it names a raw topic that the domain lacks")
         return cls(begin, end, Remembered(last, crc), signature, offsets, kinds, places, before)
 
 

@@ -98,7 +98,8 @@ class VerdictLog:
         had written meanwhile, or the log had lost its tail. So ranges rise with offsets, without one that comes again.
         """
         try:
-            return JudgedRange.unpack(record.value, self._fingerprint, record.offset)
+            topics = len(self._domain.raw_topics)
+            return JudgedRange.unpack(record.value, self._fingerprint, record.offset, topics)
         except DamagedError as error:
             topic, partition = self._verdicts
             log.warning("passed over", topic=topic, partition=partition, offset=record.offset, why=str(error))

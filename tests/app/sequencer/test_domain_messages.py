@@ -1,6 +1,6 @@
 """The records of a domain's topics: what goes in comes out, and what is none is refused."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from struct import unpack_from
 
 import numpy as np
@@ -78,16 +78,25 @@ def test_verdicts_come_back_and_every_bit_of_them_is_in_their_hash(duplicates: s
     end = max(duplicates, default=1) + 1
     judged = JudgedRange(0, end, Remembered(0, 5), 7, offsets, np.full(count, 2, np.uint8), places, before)
     packed = judged.pack(FINGERPRINT, 4)
-    back = JudgedRange.unpack(packed, FINGERPRINT, 4)
+    back = JudgedRange.unpack(packed, FINGERPRINT, 4, 2)
     assert back.after == judged.after == VerdictEnd(end, judged.after.chain)
     for value in (packed[:-1], packed + b"1", b"", None, judged.pack(bytes(16), 4), judged.pack(FINGERPRINT, 5)):
         with pytest.raises(DamagedError):
-            JudgedRange.unpack(value, FINGERPRINT, 4)
+            JudgedRange.unpack(value, FINGERPRINT, 4, 2)
     for at in range(len(FINGERPRINT) + 4, len(packed)):
         other = bytearray(packed)
         other[at] ^= 1
         with suppress(DamagedError):
-            assert JudgedRange.unpack(bytes(other), FINGERPRINT, 4).after.chain != judged.after.chain
+            assert JudgedRange.unpack(bytes(other), FINGERPRINT, 4, 2).after.chain != judged.after.chain
+
+
+def test_a_verdict_that_names_a_topic_of_no_domain_does_not_count() -> None:
+    """Its writer is none that knows the domain."""
+    for topic, known in ((1, True), (2, False), (2**31, False)):
+        places = np.array([[topic << 32 | 7, 5]], np.uint64)
+        judged = JudgedRange(0, 9, Remembered(), 7, np.array([3]), np.ones(1, np.uint8), places, bytes(16))
+        with nullcontext() if known else pytest.raises(DamagedError, match="a raw topic that the domain lacks"):
+            JudgedRange.unpack(judged.pack(FINGERPRINT, 4), FINGERPRINT, 4, 2)
 
 
 def test_slices_and_names_come_back() -> None:

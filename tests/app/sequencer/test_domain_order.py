@@ -118,7 +118,7 @@ def test_what_is_out_and_was_judged_otherwise_is_refused() -> None:
     """Where the window is whole; and everywhere, where it was cut otherwise or is of another history."""
     log = [signed((0, 0), 0, [1, 2, 1]), signed((0, 0), 3, [4, 5])]
     (_, _, first), (_, _, second) = judged_by(DomainOrder(EXACT, BEGINNING), log)
-    changed = JudgedRange.unpack(second.pack(bytes(16), 0), bytes(16), 0)
+    changed = JudgedRange.unpack(second.pack(bytes(16), 0), bytes(16), 0, 2)
     order = DomainOrder(EXACT, BEGINNING)
     order.take(log[0], 0, first)
     with pytest.raises(DifferenceError):

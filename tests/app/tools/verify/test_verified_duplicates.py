@@ -114,7 +114,7 @@ def test_a_verdict_that_was_flipped_is_named(served: Settings) -> None:
     def change(records: Sequence[SourceRecord]) -> list[bytes]:
         end, values = VerdictEnd(), list[bytes]()
         for record in records:
-            one = replace(JudgedRange.unpack(record.value, fingerprint, record.offset), before=end.chain)
+            one = replace(JudgedRange.unpack(record.value, fingerprint, record.offset, 2), before=end.chain)
             if len(one.offsets) and not flipped:
                 flipped.append(int(one.offsets[0]))
                 one = replace(one, offsets=one.offsets[1:], kinds=one.kinds[1:], places=one.places[1:])
@@ -142,11 +142,11 @@ def test_verdicts_that_were_added_are_named(served: Settings) -> None:
     fingerprint = domain_fingerprint(domain)
 
     def other(records: Sequence[SourceRecord]) -> list[bytes | None]:
-        last = JudgedRange.unpack(records[-1].value, fingerprint, records[-1].offset)
+        last = JudgedRange.unpack(records[-1].value, fingerprint, records[-1].offset, 2)
         return [*(record.value for record in records), replace(last, signature=10**6).pack(fingerprint, len(records))]
 
     def more(records: Sequence[SourceRecord]) -> list[bytes | None]:
-        last = JudgedRange.unpack(records[-1].value, fingerprint, records[-1].offset)
+        last = JudgedRange.unpack(records[-1].value, fingerprint, records[-1].offset, 2)
         end = last.after
         added = replace(last, begin=end.next_offset, end=end.next_offset + 9, before=end.chain, signature=10**6)
         return [*(record.value for record in records), added.pack(fingerprint, len(records))]
@@ -225,7 +225,7 @@ def test_what_was_signed_and_then_skipped_is_right(served: Settings) -> None:
     (domain,) = served.domains()
     raw_topic, fingerprint = domain.raw_topics[0], domain_fingerprint(domain)
     found = records_of(served, domain.verdicts_topic(raw_topic))
-    last = JudgedRange.unpack(found[-1].value, fingerprint, found[-1].offset)
+    last = JudgedRange.unpack(found[-1].value, fingerprint, found[-1].offset, 2)
     offset, text = last.end, b"a text that ends its worker"
     remembered = Remembered(offset, record_crc(None, text))
     hashes = sign(deduplication_in(domain), [text.decode()])
