@@ -277,6 +277,12 @@ async def read_range(
             yield record
 
 
+async def read_partition(client: AIOKafkaConsumer, partition: TopicPartition) -> AsyncIterator[SourceRecord]:
+    """Yield all committed records that a partition holds now; else as `read_range`."""
+    async for record in read_range(client, partition, *(await offsets(client, [partition]))[partition]):
+        yield record
+
+
 async def read_batches(
     client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
 ) -> AsyncIterator[Sequence[SourceRecord]]:

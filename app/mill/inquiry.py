@@ -29,7 +29,7 @@ from ..sequencer.domain_messages import (
 )
 from ..sequencer.verdict_log import VerdictLog, VerdictQueue
 from ..settings import Domain
-from .publisher import Send
+from ..worker.sending import Send
 from .verdict_feed import VerdictFeed
 
 SIGNED_BYTES: Final = 1 << 20

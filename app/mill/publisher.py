@@ -33,6 +33,7 @@ from ..milling.chain_mill import ChainMill
 from ..milling.outcomes import Outcome
 from ..telemetry import worker_metrics as metrics
 from ..worker.ending import end_process
+from ..worker.sending import Send
 
 PENDING_BYTES: Final = 16 << 20
 """Tokens that may wait for one token partition, the message in flight included."""
@@ -47,9 +48,6 @@ MOST_MESSAGES: Final = 16
 """Messages between two carries by value, so that the tail that a resume reads at first holds one."""
 
 
-Send: TypeAlias = Callable[[str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]], Awaitable[int]]
-"""Sends one record (topic, partition, value, key, headers) and returns its offset once all in-sync replicas have it;
-raises when they may not."""
 ReadMessages: TypeAlias = Callable[[int, int], Awaitable[Sequence[tuple[int, Message]]]]
 """Reads the messages at the offsets ``[start, end)`` of the token partition, each with its offset, those that retention
 has left; none where the partition does not reach the end."""

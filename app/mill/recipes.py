@@ -31,12 +31,12 @@ from ..milling.tokenizers import TokenizerFile, load_tokenizer
 from ..milling.tokenizers.vocabulary import end_of, shown_token, token_for
 from ..settings import Settings, Stream, TopicSettings
 from ..worker.in_flight import Board, Deaths
+from ..worker.sending import Send
 
 if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without
     from faust.types import TP
 
     from .inquiry import DomainLogs
-    from .publisher import Send
     from .skip_list import SkipList
 
 NOTHING: Final[frozenset[int]] = frozenset()
@@ -120,7 +120,7 @@ class MillContext:
     """The largest letter of each topic for dead letters, or for what is filtered out, as last looked up."""
     require_partition: Callable[[int], Awaitable[None]]
     """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
-    send: "Send"
+    send: Send
     partitions: Callable[[str], Awaitable[int]]
     """How many partitions a topic has that is sent to."""
     leader: "Callable[[TP], object]"

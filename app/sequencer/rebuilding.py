@@ -1,22 +1,20 @@
 """How a sequencer learns again what it must know: from the signature log, a window back, beside what is out already."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, SourceError
+from tokenmill.errors import DamagedError, DifferenceError, SourceError
 from tokenmill.records import SourceRecord
 
-from ..kafka.clients import consumer, offsets, read_batches, read_range
+from ..kafka.clients import consumer, offsets, read_batches, read_partition
 from ..kafka.cluster import partitions_of
-from ..kafka.control_topic import write_control
 from ..settings import Domain, Settings
 from .domain_messages import (
-    DOMAIN_KEY,
     SLICE_KEY,
     JudgedRange,
     SignedRange,
@@ -25,7 +23,6 @@ from .domain_messages import (
     VerdictEnd,
     deduplication_in,
     domain_fingerprint,
-    domain_record,
 )
 from .domain_order import BEGINNING, DomainOrder, base_of
 from .verdict_chain import TWO_HISTORIES
@@ -57,30 +54,6 @@ def signed_range(record: SourceRecord, domain: Domain, fingerprint: bytes, width
     return signed
 
 
-async def settle_domain(settings: Settings, domain: Domain) -> None:
-    """Return when what decides the verdicts is the first record on the domain's topic of slices.
-
-    Raises FingerprintError where the domain was settled with other settings.
-    """
-    async with consumer(settings) as client:
-        for _ in range(2):
-            async for record in _all(client, TopicPartition(domain.slices_topic, 0)):
-                if record.key == DOMAIN_KEY:
-                    if record.value != domain_record(domain):
-                        raise FingerprintError(
-                            f"domain {domain.name} was settled with {bytes(record.value or b'').decode()}, and the "
-                            f"settings say {domain_record(domain).decode()}: set them back, or begin a new domain with "
-                            "a new stream_suffix"
-                        )
-                    return
-            await write_control(settings, domain.slices_topic, [(DOMAIN_KEY, domain_record(domain))])
-
-
-async def _all(client: AIOKafkaConsumer, tp: TopicPartition) -> AsyncIterator[SourceRecord]:
-    async for record in read_range(client, tp, *(await offsets(client, [tp]))[tp]):
-        yield record
-
-
 async def verdict_logs(client: AIOKafkaConsumer, domain: Domain) -> dict[Source, VerdictLog]:
     """Return the logs of verdicts on all raw partitions of a domain, not open yet."""
     logs = {}
@@ -94,7 +67,7 @@ async def verdict_logs(client: AIOKafkaConsumer, domain: Domain) -> dict[Source,
 async def recorded_slices(client: AIOKafkaConsumer, domain: Domain) -> dict[int, SliceStart]:
     """Return where slices of the window begin, by their numbers, and the beginning."""
     slices, fingerprint = {0: BEGINNING}, domain_fingerprint(domain)
-    async for record in _all(client, TopicPartition(domain.slices_topic, 0)):
+    async for record in read_partition(client, TopicPartition(domain.slices_topic, 0)):
         if record.key == SLICE_KEY:
             with suppress(DamagedError):
                 one = SliceStart.unpack(record.value, fingerprint)

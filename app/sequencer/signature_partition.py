@@ -25,10 +25,12 @@ from tokenmill.records import SourceRecord
 from ..kafka.fetched_batches import FetchedBatch, unpacked
 from ..settings import Domain, Settings
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
+from ..worker.sending import Send
 from .domain_messages import SLICE_KEY, JudgedRange, Source, VerdictEnd, domain_fingerprint
 from .domain_order import DomainOrder
-from .rebuilding import Rebuilding, Rebuilt, settle_domain, signed_range
-from .verdict_writer import Send, VerdictWriter
+from .rebuilding import Rebuilding, Rebuilt, signed_range
+from .settled_domains import settle_domain
+from .verdict_writer import VerdictWriter
 
 DOUBT_SECONDS: Final = 10.0
 """For as long at least, a log must be told to lack something: a broker that has just begun may tell ends too low."""

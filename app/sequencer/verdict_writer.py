@@ -1,19 +1,16 @@
 """The writer of one verdict log: one message in flight, and nothing after a hole."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from aiokafka import TopicPartition
 
 from ..kafka.clients import consumer
 from ..settings import Domain, Settings
 from ..worker.ending import end_process
+from ..worker.sending import Send
 from .domain_messages import JudgedRange, VerdictEnd, domain_fingerprint
 from .verdict_log import VerdictLog
-
-Send: TypeAlias = Callable[[str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]], Awaitable[int]]
-"""As `tokenmill.app.worker.transport.BatchApp.send_record`."""
 
 
 @dataclass(eq=False, kw_only=True)

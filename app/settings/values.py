@@ -225,6 +225,11 @@ class Stream(NamedTuple):
     split: str
 
     @property
+    def suffix(self) -> str:
+        """The ``stream_suffix``."""
+        return self.name.removeprefix(f"{self.raw_topic}.{self.split}")
+
+    @property
     def tokens_topic(self) -> str:
         """The topic of the stream's blocks, with as many partitions as the raw topic."""
         return f"tokens.{self.name}"

@@ -47,10 +47,9 @@ class StoredPack:
             return None
         genesis = Genesis.from_dict(read_stream(store, name).values["genesis"])
         recipe = genesis.recipe
-        suffix = name.removeprefix(f"{recipe.raw_topic}.{recipe.split}")
-        files = PackFiles(pack_directory(store, recipe.raw_topic, suffix))
-        run = files.read_run()
         stream = Stream(name, recipe.raw_topic, recipe.split)
+        files = PackFiles(pack_directory(store, recipe.raw_topic, stream.suffix))
+        run = files.read_run()
         return None if run is None else cls(store, Settled(stream, genesis, ControlLog(name, genesis)), files, run)
 
     def head(self, partition: int) -> Message | None:

@@ -236,8 +236,7 @@ def raw_partition_accounts(settled: Sequence[Settled], chains: Sequence[ChainLed
         own = by_name[chain.stream]
         division = replace(own.genesis.recipe, split="").fingerprint
         # With another suffix the same division is made once more: each record is in one split of each.
-        suffix = chain.stream.removeprefix(f"{own.stream.raw_topic}.{own.stream.split}")
-        groups.setdefault((division, suffix, chain.raw_topic, chain.partition or 0), []).append(chain)
+        groups.setdefault((division, own.stream.suffix, chain.raw_topic, chain.partition or 0), []).append(chain)
     return [_raw_partition_account(group) for group in groups.values() if len(group) > 1]
 
 

@@ -28,7 +28,7 @@ from tokenmill.errors import SourceError
 from tokenmill.redaction import redacted
 from tokenmill.untrusted import inflated, parse_json
 
-from ...kafka.clients import consumer, offsets, read_range, sending_to
+from ...kafka.clients import consumer, offsets, read_partition, read_range, sending_to
 from ...settings import Settings, produced_topic
 from ...sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
 from ...sources.items import MEMORY_BYTES, Place
@@ -193,8 +193,7 @@ async def _noted(settings: Settings, topic: str, run: bytes | None = None) -> di
     async with consumer(settings, isolation_level="read_uncommitted") as client:
         if topic not in await client.topics():
             return {}
-        span = (await offsets(client, [partition]))[partition]
-        async for record in read_range(client, partition, *span):
+        async for record in read_partition(client, partition):
             if record.key is not None and run in (None, record.key.partition(b"/")[0]):
                 found.pop(record.key, None)
                 if record.value is not None:

@@ -25,7 +25,7 @@ from tokenmill.app.sequencer.domain_messages import (
     domain_fingerprint,
 )
 from tokenmill.app.sequencer.domain_order import BEGINNING, DomainOrder
-from tokenmill.app.sequencer.rebuilding import settle_domain
+from tokenmill.app.sequencer.settled_domains import settle_domain
 from tokenmill.app.settings import Domain, Settings
 from tokenmill.app.tools.verify.domain_check import DomainCheck
 
