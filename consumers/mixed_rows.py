@@ -94,7 +94,7 @@ class MixedReader:
         first = place.course.place
         while True:
             later = self.advance(place, _FEW_PLACES, _FEW_PLACES)
-            if self._over(later) or later.course.ended:
+            if later.course.ended or any(given > (self._total(name) or 0) for name, given in later.samples.items()):
                 break
             place = later
         course = place.course.copy()
@@ -120,10 +120,6 @@ class MixedReader:
     def _places(self, steps: int) -> int:
         """Return at how many places these steps are."""
         return steps if self.whole_steps else steps * self.ranks.global_batch
-
-    def _over(self, place: MixturePlace) -> bool:
-        totals = {name: self._total(name) or 0 for name in self.parts}
-        return any(samples > totals[name] for name, samples in place.samples.items())
 
     def _steps_in(self, places: int) -> int:
         return self.ranks.steps_in(places * self._unit)

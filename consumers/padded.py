@@ -25,10 +25,6 @@ _AHEAD: Final = 4096
 """Documents that are looked up in one go."""
 _LONGEST: Final = 1 << 31
 _IDS: Final = range(1 << 32)
-_NO_DATASET: Final = (
-    "PaddedBatches is no dataset for a DataLoader: loop over it, or over what its loader(num_workers=2) returns, "
-    "which is a DataLoader"
-)
 
 Piece = tuple[int, int, Tokens]
 """Row, first column, and what is to be there."""
@@ -128,7 +124,10 @@ class PaddedBatches(HasTokenizer):
         return True
 
     def __getitem__(self, index: object) -> NoReturn:
-        raise TypeError(_NO_DATASET)
+        raise TypeError(
+            "PaddedBatches is no dataset for a DataLoader: loop over it, or over what its loader(num_workers=2) "
+            "returns, which is a DataLoader"
+        )
 
     def __iter__(self) -> Iterator[PaddedBatch]:
         """Yield the batches from here on, and stand behind each.

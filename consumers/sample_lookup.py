@@ -71,12 +71,6 @@ def samples_of(items: Items) -> Samples:
     return join(order.samples_of(numbers) for order, numbers in items)
 
 
-def rows_of(tokens: Rows) -> Addresses:
-    """Return where in memory the rows of a contiguous array begin; good for as long as it is kept."""
-    first, size = int(tokens.__array_interface__["data"][0]), tokens.strides[0]
-    return np.arange(first, first + len(tokens) * size, size)
-
-
 class Gathering:
     """Rows of ``columns`` tokens, each from an address on, that are copied when they are asked for.
 
@@ -217,7 +211,7 @@ class EraTable:
                 tokens, crcs = next(reader.between(*bounds, with_crcs=self._checks_copies))
                 if crcs is not None:
                     self._crcs[span] = crcs
-                self._starts[span] = rows_of(tokens)
+                self._starts[span] = addresses_of(tokens, np.arange(len(tokens)) * tokens.shape[1])
                 self.maps.append(tokens)
 
     def _check(self, blocks: Numbers, sound: npt.NDArray[np.bool_]) -> None:
@@ -322,7 +316,8 @@ class Chunk:
         for crc in crcs_of_runs(crcs, self._gathering.row_bytes, together):
             stretch = next(stretches)
             if crc32(stretch) != crc:
-                at = self._first_damaged(stretch, crcs[start:])
+                rows = zip(stretch.reshape(-1, stretch.shape[-1]), crcs[start:].tolist(), strict=False)
+                at = [crc32(row) == wanted for row, wanted in rows].index(False)
                 whole = at // self.batch_size
                 if whole:
                     yield stretch[:whole]
@@ -330,11 +325,6 @@ class Chunk:
             yield stretch
             del stretch  # its memory can be the next one's
             start += together
-
-    @staticmethod
-    def _first_damaged(stretch: Rows, crcs: Crcs) -> int:
-        rows = stretch.reshape(-1, stretch.shape[-1])
-        return [crc32(row) == crc for row, crc in zip(rows, crcs.tolist(), strict=False)].index(False)
 
     def refuse(self, at: int) -> NoReturn:
         """Raise the error for the sample at this place, whose block is not what was committed.

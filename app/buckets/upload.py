@@ -10,9 +10,7 @@ files: every upload makes the same bytes, from any store.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256
 from heapq import merge
@@ -24,7 +22,7 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.bucket.head_log import BucketSegment, HeadLog
-from tokenmill.bucket.objects import Bucket, Data
+from tokenmill.bucket.objects import Bucket, Data, in_lanes
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DamagedError, DifferenceError
 from tokenmill.store import PartitionReader, StreamInfo, open_eras, open_partition, read_stream, read_tokenizer
@@ -288,23 +286,13 @@ class Upload:
 
     def _put_all(self, wanted: Iterator[tuple[int, int, int]]) -> list[BucketSegment]:
         """Upload segments, several at a time; return them in their order."""
+        info = self.heads.info
+        read = (segment_files(self._reader(partition), info, first, stop) for partition, first, stop in wanted)
         done: list[BucketSegment] = []
-        flying: deque[Future[SegmentFiles]] = deque()
-
-        def land() -> None:
-            files = flying.popleft().result()
+        for files in in_lanes(self._put, read, self._lanes):
             done.append(files.segment)
             self.segments += 1
             self.bytes += len(files.data["bin"])
-
-        with ThreadPoolExecutor(self._lanes, "upload") as pool:
-            for partition, first, stop in wanted:
-                if len(flying) == self._lanes:
-                    land()
-                files = segment_files(self._reader(partition), self.heads.info, first, stop)
-                flying.append(pool.submit(self._put, files))
-            while flying:
-                land()
         return done
 
     def _put(self, files: SegmentFiles) -> SegmentFiles:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,17 +77,8 @@ class DemoTrainer:
         self.ended = asyncio.Event()
         self.code = 0
         self._log = log
-        self._command = [sys.executable, str(example()), str(store), stream]
-        self._command += [
-            "--json",
-            "--seconds",
-            str(seconds),
-            "--timeout",
-            str(FIRST_SECONDS),
-            "--threads",
-            "1",
-            "--cpu",
-        ]
+        self._command = [sys.executable, str(example()), str(store), stream, "--json", "--threads=1", "--cpu"]
+        self._command += [f"--seconds={seconds}", f"--timeout={FIRST_SECONDS}"]
 
     @property
     def training(self) -> TrainingStatus | None:
@@ -151,18 +143,6 @@ SHOWN_PIECES: Final = 3
 SHOWN_CHARACTERS: Final = 160
 FOUND_CHARACTERS: Final = 60
 """Enough of a piece to find its place in the text; its end may be a token that no text holds."""
-
-
-async def check(settings: Settings, blocks: int, show: Callable[[str], None]) -> VerifyResult:
-    """Verify everything, every record by the reference; ``show`` is called with the progress."""
-
-    def progress(so_far: VerifyProgress) -> None:
-        show(f"verifying, {so_far.blocks:,} of {blocks:,} blocks")
-
-    def work() -> VerifyResult:
-        return verify(settings, store=settings.store, reference=True, progress=progress)
-
-    return await asyncio.wrap_future(in_background(work))
 
 
 def say_result(view: LiveView, killed: int, result: VerifyResult) -> bool:
@@ -239,25 +219,16 @@ STARTING: Final = "starting the service"
 DIFFERENT_CODE: Final = TokenMillError.exit_code
 
 
-async def until_running(look: Callable[[], Status]) -> None:
-    """Wait until every partition has a worker. Raises TokenMillError where it does not come to that."""
-
-    def running(status: Status) -> bool:
-        return bool(status.partitions) and all(row["worker"] for row in status.partitions)
-
-    await _until(look, running, 0.0)
+def is_running(status: Status) -> bool:
+    """Whether every partition has a worker."""
+    return bool(status.partitions) and all(row["worker"] for row in status.partitions)
 
 
-async def until_settled(look: Callable[[], Status]) -> None:
-    """Wait until all that the brokers hold is milled and stored; the last record of each partition is a flush.
+async def until(condition: Callable[[Status], bool], look: Callable[[], Status], lasting: float = 0.0) -> None:
+    """Wait until the condition has held for ``lasting`` seconds; any progress restarts the time limit.
 
     Raises TokenMillError where it does not come to that.
     """
-    await _until(look, lambda status: status.settled, SETTLED_SECONDS)
-
-
-async def _until(look: Callable[[], Status], condition: Callable[[Status], bool], lasting: float) -> None:
-    """Wait until the condition has held for ``lasting`` seconds; any progress restarts the time limit."""
     progressed = time.monotonic()
     held_since: float | None = None
     seen: object = None
@@ -366,7 +337,7 @@ class _Demo:
             self._view.say(f"watch it in a browser: {self._settings.page_url}", "bold")
         with self._view:
             async with beside(*works), saying_when_cancelled(self._view):
-                await until_running(self._supervisor.status)
+                await until(is_running, self._supervisor.status)
                 self._doing = "feeding"
                 await self._feeding.run()
                 good = await self._end()
@@ -384,11 +355,16 @@ class _Demo:
     async def _end(self) -> bool:
         """Wait for the last block, verify all of them, and show where one came from."""
         self._doing = "filling the last blocks"
-        await until_settled(self._supervisor.status)
+        await until(lambda status: status.settled, self._supervisor.status, SETTLED_SECONDS)
         blocks = self._supervisor.status().stored
         self._view.say(f"{blocks:,} blocks are in the store; each is computed again by the reference, and compared")
         self._doing = f"verifying, 0 of {blocks:,} blocks"
-        result = await check(self._settings, blocks, self._do)
+
+        def progress(so_far: VerifyProgress) -> None:
+            self._doing = f"verifying, {so_far.blocks:,} of {blocks:,} blocks"
+
+        every = partial(verify, self._settings, store=self._settings.store, reference=True, progress=progress)
+        result = await asyncio.wrap_future(in_background(every))
         self._view.say(kept_line(result.totals))
         good = say_result(self._view, self._feeding.killed, result)
         await go_back(self._settings, self._view)
@@ -406,7 +382,7 @@ class _Demo:
         """Wait for the training's end."""
         if self._trainer is not None and not self._trainer.ended.is_set():
             self._view.say("the model trains on for a while")
-            self._do("training")
+            self._doing = "training"
             await self._trainer.ended.wait()
             await asyncio.sleep(0)  # so that `_train` says how it went
 
@@ -423,13 +399,10 @@ class _Demo:
     def _training_log(self) -> Path:
         return self._state.logs / "training.log"
 
-    def _do(self, doing: str) -> None:
-        self._doing = doing
-
     def _show_event(self, event: Event) -> None:
         if event.kind == "moved" and self._doing == STARTING:
             return  # the first worker had all partitions until the second one came
-        self._view.say(event.text, {"ended": "red", "took over": "green"}.get(event.kind, "dim"))
+        self._view.say_event(event)
 
     def _look(self) -> LiveScene:
         share = f" {self._feeding.share:.0%}" if self._doing == "feeding" else ""

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..logs import set_up_logging
-from ..supervisor import Row, Status, WorkerStatus
+from ..supervisor import Event, Row, Status, WorkerStatus
 from ..tables import ShownTable, flowed
 
 WINDOW_SECONDS: Final = 5.0
@@ -154,6 +154,7 @@ def plain_line(scene: LiveScene, rates: Rates) -> str:
 
 STYLES: Final = {"green": ["running"], "yellow": ["starting"], "bold red": ["cut off", "silent", "ended", "nobody"]}
 """Words of tables that are seen from afar."""
+EVENT_STYLES: Final = {"ended": "red", "not started": "red", "not served": "red", "took over": "green"}
 SHOWN_PARTITIONS: Final = 6
 """Of one worker; more are counted."""
 BETWEEN: Final = 2
@@ -264,6 +265,10 @@ class LiveView:
         """Print a line that stays, with the seconds since the view was made."""
         line = Text.assemble((f"{time.monotonic() - self._began:5.1f} s  ", "dim"), (text, style))
         self._console.print(line, soft_wrap=True, highlight=False)
+
+    def say_event(self, event: Event) -> None:
+        """Print what happened to a worker."""
+        self.say(event.text, EVENT_STYLES.get(event.kind, "dim"))
 
     def show(self, text: str = "", style: str = "") -> None:
         """Print text that stays, without a time."""

@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,31 +19,18 @@ from .output_files import write_private
 DEMO_DIRECTORY: Final = Path(".tokenmill/demo")
 
 
-@dataclass(frozen=True, slots=True)
 class LocalState:
     """The paths in the directory; none exists until it is made."""
 
-    directory: Path
-
-    @property
-    def broker(self) -> Path:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.broker = directory / "broker"
         """All that the broker writes."""
-        return self.directory / "broker"
-
-    @property
-    def store(self) -> Path:
-        """The store."""
-        return self.directory / "store"
-
-    @property
-    def logs(self) -> Path:
-        """The logs of the supervisor and of each worker."""
-        return self.directory / "logs"
-
-    @property
-    def settings_file(self) -> Path:
+        self.store = directory / "store"
+        self.logs = directory / "logs"
+        """Of the supervisor and of each worker."""
+        self.settings_file = directory / "tokenmill.toml"
         """Settings, for ``--config`` of any command while the broker runs."""
-        return self.directory / "tokenmill.toml"
 
     def new_name(self, name: str) -> str:
         """Return ``name-1``, or the first ``name-n`` that was never returned before; ``runs/`` remembers."""

@@ -15,14 +15,13 @@ from ..mill.recipes import plan_topic
 from ..processes import allow_more_files
 from ..settings import Loaded, Settings
 from ..settings.explain import DEFAULT_ORIGIN
-from ..supervisor import Event, Supervisor, run_until_signalled
+from ..supervisor import Supervisor, run_until_signalled
 from ..tasks import beside
 from .broker import Broker
 from .jars import download
 from .live_view import LiveScene, LiveView, log_to_file, saying_when_cancelled
 from .local_state import LocalState, program
 
-STYLES: Final = {"ended": "red", "not started": "red", "not served": "red", "took over": "green"}
 LOOK_SECONDS: Final = 1.0
 """Between two looks at whether the broker's process exists; a look reads a file and a line of the kernel's."""
 PAUSE_SECONDS: Final = 10.0
@@ -72,9 +71,7 @@ async def _serve(  # noqa: PLR0917 - what `run_up` has
     broker: Broker, state: LocalState, settings: Settings, view: LiveView, partitions: int, origins: Mapping[str, str]
 ) -> int:
     await ensure_topics(settings, partitions=partitions)
-    supervisor = Supervisor(
-        settings, log_directory=state.logs, on_event=lambda event: _show_event(view, event), origins=origins
-    )
+    supervisor = Supervisor(settings, log_directory=state.logs, on_event=view.say_event, origins=origins)
     title = f"{', '.join(settings.raw_topics)} at {settings.bootstrap_servers}"
     plan = await asyncio.to_thread(plan_topic, settings, settings.raw_topics[0])
     view.say(f"{plan.marks}; streams that were begun with other tokens keep theirs")
@@ -107,10 +104,6 @@ def _explain(state: LocalState, settings: Settings, view: LiveView) -> None:
     if settings.page_url is not None:
         view.show(f"Watch it in a browser: {settings.page_url}", "bold")
     view.show("Ctrl-C ends all of it; what is on disk stays.")
-
-
-def _show_event(view: LiveView, event: Event) -> None:
-    view.say(event.text, STYLES.get(event.kind, "dim"))
 
 
 async def keep_broker(broker: Broker, say: Callable[[str], None]) -> NoReturn:

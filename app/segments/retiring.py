@@ -5,23 +5,13 @@ after any crash. What a crash left is unlinked by the next call, or when a write
 segments stay valid for as long as a reader keeps them: the system frees a file when no process has it open.
 """
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.store.layout import (
-    STREAM_FILE,
-    SegmentPaths,
-    partition_directory,
-    segment_firsts,
-    stream_directory,
-    sync_directory,
-    take_lock,
-)
+from tokenmill.store import layout
+from tokenmill.store.layout import SegmentPaths, segment_firsts
 from tokenmill.store.sealing import load_manifest
 from tokenmill.store.store import Start, StreamInfo, read_start, read_stream, unlink_below, write_start
 
@@ -49,9 +39,11 @@ def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = 
     before it, holds the hash with which the partition would begin.
     """
     info = read_stream(store, stream)
-    directory = partition_directory(store, stream, partition)
+    directory = layout.partition_directory(store, stream, partition)
     try:
-        with _turn(stream_directory(store, stream) / STREAM_FILE):
+        with layout.locked(
+            layout.stream_directory(store, stream) / layout.STREAM_FILE
+        ):  # not the directory's, which is for writers
             names = os.listdir(directory)  # noqa: PTH208 - names alone, of many files
             start = read_start(directory, info, partition)
             target = _target(directory, names, below - below % info.segment_blocks)
@@ -64,7 +56,9 @@ def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = 
             if target > start.block:
                 write_start(directory, Start(target, _chain_before(directory, info, partition, target)))
             else:
-                sync_directory(directory)  # the process that raised the start may have died before it was durable
+                layout.sync_directory(
+                    directory
+                )  # the process that raised the start may have died before it was durable
             gone = unlink_below(directory, firsts, first)
     except FileNotFoundError:
         raise StoreError(f"the store {store} holds nothing of partition {partition} of {stream}") from None
@@ -92,14 +86,3 @@ def _chain_before(directory: Path, info: StreamInfo, partition: int, first: int)
         if manifest is not None:
             return bytes.fromhex(manifest.chain_before if paths is not previous else manifest.chain_after)
     raise damage or StoreError(f"{directory} cannot begin at block {first}: no manifest there holds its chain hash")
-
-
-@contextmanager
-def _turn(file: Path) -> Iterator[None]:
-    """Wait until no other process retires segments of this stream; the locks of directories are for writers."""
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        take_lock(descriptor, fcntl.LOCK_EX, file)
-        yield
-    finally:
-        os.close(descriptor)

@@ -118,7 +118,7 @@ def test_uploads_that_compete_are_killed_again_and_again(server: Server, bucket:
                 assert truth.keys() <= found.keys()  # all of it is one head
         command(["upload", "--store", str(stores[0]), "--to", there], tmp_path / "log", {})
         assert without_heads(found_in(there)) == truth
-        assert known(there).ended
+        assert known(there).eras[-1].end
 
 
 @on("moto", "gofakes3", "versitygw", "fake-gcs-server")

@@ -57,7 +57,7 @@ def test_uploads_of_two_stores_are_killed_again_and_again(trial: Trial, tmp_path
                 assert {name for name in truth if name not in there} == set()  # all of it is one head
         assert forked.run(words(stores[0], share), tmp_path / "log", dict(os.environ)).code == 0
         assert without_heads(objects(share)) == truth
-        assert known(share.as_uri()).ended
+        assert known(share.as_uri()).eras[-1].end
         trial.held("exact", "eras", objects=len(truth))
         shutil.rmtree(share)
 

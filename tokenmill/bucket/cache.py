@@ -50,17 +50,6 @@ Place: TypeAlias = tuple[int, int]
 """Of a segment: its partition and its first block."""
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Let nobody else on this host have the lock of a directory while the block runs."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        layout.take_lock(descriptor, fcntl.LOCK_EX, directory)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 class CacheFolder:
     """Which segments of a stream are in a folder."""
 
@@ -72,7 +61,7 @@ class CacheFolder:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Let nobody else on this host say what is wanted, or remove anything: what was there is not removed unseen."""
-        with locked(self.claims):
+        with layout.locked(self.claims):
             yield
 
     def segments(self, eras: Iterable[Era]) -> list[Place]:
@@ -193,13 +182,13 @@ _WORKS: Final[weakref.WeakSet["FetchWork"]] = weakref.WeakSet()
 
 
 def _leave_locks() -> None:
+    """In a process that was forked, leave locks to the one that has the threads: they are held while any has them."""
     for work in list(_WORKS):
-        work.leave_lock()
+        if work.eras is not None:
+            work.eras.close()
 
 
-os.register_at_fork(
-    after_in_child=_leave_locks
-)  # a lock would be held until all processes that have it open have ended
+os.register_at_fork(after_in_child=_leave_locks)
 
 
 class FetchWork:
@@ -209,23 +198,18 @@ class FetchWork:
         self.ended = Event()
         self.error: TokenMillError | None = None
         """Why nothing more will come."""
-        self._eras: EraWriter | None = None
+        self.eras: EraWriter | None = None
         """While this process fetches; with the lock."""
         self._bucket, self._store, self._folder, self._most_bytes = bucket, store, folder, most_bytes
         _WORKS.add(self)
-
-    def leave_lock(self) -> None:
-        """In a process that was forked: leave the lock to the one that has the thread."""
-        if self._eras is not None:
-            self._eras.close()
 
     def run(self) -> None:
         """Work until it is ``ended``."""
         pause = 1.0
         while not self.ended.is_set() and self.error is None:
             try:
-                with EraWriter.open(self._store, self._folder.info.name) as self._eras:
-                    self._fetch(self._eras)
+                with EraWriter.open(self._store, self._folder.info.name) as self.eras:
+                    self._fetch(self.eras)
             except LockedError:  # another process does
                 self.ended.wait(CLAIM_SECONDS)
             except (TokenMillError, OSError) as error:  # the system's own, where the folder is deleted meanwhile

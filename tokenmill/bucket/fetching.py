@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.bucket.head_log import BucketSegment
-from tokenmill.bucket.objects import Bucket, Data
+from tokenmill.bucket.objects import Bucket, Data, in_lanes
 from tokenmill.errors import BucketError, DamagedError, StoreError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.recipe import RAW_BYTES_SHA256
@@ -160,11 +160,4 @@ def fetch(bucket: Bucket, info: StreamInfo, segment: BucketSegment) -> Fetched:
 
 def fetch_all(bucket: Bucket, info: StreamInfo, segments: Iterable[BucketSegment]) -> Iterator[Fetched]:
     """Fetch segments, `LANES` at once, and yield them in their order; raises as `fetch`."""
-    with ThreadPoolExecutor(LANES, "fetch") as pool:
-        flying = []
-        for segment in segments:
-            flying.append(pool.submit(fetch, bucket, info, segment))
-            if len(flying) == LANES:
-                yield flying.pop(0).result()
-        for future in flying:
-            yield future.result()
+    return in_lanes(partial(fetch, bucket, info), segments, LANES)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from tokenmill.bucket.cache import bring_eras, cache_folder, locked
+from tokenmill.bucket.cache import bring_eras, cache_folder
 from tokenmill.bucket.fetching import RemoteSegment, stream_of, streams_of, tokenizer_of
 from tokenmill.bucket.head_log import HeadLog
 from tokenmill.bucket.objects import Bucket, address_of
@@ -54,7 +54,7 @@ class SegmentFolder:
     def fetch(self, path: Path) -> int | None:
         """Let a file of a segment be there, and return its descriptor; None where there is none of that name."""
         partition, first, end = int(path.parent.name), layout.segment_firsts([path.name])[0], path.suffix[1:]
-        with locked(path.parent):
+        with layout.locked(path.parent):
             if (remote := self.segment(partition, first)) is None or end not in {*remote.ends, remote.seal_end}:
                 return None
             if not path.exists():  # another process may have been quicker
@@ -123,7 +123,7 @@ def open_folder(address: str, path: Path, most_bytes: int | None, streams: Seque
     """
     bucket, store = Bucket.open(address), Store.open_or_create(path)
     names = streams or streams_of(bucket)
-    with locked(store.path):
+    with layout.locked(store.path):
         for name in names:
             info, directory = stream_of(bucket, name), store.path / name
             store.add_stream(info, tokenizer_of(bucket, info))

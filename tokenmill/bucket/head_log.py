@@ -97,11 +97,6 @@ class HeadLog:
         self.before = self.before or sha256(self.info.encode()).hexdigest()
         self._log = EraLog(self.info.fingerprint)
 
-    @property
-    def ended(self) -> bool:
-        """Whether the last era is the end marker."""
-        return self._log.ended
-
     def following(self, segments: Sequence[BucketSegment], eras: Sequence[Era]) -> Head:
         """Return the next head."""
         return Head(self.next_number, self.before, tuple(segments), tuple(era.pack().decode() for era in eras))

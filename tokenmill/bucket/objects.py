@@ -6,11 +6,13 @@ answer was lost, and the client asked again. So after any failure the object is 
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -21,6 +23,8 @@ from tokenmill.extras import how_to_install
 from tokenmill.store.layout import sync_way_to
 from tokenmill.untrusted import regular_file
 
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 Data: TypeAlias = bytes | memoryview
 """The bytes of an object; of a view, items of one byte."""
 SCHEMES: Final = ("s3", "gs", "az", "file")
@@ -129,6 +133,18 @@ def _library(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise InputError(f"a bucket needs obstore, of the extra 'remote': {how_to_install('remote')}") from error
+
+
+def in_lanes(work: Callable[[Given], Made], items: Iterable[Given], lanes: int) -> Iterator[Made]:
+    """Yield what ``work`` makes of the items, in their order; so many at once, and no more than these are held."""
+    with ThreadPoolExecutor(lanes, "lanes") as pool:
+        flying: deque[Future[Made]] = deque()
+        for item in items:
+            flying.append(pool.submit(work, item))
+            if len(flying) == lanes:
+                yield flying.popleft().result()
+        while flying:
+            yield flying.popleft().result()
 
 
 def _first_line(error: Exception) -> str:

@@ -222,7 +222,8 @@ class Tracer:
         """
         reader = self._reader(partition)
         blocks = range(reader.first_block, reader.blocks)
-        held = (self._first(reader, blocks.start), self._last(reader, blocks.stop - 1)) if blocks else None
+        oldest = int(reader.pieces(blocks.start)["offset"][0]) if blocks else 0
+        held = (oldest, self._last(reader, blocks.stop - 1)) if blocks else None
         views: list[TracedView] = []
         first = bisect_left(blocks, offset, key=partial(self._last, reader))
         for block in blocks[first:]:
@@ -323,10 +324,6 @@ class Tracer:
         if self._age is None:  # offsets never fall
             return int(pieces["offset"][0]) > offset
         return int(pieces["offset"][-1]) > offset + self._age + 1  # its first piece's is not above the record's
-
-    @staticmethod
-    def _first(reader: PartitionReader, block: int) -> int:
-        return int(reader.pieces(block)["offset"][0])
 
     @staticmethod
     def _last(reader: PartitionReader, block: int) -> int:

@@ -324,6 +324,17 @@ def take_lock(descriptor: int, operation: int, path: Path) -> None:
         ) from error
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let nobody else on this host have the lock of a directory or file while the block runs; waits for it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        take_lock(descriptor, fcntl.LOCK_EX, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 MISSING: Final = "it is missing"
 """What is wrong with a file that was removed: "0 bytes" would look like a disk that was full."""
 OTHER_STORE: Final = "another store: a copy, or one that the same `tokenmill pack` command fills from the same files"

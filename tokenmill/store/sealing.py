@@ -429,34 +429,18 @@ def _crc_of(path: Path) -> int:
 
 def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int:
     """Return the CRC of a file whose parts end at ``ends`` and must have ``crcs``."""
-    whole = start = 0
+    whole, starts, together = 0, [0, *ends[:-1]], max(1, len(ends) * _CHUNK // ends[-1])
     with regular_file(path) as file:
         if os.fstat(file.fileno()).st_size != ends[-1]:
             raise layout.damaged(path, f"it is not {ends[-1]} bytes long, as its commit log says")
-        for low, high in _chunks(ends):
-            data = memoryview(file.read(ends[high - 1] - start))
+        for low in range(0, len(ends), together):
+            some, at = slice(low, low + together), starts[low]
+            data = memoryview(file.read(ends[some][-1] - at))
             whole = crc32(data, whole)
-            at = 0
-            for number in range(low, high):
-                size = ends[number] - start - at
-                if crc32(data[at : at + size]) != crcs[number]:
-                    raise layout.damaged(
-                        path, f"block {first + number}, at byte {start + at}, is not what was committed"
-                    )
-                at += size
-            start = ends[high - 1]
+            for number, (start, end, crc) in enumerate(zip(starts[some], ends[some], crcs[some], strict=True), low):
+                if crc32(data[start - at : end - at]) != crc:
+                    raise layout.damaged(path, f"block {first + number}, at byte {start}, is not what was committed")
     return whole
-
-
-def _chunks(ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Divide parts that end at ``ends`` into runs of about `_CHUNK` bytes."""
-    low = start = 0
-    for number, end in enumerate(ends):
-        if end - start >= _CHUNK:
-            yield low, number + 1
-            low, start = number + 1, end
-    if low < len(ends):
-        yield low, len(ends)
 
 
 def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterator[Manifest]:

@@ -23,40 +23,11 @@ from zlib_ng.zlib_ng import crc32
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, InputError
 from tokenmill.reading.continuing import Extent
+from tokenmill.store import layout, sealing
 from tokenmill.store.eras import EraReader
-from tokenmill.store.layout import (
-    BROKEN,
-    READY_FILE,
-    REPAIR_DIRECTORY,
-    START_FILE,
-    PartitionLock,
-    SegmentPaths,
-    damaged,
-    is_packed,
-    partition_directory,
-    put_file,
-    segment_firsts,
-    sync_directory,
-)
+from tokenmill.store.layout import SegmentPaths, damaged, sync_directory
 from tokenmill.store.reader import PartitionReader
-from tokenmill.store.sealing import (
-    BLOCK_ROW,
-    UNKNOWN,
-    Manifest,
-    OpenSegment,
-    Rows,
-    Scan,
-    chain_after,
-    check_data,
-    check_sealed,
-    check_sizes,
-    claimed_blocks,
-    entry_span,
-    load_index,
-    load_manifest,
-    scan,
-    seal,
-)
+from tokenmill.store.sealing import Manifest, Rows, chain_after, load_manifest
 from tokenmill.store.store import Start, StreamInfo, read_start, read_stream, write_start
 from tokenmill.store.writer import check_blocks, check_link, continues, read_log
 from tokenmill.untrusted import read_json_file, read_regular
@@ -95,7 +66,8 @@ def store_donor(store: Path, info: StreamInfo, partition: int) -> Donor:
             f"{store} holds a stream {info.name} made with other settings ({theirs.differences(info)}): give a "
             "store of the same stream"
         )
-    reader = PartitionReader(partition_directory(store, info.name, partition), theirs, partition, on_damage="skip")
+    directory = layout.partition_directory(store, info.name, partition)
+    reader = PartitionReader(directory, theirs, partition, on_damage="skip")
 
     def give(first: int, end: int) -> Iterator[Given]:
         for number in range(max(first, reader.first_block), min(end, reader.blocks)):
@@ -109,7 +81,7 @@ def store_donor(store: Path, info: StreamInfo, partition: int) -> Donor:
     return give
 
 
-NO_ROWS: Final[Rows] = np.empty(0, BLOCK_ROW)
+NO_ROWS: Final[Rows] = np.empty(0, sealing.BLOCK_ROW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +135,12 @@ def _rows(paths: SegmentPaths, info: StreamInfo, partition: int) -> tuple[Rows, 
     with suppress(DamagedError):  # the commit log is asked next
         manifest = load_manifest(paths, info, partition)
         if manifest is not None:
-            return load_index(paths, manifest), bytes.fromhex(manifest.chain_before)
+            return sealing.load_index(paths, manifest), bytes.fromhex(manifest.chain_before)
     return _scan(paths, info).rows, None
 
 
-def _scan(paths: SegmentPaths, info: StreamInfo) -> Scan:
-    return scan(_content(paths.commits), block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
+def _scan(paths: SegmentPaths, info: StreamInfo) -> sealing.Scan:
+    return sealing.scan(_content(paths.commits), block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
 
 
 def _content(path: Path) -> bytes:
@@ -179,7 +151,7 @@ def _content(path: Path) -> bytes:
 def _claimed(paths: SegmentPaths, info: StreamInfo) -> int:
     """Return how many blocks an unsealed segment held at least; without a log, how many it can have held."""
     if paths.commits.exists():
-        return min(claimed_blocks(read_regular(paths.commits)), info.segment_blocks)
+        return min(sealing.claimed_blocks(read_regular(paths.commits)), info.segment_blocks)
     size = paths.tokens.stat().st_size if paths.tokens.exists() else 0
     return min(size // info.block_bytes, info.segment_blocks)
 
@@ -189,7 +161,7 @@ def _own(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes 
     tokens, table = _content(paths.tokens), _content(paths.documents)
     for local in range(len(rows)):
         block = tokens[local * info.block_bytes : (local + 1) * info.block_bytes]
-        start, end = entry_span(rows, local)
+        start, end = sealing.entry_span(rows, local)
         entry = table[start:end]
         if (crc32(block), crc32(entry)) == (rows["tokens_crc"][local], rows["entry_crc"][local]):
             before = chain_after(rows, local - 1) if local else chain_before
@@ -226,13 +198,13 @@ def _unproven(
 
 def build(place: SegmentPaths, info: StreamInfo, partition: int, blocks: Sequence[Given], chain_before: bytes) -> None:
     """Write the segment that belongs at ``place``, sealed if it is full; when this returns it is durable and ready."""
-    workplace = place.directory / REPAIR_DIRECTORY
+    workplace = place.directory / layout.REPAIR_DIRECTORY
     workplace.mkdir()
     sync_directory(place.directory)
     built = SegmentPaths(workplace, place.first)
     rows = _write(built, info, blocks, chain_before) if blocks else NO_ROWS
     if len(rows) == info.segment_blocks:
-        seal(built, info, partition, rows, chain_before)
+        sealing.seal(built, info, partition, rows, chain_before)
     log = _scan(place, info)  # it stays where it is whole, also for what it says of the token topic
     log_stays = len(rows) > 0 and log.damage is None and log.rows.tobytes() == rows.tobytes()
     if log_stays or built.manifest.exists():
@@ -240,18 +212,18 @@ def build(place: SegmentPaths, info: StreamInfo, partition: int, blocks: Sequenc
     stale = [old.name for old, new in zip(place.all, built.all, strict=True) if old.exists() and not new.exists()]
     if log_stays:
         stale.remove(place.commits.name)
-    put_file(workplace / READY_FILE, canonical_json({"first": place.first, "stale": stale}))
+    layout.put_file(workplace / layout.READY_FILE, canonical_json({"first": place.first, "stale": stale}))
 
 
 def finish(directory: Path) -> list[Path]:
     """Put a segment that is ready in its place, if there is one, and clear up; return what was put aside."""
-    workplace = directory / REPAIR_DIRECTORY
+    workplace = directory / layout.REPAIR_DIRECTORY
     if not workplace.exists():
         return []
     aside: list[Path] = []
-    if (workplace / READY_FILE).exists():
+    if (workplace / layout.READY_FILE).exists():
         sync_directory(workplace)  # its writer may have died before the sync
-        first, stale = _task(workplace / READY_FILE)
+        first, stale = _task(workplace / layout.READY_FILE)
         place, built = SegmentPaths(directory, first), SegmentPaths(workplace, first)
         for old, new in zip(place.all, built.all, strict=True):
             if new.exists():
@@ -259,7 +231,7 @@ def finish(directory: Path) -> list[Path]:
             elif old.name in stale and old.exists():
                 aside.append(put_aside(old))
         sync_directory(directory)
-        (workplace / READY_FILE).unlink()
+        (workplace / layout.READY_FILE).unlink()
         sync_directory(workplace)
     for path in list(workplace.iterdir()):
         path.unlink()
@@ -300,10 +272,10 @@ def _write(paths: SegmentPaths, info: StreamInfo, blocks: Sequence[Given], chain
     for block in blocks:
         chain = next_hash(chain, block.tokens, block.entry)
         chains.append(chain)
-    segment = OpenSegment(paths, info, NO_ROWS, 0)
+    segment = sealing.OpenSegment(paths, info, NO_ROWS, 0)
     try:
         tokens = memoryview(b"".join(block.tokens for block in blocks))
-        segment.append(tokens, [block.entry for block in blocks], chains, UNKNOWN)
+        segment.append(tokens, [block.entry for block in blocks], chains, sealing.UNKNOWN)
         segment.commit()
     finally:
         segment.close()
@@ -325,8 +297,8 @@ def _replace(old: Path, new: Path) -> list[Path]:
 
 def _free_name(path: Path) -> Path:
     """Return a name that says that the file is broken and that no other broken one has."""
-    names = (path.with_name(f"{path.name}{BROKEN}{number}") for number in count(2))
-    plain = path.with_name(f"{path.name}{BROKEN}")
+    names = (path.with_name(f"{path.name}{layout.BROKEN}{number}") for number in count(2))
+    plain = path.with_name(f"{path.name}{layout.BROKEN}")
     return plain if not plain.exists() else next(name for name in names if not name.exists())
 
 
@@ -366,11 +338,11 @@ def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> 
     lock, or knows that no process writes to it; otherwise a segment that is being written may look damaged.
     """
     names = os.listdir(directory) if directory.exists() else ()  # noqa: PTH208 - names alone, of many files
-    firsts = [first for first in segment_firsts(names) if first >= start.block]
+    firsts = [first for first in layout.segment_firsts(names) if first >= start.block]
     strays = [first for first in firsts if first % info.segment_blocks]
     found = [Repaired(first, f"{SegmentPaths(directory, first).tokens}: no segment begins there") for first in strays]
     places = [first for first in firsts if first not in strays]
-    named, packed = named_blocks(directory, info, partition).blocks, is_packed(directory.parents[1], info.name)
+    named, packed = named_blocks(directory, info, partition).blocks, layout.is_packed(directory.parents[1], info.name)
     stop = max(places[-1] + 1 if places else 0, named if packed else 0)
     chain: bytes | None = start.chain
     for first in range(start.block, stop, info.segment_blocks):
@@ -419,9 +391,9 @@ def _examine_segment(
 def _examine_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, chain_before: bytes | None) -> None:
     if chain_before is not None and manifest.chain_before != chain_before.hex():
         raise damaged(paths.manifest, "it does not continue the chain before it")
-    rows = load_index(paths, manifest)
-    check_sizes(paths, manifest)
-    check_sealed(paths, info, manifest, check_data(paths, info, rows))
+    rows = sealing.load_index(paths, manifest)
+    sealing.check_sizes(paths, manifest)
+    sealing.check_sealed(paths, info, manifest, sealing.check_data(paths, info, rows))
     if not continues(paths, info, rows, bytes.fromhex(manifest.chain_before)):
         raise damaged(paths.manifest, "its first block does not continue the chain hash that it says")
 
@@ -434,7 +406,7 @@ def repair_partition(directory: Path, info: StreamInfo, partition: int, donor: D
         DifferenceError: the donor holds another history of the chain.
         DamagedError: nothing says where the partition begins.
     """
-    with PartitionLock(directory):
+    with layout.PartitionLock(directory):
         finish(directory)
         start = _settle_start(directory, info, partition)
         found = examine(directory, info, partition, start)
@@ -473,7 +445,7 @@ class _Repair:
 
     def _salvage(self, paths: SegmentPaths) -> Salvage:
         """Look at the damaged segment and those beside it; the one before was repaired already, if it could be."""
-        firsts = segment_firsts(os.listdir(self.directory))  # noqa: PTH208 - names alone, of many files
+        firsts = layout.segment_firsts(os.listdir(self.directory))  # noqa: PTH208 - names alone, of many files
         size = self.info.segment_blocks
         previous, following = (
             None if first in self.damaged else _hashes(self.directory, self.info, self.partition, first)
@@ -564,16 +536,16 @@ def _settle_start(directory: Path, info: StreamInfo, partition: int) -> Start:
     try:
         return read_start(directory, info, partition)
     except DamagedError:
-        firsts = segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
+        firsts = layout.segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
         hashes = _hashes(directory, info, partition, firsts[0]) if firsts else None
         chain = hashes[0] if hashes else None
         if firsts and firsts[0] and chain is None:
             raise
     if not firsts or not firsts[0] or chain is None:
-        put_aside(directory / START_FILE)
+        put_aside(directory / layout.START_FILE)
         sync_directory(directory)
         return read_start(directory, info, partition)
-    link_aside(directory / START_FILE)
+    link_aside(directory / layout.START_FILE)
     start = Start(firsts[0], chain)
     write_start(directory, start)
     return start

@@ -13,23 +13,14 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DamagedError, FingerprintError, InputError, StoreError
 from tokenmill.recipe import Recipe
-from tokenmill.store import StreamInfo, open_eras, partitions_in, read_stream
-from tokenmill.store.layout import (
-    STREAM_FILE,
-    TOKENIZER_FILE,
-    is_packed,
-    partition_directory,
-    put_file,
-    store_directory,
-    stream_directory,
-)
+from tokenmill.store import StreamInfo, layout, open_eras, partitions_in, read_stream
+from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, is_packed, partition_directory, stream_directory
 from tokenmill.store.store import read_start
 from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
 from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message
 
 from ...kafka.clients import consumer, offsets, read_range
-from ...kafka.control_topic import Settled
 from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...kafka.token_topic import message_of, offset_before, record_at
 from ...settings import Settings
@@ -99,12 +90,6 @@ class TopicDonor:
         return list(given) if after == message.after else []
 
 
-def described(settled: Settled) -> tuple[StreamInfo, bytes | None]:
-    """Return description and tokenizer as a stream's control topic has them."""
-    info = StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks)
-    return info, tokenizer_of(settled).content
-
-
 def described_in(store: Path, stream: str) -> tuple[StreamInfo, bytes | None]:
     """Return description and tokenizer as another store has them.
 
@@ -139,7 +124,7 @@ def rewrite_description(
             _require_damage(store, stream, info)
         if path.exists():
             link_aside(path)
-        put_file(path, content)
+        layout.put_file(path, content)
         rewritten.append(str(path))
     return info, rewritten
 
@@ -209,7 +194,7 @@ def repair_store(
         DamagedError: nothing says where a partition begins.
         FingerprintError, StoreError, TopicError, BrokerError: store, donor or topics are not those of the stream.
     """
-    store = store_directory(settings.store)
+    store = layout.store_directory(settings.store)
     if donor is not None:
         info, rewritten = rewrite_description(store, stream, lambda: described_in(donor, stream))
         donors: Callable[[int], Donor] = lambda partition: store_donor(donor, info, partition)  # noqa: E731
@@ -217,8 +202,10 @@ def repair_store(
         info, rewritten, donors = read_stream(store, stream), [], lambda _: lambda *_: ()
     else:
         settled = asyncio.run(settled_stream(settings, stream))
-        info, rewritten = rewrite_description(store, stream, lambda: described(settled))
-        recipe, topic = settled.genesis.recipe, settled.stream.tokens_topic
+        genesis = settled.genesis
+        right = StreamInfo.from_genesis(genesis, genesis.segment_blocks), tokenizer_of(settled).content
+        info, rewritten = rewrite_description(store, stream, lambda: right)
+        recipe, topic = genesis.recipe, settled.stream.tokens_topic
         donors = lambda partition: TopicDonor(settings, recipe, TopicPartition(topic, partition))  # noqa: E731
     repairs = []
     for partition in _chosen(store, stream, partitions):

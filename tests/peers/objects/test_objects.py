@@ -123,7 +123,7 @@ def test_a_store_goes_into_a_bucket_and_comes_back(bucket: Bucket, tmp_path: Pat
     store = whole_store(tmp_path / "store")
     for segments in (8, 0):
         upload = uploaded(store, there)
-        assert (upload.segments, upload.heads.next_number, upload.heads.ended) == (segments, 1, True)
+        assert (upload.segments, upload.heads.next_number, upload.heads.eras[-1].end) == (segments, 1, True)
     assert streams_of(there) == [STREAM]
     copy = StreamCopy(Store.open_or_create(tmp_path / "copy"), STREAM, there)
     copy.copy(lambda: None)
