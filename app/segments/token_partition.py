@@ -405,13 +405,9 @@ class TokenPartition:
         self._log.error("partition halted", reason=self.halted)
 
     def may_go_on(self) -> bool:
-        """Return whether something changed since the halt that may have ended its reason: then `resume` again.
-
-        That is the ignore list, and the directory, in which repairs put files in their places.
-        """
-        return (
-            self.halt is not None and not self._stopped and self._context.circumstances(self.tp) != self._seen_at_halt
-        )
+        """Return whether something changed since the halt that may have ended its reason: then `resume` again."""
+        stands = self.halt is not None and not self._stopped
+        return stands and self._context.circumstances(self.tp) != self._seen_at_halt
 
     def _fail(self, error: Exception) -> None:
         self._failed = True

@@ -12,7 +12,7 @@ import logging
 import os
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from threading import Event, Thread
@@ -57,12 +57,7 @@ class CacheFolder:
         self.path = path
         self.info = info
         self.claims = path / info.name / layout.CLAIMS
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Let nobody else on this host say what is wanted, or remove anything: what was there is not removed unseen."""
-        with layout.locked(self.claims):
-            yield
+        """Who has its lock says what is wanted, or removes anything: what was there is not removed unseen."""
 
     def segments(self, eras: Iterable[Era]) -> list[Place]:
         """Return the segments that hold blocks of eras, each once."""
@@ -165,7 +160,7 @@ class BucketCache:
             raise self._work.error
         if self._claimed != (claim := [[*now], [*following], [*had[-_MOST_HAD:]]]):
             self._claimed = claim
-            with self._folder.turn():
+            with layout.locked(self._folder.claims):
                 os.pwrite(self._claim, json.dumps(claim).encode().ljust(_CLAIM_BYTES), 0)
         segments = self._folder.segments([eras.era(now[0])])
         size = self._folder.bytes(len(segments))
@@ -244,7 +239,7 @@ class FetchWork:
 
     def _missing(self, heads: HeadLog) -> list[Place]:
         """Remove what no process wants, and return what is to be fetched, the eras that are read now first."""
-        with self._folder.turn():
+        with layout.locked(self._folder.claims):
             return self._sorted(heads, list(self._read_claims()))
 
     def _sorted(self, heads: HeadLog, claims: Sequence[Any]) -> list[Place]:

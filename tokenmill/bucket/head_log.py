@@ -1,18 +1,9 @@
 """Numbered heads: what counts in a bucket, and in which order it came.
 
-``<stream>/heads/<number, 8 digits>`` is canonical JSON and a newline, created once and never replaced::
-
-    {
-        "before": "<SHA-256 of the head before; of stream.json>",
-        "eras": ["{…}", …],
-        "format": 1,
-        "head": 17,
-        "segments": [[partition, first block, block after the last, "<SHA-256 of what seals it>"], …],
-    }
-
-A head names the segments that are there since the head before, and the lines of the eras (as in ``eras.jsonl``) all of
-whose blocks are there with it. Readers take heads from 0 on; the first number that is missing ends the list. A head
-adds, and takes nothing back.
+``<stream>/heads/<number, 8 digits>`` is created once and never replaced (docs/format.md, "In a bucket"). A head names
+the segments that are there since the head before, and the lines of the eras (as in ``eras.jsonl``) all of whose blocks
+are there with it. Readers take heads from 0 on; the first number that is missing ends the list. A head adds, and takes
+nothing back.
 """
 
 from collections.abc import Sequence
@@ -48,10 +39,11 @@ class BucketSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """One head; its fields are those above."""
+    """One head."""
 
     number: int
     before: str
+    """SHA-256 of the head before; of ``stream.json`` before the first."""
     segments: tuple[BucketSegment, ...]
     eras: tuple[str, ...]
 

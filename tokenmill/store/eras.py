@@ -1,18 +1,7 @@
 """The eras of a stream in a store: their lines and the index of them, one writer, any number of readers.
 
-The index has one row of 48 bytes for each line of ``eras.jsonl``, which makes that line count. Little-endian::
-
-    u8  stop     length of eras.jsonl with this era
-    u8  blocks   blocks of all eras up to and with this one
-    u8  offset   of the era's record on the control topic
-    u8  closed   when it was written, in milliseconds since 1970
-    u4  flags    1: it is the end marker
-    u4  earlier  how many rows of the same commit are before this one
-    u4  line     CRC-32 of the era's line, its newline included
-    u4  crc      CRC-32 of the stream's seed (`row_seed`), of the row's number as u8, and of its own first 44 bytes
-
-Lines are on disk before their rows are written, and the rows of one commit before the next commit begins. Everything
-here is pure: `scan` sees bytes, never a file.
+The index has one row of 48 bytes for each line of ``eras.jsonl``, which makes that line count (docs/format.md). Lines
+are on disk before their rows are written, and the rows of one commit before the next commit begins.
 """
 
 import os
@@ -46,7 +35,7 @@ _CRC_AT: Final = ROW_BYTES - _CRC.size
 
 
 class EraRow(NamedTuple):
-    """One row, with the fields in the table above; ``EraRow()`` is the row before the first."""
+    """One row, with the fields that docs/format.md describes; ``EraRow()`` is the row before the first."""
 
     stop: int = 0
     blocks: int = 0

@@ -1,29 +1,11 @@
-r"""One segment, written: its commit log, appending and committing, and sealing: index, Megatron index, last manifest.
+"""One segment, written: its commit log, appending and committing, and sealing: index, Megatron index, last manifest.
 
 The commit log says which bytes of an unsealed segment count. A record follows its data: tokens and document table are
-on disk before it is written, and it is on disk before the next one is written. Its size is a multiple of 32 bytes.
-Little-endian::
+on disk before it is written, and it is on disk before the next one is written. A row, with which it ends for each of
+its blocks, is what a store remembers of a block in addition to its bytes. docs/format.md has all fields.
 
-    4s  magic "TMc1"
-    u4  record_bytes
-    u8  blocks         committed blocks of the segment after this record
-    u8  bin_bytes      length of .bin after it
-    u8  docs_bytes     length of .docs after it
-    16s chain          hash after its last block
-    i8  source_offset  offset in the token topic of the message that brought its last block; -1: unknown
-    u4  rows           blocks that this record commits
-    u4  crc            CRC-32 of the whole record with this field zero
-    …   rows           `BLOCK_ROW`, 32 bytes each
-
-A row is what a store remembers of each block in addition to its bytes. The ``.index`` of a sealed segment is the rows
-of all its blocks. The ``.idx`` has the layout of Megatron-LM (``megatron/core/datasets/indexed_dataset.py``), version
-1::
-
-    9s "MMIDIDX\0\0" | u8 version = 1 | u1 dtype | u8 sequences | u8 document ends
-    i4 lengths[sequences] | i8 byte pointers[sequences] | i8 document ends[sequences + 1]
-
-Every block is one sequence and one document of its own: Megatron's samplers need documents. Where ours begin and end is
-in the document table; Megatron's format has no room for it.
+In the ``.idx``, which has the layout of Megatron-LM (``megatron/core/datasets/indexed_dataset.py``), every block is one
+sequence and one document of its own: Megatron's samplers need documents, and its format has no room for ours.
 """
 
 import os
@@ -86,7 +68,7 @@ _CRC_AT: Final = _HEADER.size - _CRC.size
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One record; its fields are those in the table above."""
+    """One record; docs/format.md says what its fields are."""
 
     blocks: int
     bin_bytes: int

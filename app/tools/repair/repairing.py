@@ -3,10 +3,8 @@
 A segment is rebuilt from its own undamaged blocks and those that the donor gives. Each block is proven by the hashes
 that are known. A repair that was killed at any moment goes on when it is called again.
 
-The segment is written in the directory ``repair`` beside the others. When it is durable there, a file ``ready`` says so
-and names the old files without a successor. Then each new file takes its place, unless the old one is equal. Old files
-are kept with ``.broken`` at the end of their names, never deleted. `finish` continues wherever this was interrupted; a
-segment that is not ``ready`` is deleted. Writers refuse a partition with a rebuilt segment that is half in its place.
+How it is written, and takes its place, is in docs/format.md ("Checking and repairing"). `finish` continues wherever
+this was interrupted; a segment that is not ``ready`` is deleted.
 """
 
 import os
