@@ -85,7 +85,6 @@ class LoopPlace:
 
         Args:
             seed: any number that its workers share, and that other loaders hardly have.
-
         """
         if not self._loops:
             self._born = f"{seed}-{self.turn}-{self.state['sample']}"

@@ -96,7 +96,6 @@ class Gathering:
             dtype: of the tokens.
             maps: the arrays that the addresses are of.
             watch: looks at the files under them before they are read, so that one that was cut off is an error.
-
         """
         self.watch = watch
         self.row_bytes = columns * dtype.itemsize
@@ -377,10 +376,8 @@ class Chunk:
     def pieces(self, start: int) -> Pieces:
         """Return the pieces of the batch that begins at this sample, read together with those of batches after it.
 
-        Raises:
-            InputError: the blocks were retired since.
-            StoreError: the store is not there any more.
-            DamagedError: the document table is damaged.
+        Raises InputError where the blocks were retired since; StoreError where the store is not there any more;
+        DamagedError where the document table is damaged.
         """
         stop = start + self.batch_size
         held = self._pieces  # another thread may be reading those of later batches
@@ -411,10 +408,7 @@ class Chunk:
     def sources(self, start: int, length: int) -> list[list[Source]]:
         """Return, for each row of the batch that begins at this sample, the records that its tokens came from.
 
-        Raises:
-            InputError: the blocks were retired since.
-            StoreError: the store is not there any more.
-            DamagedError: the document table is damaged.
+        Raises as `pieces`.
         """
         stop = start + self.batch_size
         places, streams = places_of(self.places(start, stop)), self._of_rows(self._streams, start, stop).tolist()

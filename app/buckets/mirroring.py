@@ -63,10 +63,9 @@ class StreamCopy:
     def copy(self, progress: Callable[[], object]) -> None:
         """Bring all that the bucket's heads name now; ``progress`` is called after each segment.
 
-        Raises:
-            BucketError: the bucket does not answer, or something in it is not what was uploaded.
-            DifferenceError: the store holds other blocks or eras than the bucket.
-            DiskError, DamagedError, LockedError: as the store's writers.
+        Raises BucketError where the bucket does not answer, or something in it is not what was uploaded;
+        DifferenceError where the store holds other blocks or eras than the bucket; DiskError, DamagedError or
+        LockedError as the store's writers do.
         """
         self.heads.look(self._bucket)
         self._require_same()
@@ -186,10 +185,8 @@ class BucketMirror:
     async def run(self) -> None:
         """Mirror. With ``once``, raises what stops it; else what fails only now is tried again.
 
-        Raises:
-            BucketError: the bucket holds no such stream, or what it holds is not what was uploaded.
-            InputError: a state to keep from is none, or one of another stream or fingerprint.
-            TokenMillError: as `StreamCopy`.
+        Raises BucketError where the bucket holds no such stream, or what it holds is not what was uploaded; InputError
+        where a state to keep from is none, or one of another stream or fingerprint; TokenMillError as `StreamCopy`.
         """
         try:
             await self._look()

@@ -187,11 +187,9 @@ class Upload:
 
         The bucket is asked for nothing where the store has nothing that the heads known so far lack.
 
-        Raises:
-            BucketError: the bucket refuses, does not answer, or has other objects; or the store does not hold the
-                blocks any more that the bucket needs next.
-            DifferenceError: store and bucket have different eras, or the store has other blocks than its eras name.
-            DamagedError: the store is damaged.
+        Raises BucketError where the bucket refuses, does not answer, or has other objects; or the store does not hold
+        the blocks any more that the bucket needs next; DifferenceError where store and bucket have different eras, or
+        the store has other blocks than its eras name; DamagedError where the store is damaged.
         """
         heads = self.heads
         count = self._trainable()

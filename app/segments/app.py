@@ -104,10 +104,8 @@ class SegmentWriter(StreamWorker[TokenPartition]):
 def create_app(settings: Settings) -> BatchApp:
     """Return the segment app as a Faust app on the settings' store, which gets its identity here if it is new.
 
-    Raises:
-        StoreError: the directory is a foreign store.
-        LockedError: a mirror fills it.
-        DiskError: it cannot be used, or no longer holds the store that our supervisor's last worker filled.
+    Raises StoreError where the directory is a foreign store; LockedError where a mirror fills it; DiskError where it
+    cannot be used, or no longer holds the store that our supervisor's last worker filled.
     """
     store = _open_store(settings.store)
     StoreLock(store.path, exclusive=False)  # as long as this process lives

@@ -382,7 +382,6 @@ class Mirror:
             once: whether to end with what is there at the beginning.
             keep_from: files with states; what none of them needs is retired (`keep_from`).
             progress: is called every `LOOK_SECONDS` with what each stream has and lacks.
-
         """
         self.problems: list[Exception] = []
         """What only a person can remedy, and blocks that no source holds, as of the last look."""

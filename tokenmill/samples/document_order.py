@@ -21,15 +21,7 @@ Lengths = npt.NDArray[np.int32]
 
 
 def era_order(eras: Numbers, *, seed: int, passed: int, shuffle: bool) -> Numbers:
-    """Return all documents, era after era, and with ``shuffle`` permuted within each.
-
-    Args:
-        eras: of each document.
-        seed: any int64.
-        passed: how often they were gone through before.
-        shuffle: whether they are permuted; else they are in the order of their numbers.
-
-    """
+    """Return all documents, era after era (``eras`` has that of each), and with ``shuffle`` permuted within each."""
     order = np.argsort(eras, kind="stable")
     if shuffle and len(order):
         grouped = eras[order]

@@ -151,7 +151,6 @@ class Mixer:
             sample: the number of the next sample.
             taken: what each stream has given of those before.
             limits: of each stream, how many samples it has, if it leaves behind them; None: it does not.
-
         """
         self.plan = plan
         self.sample = sample
@@ -506,7 +505,6 @@ class Course:
             limit_of: says how many samples or steps a stream has given when it leaves; None: it does not leave, or
                 that is not known yet.
             known: stands here, and knows the same.
-
         """
         self.schedule = schedule
         self._limit_of = limit_of

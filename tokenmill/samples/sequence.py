@@ -60,7 +60,6 @@ class EraOrder:
             seed: the run's.
             passed: how many passes were made before this one.
             whole_blocks: whether the views of a block stay together, in their order.
-
         """
         self.era = era.number
         self.samples = era.blocks * views

@@ -354,11 +354,9 @@ class EraWriter:
     def open(cls, store: Store, stream: str) -> Self:
         """Lock the eras of a stream that the store holds, recover them, and be ready to append.
 
-        Raises:
-            LockedError: another writer holds them.
-            DamagedError: what was committed is damaged.
-            StoreError: the store lacks the stream.
-            DiskError: the store cannot be read or written to, or is no longer in its place.
+        Raises LockedError where another writer holds them; DamagedError where what was committed is damaged; StoreError
+        where the store lacks the stream; DiskError where the store cannot be read or written to, or is no longer in its
+        place.
         """
         directory = layout.stream_directory(store.path, stream)
         with ExitStack() as stack, layout.blaming(directory):

@@ -122,7 +122,6 @@ def metas_in(
         pieces: of the entries.
         blocks: of each piece that is wanted, the index of its entry.
         begins: of each, the index of its first token; there is a piece that begins so.
-
     """
     firsts = np.cumsum(pieces.counts) - pieces.counts
     owners = np.repeat(np.arange(len(pieces.counts)), pieces.counts)
@@ -208,7 +207,6 @@ def unsound(tokens: Tokens, crcs: Crcs, marks: Marks, rows: Numbers, *, whole: b
         marks: of the blocks.
         rows: the blocks to look at: ascending, each once, none of them marked.
         whole: whether all blocks will be wanted soon, so that their neighbours are looked at, too.
-
     """
     size = tokens.strides[0]
     data = tokens.view(np.uint8).reshape(-1).data
@@ -259,7 +257,6 @@ def crcs_of_runs(crcs: Crcs, size: int, each: int) -> list[int]:
         crcs: of the pieces, ``[pieces]``.
         size: bytes of a piece.
         each: pieces in a run.
-
     """
     runs, rest = divmod(len(crcs), each)
     width = 1 << (each - 1).bit_length()

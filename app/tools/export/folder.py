@@ -71,10 +71,8 @@ class ExportFolder:
 
         ``made_of``: stream and options, which decide the files; JSON types.
 
-        Raises:
-            InputError: the folder holds something else, or an export of another stream or with other options.
-            LockedError: another process exports into it.
-            DiskError: it cannot be written to.
+        Raises InputError where the folder holds something else, or an export of another stream or with other options;
+        LockedError where another process exports into it; DiskError where it cannot be written to.
         """
         self.path = path.absolute()
         self._state = self.path / STATE_FOLDER
