@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -212,6 +213,23 @@ def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) 
         bound = f"{most} at most" if above else f"{least} or more, such as {max(least, 4)}"
         raise InputError(f"{name} is {shown(value)}: give a whole number of {unit}, {bound}")
     return number
+
+
+def schedule_of(name: str, value: Any, place: str = "step", given: str = "a number") -> list[tuple[int, Any]]:
+    """Return what is given from which place on: the value alone is from 0 on.
+
+    Raises:
+        InputError: places do not ascend from 0.
+    """
+    if not isinstance(value, list):
+        return [(0, value)]
+    pairs = [one for one in value if isinstance(one, tuple | list) and len(one) == 2]  # noqa: PLR2004 - a pair
+    if not value or len(pairs) < len(value):
+        raise InputError(f"{name} is {shown(value)}: give {given}, or pairs of a {place} and {given} from there on")
+    found = [(whole(f"a {place} of {name}", start, 0, f"{place}s"), one) for start, one in pairs]
+    if found[0][0] or any(before[0] >= after[0] for before, after in pairwise(found)):
+        raise InputError(f"{name} is {shown(value)}: give {place}s that ascend, the first one 0")
+    return found
 
 
 def numbers_in(indices: Any, count: int, things: str) -> npt.NDArray[np.int64]:

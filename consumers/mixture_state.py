@@ -26,7 +26,7 @@ from tokenmill.samples import (
 )
 from tokenmill.wire.pieces import PADDING
 
-from .arguments import choice, flag, shown, whole
+from .arguments import choice, flag, schedule_of, shown
 from .batches import Batches
 from .mixed_rows import MixedReader, MixturePlace
 from .sample_lookup import RowReader
@@ -152,7 +152,9 @@ def mixing_of(
     if whole_steps and not by_step:
         raise InputError("unit is 'sample', but with interleave='batch' weights count steps: give 'step', or none")
     with told("weights", weights):
-        points = points_of(weights, streams)
+        given = list(weights) if isinstance(weights, tuple) else weights
+        schedule = schedule_of("weights", given, "place", "weights by name")
+        points = tuple(Point(start, weights_of(held, streams)) for start, held in schedule)
     return Mixing(points, flag("linear", linear), by_step, ends, whole_steps, counts_tokens)
 
 
@@ -162,26 +164,6 @@ def ends_early(ranks: Ranks) -> InputError:
         f"a step takes {ranks.global_batch} samples, but a stream of the mixture ends before it has its part of them: "
         "give a smaller batch_size, more eras, or at_end='leave'"
     )
-
-
-def points_of(value: Any, streams: Mapping[str, Batches]) -> tuple[Point, ...]:
-    """Return a schedule of weights, given as weights or as places with weights.
-
-    Raises InputError where a weight is none, or of no stream, or places do not ascend from 0.
-    """
-    if isinstance(value, Mapping):
-        return (Point(0, weights_of(value, streams)),)
-    found: list[Point] = []
-    if not isinstance(value, list | tuple) or not value:
-        raise InputError(f"weights is {shown(value)}: give weights by name, or places with weights: [(0, {{…}}), …]")
-    for one in value:
-        if not isinstance(one, list | tuple) or len(one) != 2:  # noqa: PLR2004 - a pair
-            raise InputError(f"weights has {shown(one)}: give pairs of a place and the weights from there on")
-        start = whole("a place of weights", one[0], 0, "samples or steps")
-        if start <= found[-1].start if found else start:
-            raise InputError(f"weights has {start} as a place: give 0 as the first, and ascending ones")
-        found.append(Point(start, weights_of(one[1], streams)))
-    return tuple(found)
 
 
 def weights_of(value: Any, streams: Mapping[str, Any]) -> dict[str, Fraction]:

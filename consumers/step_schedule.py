@@ -7,7 +7,7 @@ has each of its samples as several rows, views that overlap by a token: as many 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count, pairwise, repeat
+from itertools import count, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, Ranks
 
-from .arguments import DataRank, ranks_of, shown, whole
+from .arguments import DataRank, ranks_of, schedule_of, shown, whole
 from .batch import Batch
 from .copy_thread import CopyThread
 from .sample_lookup import Chunk, DamagedRowError, Rows
@@ -42,7 +42,7 @@ class Phases:
             InputError: one of these cannot be, or a length does not divide the greatest.
         """
         self.data_rank = DataRank.of(rank, world_size)
-        sizes, lengths = _points("batch_size", batch_size), _points("sequence_length", sequence_length)
+        sizes, lengths = schedule_of("batch_size", batch_size), schedule_of("sequence_length", sequence_length)
         for _, length in lengths:
             whole("sequence_length", length, 1, "tokens")
         self.length = max(length for _, length in lengths)
@@ -81,7 +81,7 @@ class Phases:
         """
         if saved is None:
             return self.lengths
-        made = [(first, length) for first, length in _points("lengths", saved) if first < step]
+        made = [(first, length) for first, length in schedule_of("lengths", saved) if first < step]
         return [*made, (step, _at(self.lengths, step)), *(point for point in self.lengths if point[0] > step)]
 
     def require_one(self, *, drops_last: bool) -> None:
@@ -257,19 +257,6 @@ def split_rows(stretch: Rows, split: int) -> Rows:
     length = (columns - 1) // split
     views = np.lib.stride_tricks.sliding_window_view(stretch, length + 1, axis=2)[:, :, ::length]
     return np.ascontiguousarray(views).reshape(batches, samples * split, length + 1)
-
-
-def _points(name: str, value: Any) -> list[tuple[int, Any]]:
-    """Return a schedule; raises InputError where its steps do not ascend from 0."""
-    if not isinstance(value, list):
-        return [(0, value)]
-    pairs = [one for one in value if isinstance(one, tuple | list) and len(one) == 2]  # noqa: PLR2004 - a pair
-    if not value or len(pairs) < len(value):
-        raise InputError(f"{name} is {shown(value)}: give a number, or pairs of a step and the number from there on")
-    found = [(whole(f"a step of {name}", step, 0, "steps"), number) for step, number in pairs]
-    if found[0][0] or any(before[0] >= after[0] for before, after in pairwise(found)):
-        raise InputError(f"{name} is {shown(value)}: give steps that ascend, the first one 0")
-    return found
 
 
 def _at(points: Sequence[tuple[int, Any]], step: int) -> Any:

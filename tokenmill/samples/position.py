@@ -111,14 +111,10 @@ class Position:
 
     def in_blocks(self, sample: int, views: int) -> int:
         """Return the place of a sample where the views of each block are counted together, as eras' orders do."""
-        if not self.sequence.in_order:
-            return sample
         return int(self._segments(sample, views).numbers(np.array([sample]))[0])
 
     def from_blocks(self, place: int, views: int) -> int:
         """Return the sample at such a place: the inverse of `in_blocks`."""
-        if not self.sequence.in_order:
-            return place
         return int(self._segments(place, views).samples(np.array([place]))[0])
 
     def segments(self, views: int) -> SegmentOrder | None:
@@ -131,8 +127,9 @@ class Position:
         return total if segments is None else segments.end(total)
 
     def _segments(self, sample: int, views: int) -> SegmentOrder:
+        """Return what comes when at a sample; where views are permuted like blocks, all numbers stay what they are."""
         part = self._range_of(sample)
-        return SegmentOrder(part.first_sample, part.global_batch, views)
+        return SegmentOrder(part.first_sample, part.global_batch, views if self.sequence.in_order else 1)
 
     def before(self, step: int) -> "Position":
         """Return where the run stands when this step is the next one: one that was made, or one that comes."""
