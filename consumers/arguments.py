@@ -13,7 +13,7 @@ from functools import wraps
 from inspect import signature
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -86,20 +86,15 @@ _BOTH: Final = "give both (rank=0, world_size=1: all samples here), or neither"
 log = logging.getLogger(__name__)
 
 
-class Argument(Generic[Read]):
-    """What an argument may be; called with its name and value, it returns what that means, or raises InputError."""
+def _argument(read: Callable[[Any], Read | None], advice: str) -> Callable[[str, Any], Read]:
+    """Return what checks an argument, given its name and value; it refuses all of which ``read`` makes None."""
 
-    def __init__(self, read: Callable[[Any], Read | None], advice: str) -> None:
-        """Refuse all of which ``read`` makes None, with the advice what to give."""
-        self._read = read
-        self._advice = advice
-
-    def __call__(self, name: str, value: Any) -> Read:
-        """Return what the value means; raises InputError where it cannot be."""
-        found = self._read(value)
-        if found is None:
-            raise InputError(f"{name} is {shown(value)}: give {self._advice}")
+    def checked(name: str, value: Any) -> Read:
+        if (found := read(value)) is None:
+            raise InputError(f"{name} is {shown(value)}: give {advice}")
         return found
+
+    return checked
 
 
 def shown(value: Any) -> str:
@@ -171,31 +166,31 @@ def _place(value: Any) -> tuple[int, int] | int | None:
     return _int(value) if found is None else found
 
 
-flag: Final = Argument(lambda value: bool(value) if isinstance(value, bool | np.bool_) else None, "True or False")
-stream_name: Final = Argument(
+flag: Final = _argument(lambda value: bool(value) if isinstance(value, bool | np.bool_) else None, "True or False")
+stream_name: Final = _argument(
     lambda value: value if isinstance(value, str) else None, "the stream's name, such as 'raw-text.train'"
 )
-seed_of: Final = Argument(_seed, "a whole number of 64 bits, -2**63 to 2**64 - 1, such as 1")
-eras_of: Final = Argument(_eras, "a range of one era or more, such as range(0, 8), or None for all")
-loss_weight_of: Final = Argument(lambda value: _number(value, _LARGEST_WEIGHT), "a number, 0 or more, such as 0.5")
-seconds: Final = Argument(
+seed_of: Final = _argument(_seed, "a whole number of 64 bits, -2**63 to 2**64 - 1, such as 1")
+eras_of: Final = _argument(_eras, "a range of one era or more, such as range(0, 8), or None for all")
+loss_weight_of: Final = _argument(lambda value: _number(value, _LARGEST_WEIGHT), "a number, 0 or more, such as 0.5")
+seconds: Final = _argument(
     lambda value: _number(value, _LONGEST_SECONDS),
     f"a finite number of seconds, 0 or more and {_LONGEST_SECONDS:.0f} at most, such as 30.0",
 )
-options_of: Final = Argument(
+options_of: Final = _argument(
     lambda value: dict(value) if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) else None,
     "options by name, such as {'store': 'store', 'stream': 's'}",
 )
-function_of: Final = Argument(
+function_of: Final = _argument(
     lambda value: value if callable(value) else None, "a function of no argument that says True or False, or None"
 )
-row_of: Final = Argument(_row, "a row of whole numbers, such as [0, 7]")
-index_of: Final = Argument(_int, "the number of a sample, such as 0 or -1")
-slice_of: Final = Argument(_slice, "a slice of whole numbers, such as [0:8]")
-place_of: Final = Argument[tuple[int, int] | int](
+row_of: Final = _argument(_row, "a row of whole numbers, such as [0, 7]")
+index_of: Final = _argument(_int, "the number of a sample, such as 0 or -1")
+slice_of: Final = _argument(_slice, "a slice of whole numbers, such as [0:8]")
+place_of: Final[Callable[[str, Any], tuple[int, int] | int]] = _argument(
     _place, "a partition and a token, as in windows[0, 7], or a window's number"
 )
-port_of: Final = Argument(
+port_of: Final = _argument(
     lambda value: number if (number := _int(value)) in _PORTS else None,
     "a whole number from 0 (any that is free) to 65535",
 )

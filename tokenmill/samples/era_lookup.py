@@ -36,7 +36,6 @@ class EraPlace(NamedTuple):
     """An era in a pass of a sequence."""
 
     era: int
-    """The era's number."""
     passed: int
     """How many passes were complete before."""
     start: int

@@ -47,7 +47,6 @@ class Content(NamedTuple):
     """The pin of the samples that a run has taken: an era, whose hash covers all eras up to it and their blocks."""
 
     era: int
-    """The era's number."""
     hash: str
     """The era's hash, 32 hexadecimal digits."""
 

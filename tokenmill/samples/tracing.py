@@ -87,7 +87,6 @@ class Use:
     passed: int
     """How many passes were complete before."""
     era: int
-    """The number of the era."""
     position: int
     """Index in the era's order in this pass, from 0."""
     step: int | None

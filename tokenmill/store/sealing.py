@@ -265,28 +265,21 @@ class OpenSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The description of a sealed segment. Two stores of one stream hold equal manifests, byte for byte."""
+    """Describes a sealed segment (docs/format.md). Two stores of one stream hold equal manifests, byte for byte."""
 
     format: int = layout.FORMAT
     stream: str
     partition: int
     first: int
-    """Number of the first block."""
     blocks: int
-    """Number of blocks, the stream's ``segment_blocks``."""
     block_tokens: int
-    """Tokens per block."""
     dtype: str
     fingerprint: str
     """Of the stream, in hexadecimal; so are the chain hashes."""
     chain_before: str
-    """Chain hash before the first block."""
     chain_after: str
-    """Chain hash after the last block."""
     bin_bytes: int
-    """Length of ``.bin``."""
     docs_bytes: int
-    """Length of ``.docs``."""
     bin_crc32: int
     docs_crc32: int
     index_crc32: int
