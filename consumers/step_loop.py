@@ -11,6 +11,7 @@ import torch
 
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples import Position
+from tokenmill.store.layout import Closing
 
 from . import arguments
 from .batch import Batch
@@ -52,7 +53,7 @@ class RunLeg(Protocol):
         """Return the state of the run once all steps up to this one were trained on."""
 
 
-class StepLoop(HasTokenizer, ABC):
+class StepLoop(HasTokenizer, Closing, ABC):
     """An iterable over the steps of a run, for one rank, that can say where it stands and go on there."""
 
     _dataset: ClassVar = "StepDataset"
@@ -181,12 +182,6 @@ class StepLoop(HasTokenizer, ABC):
     @abstractmethod
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of files and threads, as the end of a ``with`` block does; what was given stays as it is."""

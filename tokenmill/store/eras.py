@@ -317,7 +317,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-class EraWriter:
+class EraWriter(layout.Closing):
     """The one writer of a stream's eras in a store, from `open` to `close`; not for several threads at once.
 
     It holds the lock on the stream's directory. When a write or a sync fails, it is closed: what a failed sync left on
@@ -391,12 +391,6 @@ class EraWriter:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _require_continuing(self, eras: Sequence[tuple[Era, int]]) -> None:
         log = EraLog(self._log.fingerprint, self._log.last)

@@ -217,7 +217,21 @@ def put_file(path: Path, data: bytes | memoryview) -> None:
     sync_directory(path.parent)
 
 
-class PartitionLock:
+class Closing:
+    """What is closed at the end of a ``with`` block; classes below it define ``close``."""
+
+    def close(self) -> None:
+        """Let go of what is held; it may be called again."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PartitionLock(Closing):
     """The exclusive right to write in a directory, a partition's or (eras) a stream's, until `close`.
 
     The lock is on the directory itself; the file ``lock`` in it names the holder for people and error messages. A
@@ -274,12 +288,6 @@ class PartitionLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class StoreLock(PartitionLock):

@@ -237,7 +237,7 @@ def _settle_log(path: Path, log: bytes, found: sealing.Scan) -> int:
     return len(log) - found.end
 
 
-class PartitionWriter:
+class PartitionWriter(layout.Closing):
     """The one writer of a partition in a store, from `open` to `close`; not for use by several threads at once.
 
     When a write or a sync fails, the writer is closed: what a failed sync left on the disk is unknown, and only a new
@@ -343,12 +343,6 @@ class PartitionWriter:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _check(self, blocks: Blocks, token_bytes: int) -> None:
         if blocks.first != self.next_block:
