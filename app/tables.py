@@ -3,7 +3,6 @@
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.cells import cell_len
@@ -18,18 +17,16 @@ _NUMBER: Final = re.compile(r"[-?]|-?[\d,.]+( ?%)?")
 """What stands at the right of its column."""
 
 
-@dataclass(slots=True)
 class ShownTable:
     """Rows of values, each under the name of its column."""
 
-    columns: Sequence[str]
-    words: bool = False
-    """Whether the last column has sentences, which may be broken between words; nothing else ever is."""
-    rows: list[list[str]] = field(default_factory=list)
+    def __init__(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, words: bool = False) -> None:
+        """Write integers with commas, and None as nothing.
 
-    def add(self, *values: object) -> None:
-        """Add a row; integers are written with commas, and None is nothing."""
-        self.rows.append([_cell(value) for value in values])
+        ``words``: the last column has sentences, which may be broken between words; nothing else ever is.
+        """
+        self.columns, self.words = columns, words
+        self.rows = [[_cell(value) for value in row] for row in rows]
 
     def lines(self, width: int | None = None) -> list[str]:
         """Return the table for so many cells in a line; None: for a file, where lines are as long as they are."""
@@ -53,10 +50,8 @@ class ShownTable:
 
 def pairs(values: Mapping[str, Any]) -> ShownTable:
     """Return names and values as a table of two columns without a heading."""
-    table = ShownTable(("", ""), words=True)
-    for name, value in values.items():
-        table.add(name.replace("_", " "), "-" if value is None else str(value))
-    return table
+    rows = ((name.replace("_", " "), "-" if value is None else str(value)) for name, value in values.items())
+    return ShownTable(("", ""), rows, words=True)
 
 
 def flowed(parts: Iterable[str], between: str, width: int) -> Iterator[str]:

@@ -169,14 +169,14 @@ async def _close(settings: Settings, stream: str) -> list[Era]:
 
 def eras_table(eras: list[Era]) -> ShownTable:
     """Return a row for each era."""
-    table = ShownTable(("era", "closed", "blocks", "partition: blocks"), words=True)
+    rows = []
     for era in eras:
         ranges = ", ".join(
             f"{n}: {part.first:,} to {part.stop - 1:,}" for n, part in enumerate(era.ranges) if part.blocks
         )
         closed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(era.closed / 1000))
-        table.add(era.number, closed, era.blocks, ranges or "the end")
-    return table
+        rows.append((era.number, closed, era.blocks, ranges or "the end"))
+    return ShownTable(("era", "closed", "blocks", "partition: blocks"), rows, words=True)
 
 
 def _described(era: Era) -> dict[str, object]:

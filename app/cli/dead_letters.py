@@ -236,10 +236,7 @@ def _show_copies(settings: Settings, of: str, reasons: Sequence[str], limit: int
 
 def copies_table(copies: Iterable[LaterCopy]) -> ShownTable:
     """Return a row for each copy of a document."""
-    table = ShownTable(("place", "reason"))
-    for one in copies:
-        table.add(str(one.place), one.reason)
-    return table
+    return ShownTable(("place", "reason"), ((str(one.place), one.reason) for one in copies))
 
 
 async def _rejected(
@@ -300,20 +297,17 @@ def required_place(name: str) -> Place:
 
 def counts_table(reasons: Counter[str]) -> ShownTable:
     """Return a row for each reason, and one for all of them."""
-    table = ShownTable(("reason", "records"))
-    for reason, number in [*reasons.most_common(), ("in all", reasons.total())]:
-        table.add(reason, number)
-    return table
+    return ShownTable(("reason", "records"), [*reasons.most_common(), ("in all", reasons.total())])
 
 
 def letters_table(letters: Iterable[DeadLetter]) -> ShownTable:
     """Return a row for each letter."""
-    table = ShownTable(("place", "written", "reason", "detail and value"), words=True)
+    rows = []
     for letter in letters:
         value = beginning_of(repr((letter.value or b"")[:LINE_CHARACTERS]), LINE_CHARACTERS)
         detail = beginning_of(escaped(letter.detail), LINE_CHARACTERS)
-        table.add(str(letter.place), moment_of(letter.timestamp), letter.reason, f"{detail} {value}".strip())
-    return table
+        rows.append((str(letter.place), moment_of(letter.timestamp), letter.reason, f"{detail} {value}".strip()))
+    return ShownTable(("place", "written", "reason", "detail and value"), rows, words=True)
 
 
 def values(letter: DeadLetter) -> dict[str, Any]:

@@ -23,15 +23,15 @@ def show_figures(retention: Retention, name: str = "", tokens: Mapping[str, int]
 def funnel_table(retention: Retention, tokens: Mapping[str, int] | None = None) -> ShownTable:
     """Return a row for each reason for which documents were dropped, and for each of dead letters."""
     columns = ("dropped by", "reason", "documents", "share", "bytes of text", "tokens")
-    table = ShownTable(columns[: 5 if tokens is None else 6])
+    columns = columns[: 5 if tokens is None else 6]
+    rows: list[tuple[object, ...]] = []
     for row in retention.funnel():
         counted = () if tokens is None else (tokens[row.reason],)
         share = f"{row.documents / retention.documents:.1%}"
-        table.add(row.step or "-", row.reason, row.documents, share, row.text_bytes, *counted)
-    for reason, number in retention.totals.dead_lettered.most_common():
-        if number:
-            table.add("dead letter", reason, number, *[None] * (len(table.columns) - 3))
-    return table
+        rows.append((row.step or "-", row.reason, row.documents, share, row.text_bytes, *counted))
+    for reason, number in (+retention.totals.dead_lettered).most_common():
+        rows.append(("dead letter", reason, number, *[None] * (len(columns) - 3)))
+    return ShownTable(columns, rows)
 
 
 def example_lines(title: str, documents: Iterable[TriedDocument], *, whole: bool) -> Iterator[str]:

@@ -186,17 +186,16 @@ def stream_facts(report: StreamReport) -> dict[str, Any]:
 
 def chains_table(report: StreamReport) -> ShownTable:
     """Return one row for each chain."""
-    table = ShownTable(
-        ("partition", "source", "milled to", "messages", "records", "kept", "blocks", "in store", "segments")
-    )
+    columns = ("partition", "source", "milled to", "messages", "records", "kept", "blocks", "in store", "segments")
+    rows = []
     for chain in report.chains:
         first, end = chain.raw_range
         held = ("-", "-") if chain.store_blocks is None else (_held(chain), chain.segments)
         source = f"{first:,} to {end - 1:,}" if end > first else "empty"
         messages = "-" if chain.token_range is None else chain.token_range[1] - chain.token_range[0]
         counts = (chain.totals.get("records", 0), chain.totals.get("kept", 0), chain.blocks)
-        table.add(chain.partition, source, chain.next_offset, messages, *counts, *held)
-    return table
+        rows.append((chain.partition, source, chain.next_offset, messages, *counts, *held))
+    return ShownTable(columns, rows)
 
 
 def _held(chain: ChainReport) -> str:

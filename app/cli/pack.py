@@ -172,15 +172,15 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
 def streams_table(summary: PackSummary) -> ShownTable:
     """Return one row for each stream: what became of all documents."""
     columns = ("stream", "documents", "kept", "filtered", "dead letters", "other split", "tokens")
-    table = ShownTable((*columns, "blocks", "eras", "open tokens"))
-    for name, stream in summary.streams.items():
-        totals = stream.totals
-        table.add(
-            *(name, totals.records - totals.flushes, totals.kept, totals.filtered.total()),
-            *(totals.dead_lettered.total(), totals.other_split, totals.tokens),
-            *(stream.blocks, stream.eras, stream.open_tokens),
+    rows = [
+        (
+            *(name, found.totals.records - found.totals.flushes, found.totals.kept, found.totals.filtered.total()),
+            *(found.totals.dead_lettered.total(), found.totals.other_split, found.totals.tokens),
+            *(found.blocks, found.eras, found.open_tokens),
         )
-    return table
+        for name, found in summary.streams.items()
+    ]
+    return ShownTable((*columns, "blocks", "eras", "open tokens"), rows)
 
 
 def pack_line(summary: PackSummary, store: str) -> str:

@@ -30,10 +30,9 @@ def config(loaded: Loaded, *, as_json: AsJson = False) -> None:
 
 def config_table(loaded: Loaded) -> ShownTable:
     """Return a row for each setting."""
-    table = ShownTable(("setting", "from", "value"), words=True)
-    for name, origin in loaded.origins.items():
-        table.add(name, origin, as_variable(getattr(loaded.settings, name)))
-    return table
+    origins, settings = loaded.origins, loaded.settings
+    rows = ((name, origin, as_variable(getattr(settings, name))) for name, origin in origins.items())
+    return ShownTable(("setting", "from", "value"), rows, words=True)
 
 
 @command("topics create", "tokenmill topics create --partitions 4", "tokenmill topics create --raw-topics a,b")
@@ -97,12 +96,9 @@ def _summaries() -> dict[str, str]:
 
 def steps_table() -> ShownTable:
     """Return a row for each profile and step."""
-    table = ShownTable(("name", "what it does"), words=True)
-    for name, profile in PROFILES.items():
-        table.add(name, f"{profile.summary} Profile, version {profile.version}.")
-    for name, summary in _summaries().items():
-        table.add(name, summary.replace("``", "`"))
-    return table
+    rows = [(name, f"{profile.summary} Profile, version {profile.version}.") for name, profile in PROFILES.items()]
+    rows += [(name, summary.replace("``", "`")) for name, summary in _summaries().items()]
+    return ShownTable(("name", "what it does"), rows, words=True)
 
 
 @command("steps show", "tokenmill steps show fineweb-2024 >> tokenmill.toml", "tokenmill steps show regex")
@@ -181,27 +177,22 @@ def counts(settings: Settings, *, as_json: AsJson = False) -> None:
 
 def duplicates_table(domain: str, topics: Mapping[str, Mapping[str, int]], **_: object) -> ShownTable:
     """Return a row for each raw topic of a domain."""
-    table = ShownTable(("domain", "raw topic", *topics[min(topics)]))
-    for raw_topic, counted in topics.items():
-        table.add(domain, raw_topic, *counted.values())
-    return table
+    rows = ((domain, raw_topic, *counted.values()) for raw_topic, counted in topics.items())
+    return ShownTable(("domain", "raw topic", *topics[min(topics)]), rows)
 
 
 def again_table(again: Sequence[int]) -> ShownTable:
     """Return how many kept documents came again once, twice, 3 to 4 times, and so on."""
-    table = ShownTable(("came again", "documents"))
+    rows = []
     for row, documents in enumerate(again):
         least, most = (1 << row >> 1) + 1, 1 << row
-        table.add(f"{least:,} to {most:,} times" if least < most else ("once", "twice")[row], documents)
-    return table
+        rows.append((f"{least:,} to {most:,} times" if least < most else ("once", "twice")[row], documents))
+    return ShownTable(("came again", "documents"), rows)
 
 
 def chances_table(chances: Mapping[float, float]) -> ShownTable:
     """Return how likely a duplicate is found at each similarity."""
-    table = ShownTable(("similarity", "found"))
-    for one, chance in chances.items():
-        table.add(f"{one:.2f}", f"{chance:.1%}")
-    return table
+    return ShownTable(("similarity", "found"), ((f"{one:.2f}", f"{chance:.1%}") for one, chance in chances.items()))
 
 
 def _facts(deduplication: Deduplication) -> dict[str, int]:

@@ -173,22 +173,22 @@ def lines(document: Mapping[str, Any]) -> list[str]:
 
 def workers_table(workers: list[Mapping[str, Any]]) -> ShownTable:
     """Return a row for each worker."""
-    table = ShownTable(("worker", "process", "state", "restarts", "partitions"))
+    rows = []
     for worker in workers:
         wait = worker["restart_in"]
         state = worker["state"] if wait is None else f"starts in {wait:.0f} s"
-        table.add(worker["name"], str(worker["pid"] or "-"), state, worker["restarts"], len(worker["partitions"]))
-    return table
+        rows.append((worker["name"], str(worker["pid"] or "-"), state, worker["restarts"], len(worker["partitions"])))
+    return ShownTable(("worker", "process", "state", "restarts", "partitions"), rows)
 
 
 def partitions_table(partitions: list[Mapping[str, Any]]) -> ShownTable:
     """Return a row for each partition."""
-    table = ShownTable(("partition", "worker", "state", "position", "end", "lag", "why"), words=True)
+    rows = []
     for row in partitions:
         numbers = ("?" if row[name] is None else row[name] for name in ("position", "end", "lag"))
         place = f"{row['topic']}/{row['partition']}"
-        table.add(place, row["worker"] or "nobody", row["state"], *numbers, row["why"])
-    return table
+        rows.append((place, row["worker"] or "nobody", row["state"], *numbers, row["why"]))
+    return ShownTable(("partition", "worker", "state", "position", "end", "lag", "why"), rows, words=True)
 
 
 @command("ledger", "tokenmill ledger", "tokenmill ledger --json", "tokenmill ledger --plot funnel.png")
@@ -257,18 +257,17 @@ def draw(ledger: RecordLedger, plot: str | None) -> None:
 def ledger_table(ledger: RecordLedger, most: int | None = None) -> ShownTable:
     """Return a row for each chain, and for each stream its sum; where these are too many, the sums alone."""
     columns = ("chain", "to offset", "records", "kept", "filtered", "tombstones", "dead letters", "flushes")
-    table = ShownTable((*columns, "other split", "blocks", "tokens in blocks", "open tokens", "bytes"))
+    rows = []
     for total in ledger.streams:
         chains = [chain for chain in ledger.chains if chain.stream == total.stream]
         shown = chains if most is None or len(ledger.chains) <= most else []
         for chain in [*shown, *([total] if len(shown) != 1 else [])]:
             totals = chain.totals
-            table.add(
-                *(place(chain), chain.offset, totals.records, totals.kept, totals.filtered.total(), totals.tombstones),
-                *(totals.dead_lettered.total(), totals.flushes, totals.other_split, chain.blocks, chain.block_tokens),
-                *(chain.open_tokens, totals.value_bytes),
-            )
-    return table
+            kept = (totals.kept, totals.filtered.total(), totals.tombstones, totals.dead_lettered.total())
+            blocks = (chain.blocks, chain.block_tokens, chain.open_tokens, totals.value_bytes)
+            before = (place(chain), chain.offset, totals.records)
+            rows.append((*before, *kept, totals.flushes, totals.other_split, *blocks))
+    return ShownTable((*columns, "other split", "blocks", "tokens in blocks", "open tokens", "bytes"), rows)
 
 
 def place(chain: ChainLedger) -> str:

@@ -136,12 +136,12 @@ def show_result(progress: TrialProgress, found: TrialResult, *, everything: bool
 
 def speed_table(found: TrialResult) -> ShownTable:
     """Return a row for each stage: how fast it was, and how many texts it changed."""
-    table = ShownTable(("stage", "text", "MB/s", "seconds", "texts changed"))
+    rows = []
     for name, speed in found.speeds.items():
         rate = speed.megabytes_per_second
         shown = None if rate is None else f"{rate:,.{1 if rate < EXACT_BELOW else 0}f}"
-        table.add(name, size(speed.text_bytes), shown, f"{speed.seconds:.2f}", found.changes.get(name))
-    return table
+        rows.append((name, size(speed.text_bytes), shown, f"{speed.seconds:.2f}", found.changes.get(name)))
+    return ShownTable(("stage", "text", "MB/s", "seconds", "texts changed"), rows)
 
 
 def titled_examples(found: TrialResult) -> Iterator[tuple[str, Sequence[TriedDocument]]]:

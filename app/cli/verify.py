@@ -121,16 +121,16 @@ def _verify_packed(packed: Sequence[StoredPack], *, others: bool, as_json: bool)
 def chains_table(result: VerifyResult) -> ShownTable:
     """Return one row for each chain."""
     columns = ("chain", "to offset", "records", "kept", "filtered", "dead letters", "tokens", "blocks", "in topic")
-    table = ShownTable((*columns, "in store", "not in blocks"))
-    for chain in result.chains:
-        totals = chain.totals
-        table.add(
-            *(f"{chain.stream}/{chain.partition}", chain.raw_range[1], totals.records, totals.kept),
-            *(totals.filtered.total(), totals.dead_lettered.total(), totals.tokens),
+    rows = [
+        (
+            *(f"{chain.stream}/{chain.partition}", chain.raw_range[1], chain.totals.records, chain.totals.kept),
+            *(chain.totals.filtered.total(), chain.totals.dead_lettered.total(), chain.totals.tokens),
             *(chain.reference_blocks if chain.reference else "?", chain.topic_blocks[1]),
             *("-" if chain.store_blocks is None else chain.store_blocks[1], waiting(chain)),
         )
-    return table
+        for chain in result.chains
+    ]
+    return ShownTable((*columns, "in store", "not in blocks"), rows)
 
 
 def era_lines(result: VerifyResult) -> list[str]:

@@ -191,35 +191,28 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _workers(workers: tuple[WorkerStatus, ...], rates: Rates) -> ShownTable:
-    table = ShownTable(("worker", "process", "state", "rate", "partitions"))
+    rows = []
     for worker in workers:
         does = DONE.get(worker.role)
         few = len(worker.partitions) <= SHOWN_PARTITIONS
-        table.add(
-            worker.name,
-            str(worker.pid or "-"),
-            worker.state if worker.restart_in is None else f"starts in {worker.restart_in:.0f} s",
-            "-" if does is None else f"{short(rates.per_second(does, worker.name))} {does}/s",
-            " ".join(worker.partitions) or "-" if few else f"{len(worker.partitions):,} partitions",
-        )
-    return table
+        state = worker.state if worker.restart_in is None else f"starts in {worker.restart_in:.0f} s"
+        rate = "-" if does is None else f"{short(rates.per_second(does, worker.name))} {does}/s"
+        partitions = " ".join(worker.partitions) or "-" if few else f"{len(worker.partitions):,} partitions"
+        rows.append((worker.name, str(worker.pid or "-"), state, rate, partitions))
+    return ShownTable(("worker", "process", "state", "rate", "partitions"), rows)
 
 
 def _partitions(partitions: tuple[Row, ...], *, wide: bool) -> ShownTable:
     columns = ("partition", "worker", "records", "lag", "blocks", "stored", "segments")
-    table = ShownTable((*columns, "by split") if wide else columns)
+    rows = []
     for row in partitions:
         chains, before = row["chains"], f"{row['topic']}."
         splits = (f"{chain['stream'].removeprefix(before)} {short(chain['stored'])}" for chain in chains)
-        table.add(
-            _place(row),
-            row["worker"] or "nobody",
-            short(row["end"] or 0),
-            "?" if row["lag"] is None else short(row["lag"]),
-            *(short(sum(chain[name] for chain in chains)) for name in ("block", "stored", "segments")),
-            *([", ".join(splits)] if wide else []),
-        )
-    return table
+        lag = "?" if row["lag"] is None else short(row["lag"])
+        sums = (short(sum(chain[name] for chain in chains)) for name in ("block", "stored", "segments"))
+        own = (_place(row), row["worker"] or "nobody", short(row["end"] or 0), lag, *sums)
+        rows.append((*own, ", ".join(splits)) if wide else own)
+    return ShownTable((*columns, "by split") if wide else columns, rows)
 
 
 def log_to_file(path: Path, level: str) -> None:

@@ -100,9 +100,8 @@ def test_nothing_in_a_table_is_cut(name: str, width: int | None) -> None:
 
 def test_a_table_is_columns_where_they_fit_and_else_paragraphs() -> None:
     """Numbers stand at the right; a sentence is broken between words; what is escaped moves nothing."""
-    table = ShownTable(("chain", "blocks", "why"), words=True)
-    table.add("a/0", 1234, "it waits for a block that the topic has not got any more")
-    table.add("b/10\x1b[2J", 5, None)
+    rows = [("a/0", 1234, "it waits for a block that the topic has not got any more"), ("b/10\x1b[2J", 5, None)]
+    table = ShownTable(("chain", "blocks", "why"), rows, words=True)
     wide, narrow = table.lines(50), table.lines(30)
     assert wide == [
         "chain        blocks  why",
