@@ -26,10 +26,6 @@ BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "1")
 """Said to numpy before it is loaded, unless the environment says it. Nothing here multiplies matrices, and in each
 process that starts a thread for every further core would wait for such work, busily, for a tenth of a second. Whose own
 filter or transform does, sets the variable."""
-PLAIN_HELP: Final = "_TYPER_FORCE_DISABLE_TERMINAL"
-"""Typer writes no styles where this is set; notebooks and others set FORCE_COLOR, by which it would do so in pipes."""
-COMPLETION: Final = "_TOKENMILL_COMPLETE"
-"""Shells set it when they ask for the rest of a word, of any command."""
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
 AGAIN_AFTER_S: Final = 0.05
@@ -184,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             signal.signal(signal.SIGINT, _end_at_once)
             sys.unraisablehook = _raise_again
         if not (os.isatty(1) and os.isatty(2)):
-            os.environ[PLAIN_HELP] = "1"
+            os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # else FORCE_COLOR, as notebooks set it, styles help
     try:
         code = _exit_code_of(sys.argv[1:] if arguments is None else arguments, own=arguments is None)
     finally:
@@ -208,7 +204,7 @@ def _exit_code_of(given: Sequence[str], *, own: bool = False) -> int:
             from ..processes import collect_seldom  # noqa: PLC0415
 
             collect_seldom()
-        cli = create_cli(None if COMPLETION in os.environ else words[0])
+        cli = create_cli(None if "_TOKENMILL_COMPLETE" in os.environ else words[0])  # a shell completes a word
         if signal.getsignal(signal.SIGINT) is _end_at_once:  # from here on there is something to end in order
             signal.signal(signal.SIGINT, signal.default_int_handler)
         cli(given, prog_name="tokenmill")

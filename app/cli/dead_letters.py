@@ -26,7 +26,6 @@ from .output import All, AsJson, count, moment_of, say, show, show_json, show_ta
 from .progress import ProgressLine
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
-STANDARD_INPUT = "-"
 
 Record = Annotated[
     str,
@@ -279,7 +278,7 @@ def _request(what: str, reasons: list[str] | None, value: str | None, *, again: 
 
 def _bytes_of(file: str) -> bytes:
     try:
-        return sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}): name a file with the repaired value") from error
 

@@ -34,12 +34,6 @@ WATCH_SECONDS: Final = 2.0
 """Between two looks."""
 MOST_BYTES: Final = 16 << 20
 """Of the answer; a partition takes about 200."""
-HERE: Final = "-"
-"""Where a plot goes that is to be text in the terminal."""
-MOST_CHAINS: Final = 16
-"""Rows of single partitions that the ledger shows without being asked for all."""
-TROUBLED: Final = 1
-"""The exit code where something is halted, waits, or is not ready."""
 
 Url = Annotated[
     str | None, option("The service's address; default: http:// with metrics_host and metrics_port.", "URL", "--url")
@@ -67,7 +61,7 @@ def status(settings: Settings, *, url: Url = None, watch: Watch = False, as_json
         tell(settings, url, as_json=as_json, over=not as_json)
         time.sleep(WATCH_SECONDS)
     if not tell(settings, url, as_json=as_json):
-        raise typer.Exit(TROUBLED)
+        raise typer.Exit(1)
 
 
 def tell(settings: Settings, url: str | None, *, as_json: bool, over: bool = False) -> bool:
@@ -215,7 +209,7 @@ def ledger_command(
     elif ledger.empty:
         say(empty_line(ledger))
     else:
-        show_table(ledger_table(ledger, MOST_CHAINS if not everything else None))
+        show_table(ledger_table(ledger, 16 if not everything else None))  # rows of single partitions
         for account in accounts(ledger)[0 if everything else -1 :]:
             show_figures(account.retention, account.stream)
     draw(ledger, plot)
@@ -245,7 +239,7 @@ def draw(ledger: RecordLedger, plot: str | None) -> None:
     """Draw funnels and lengths where that was asked for."""
     if plot is None or ledger.empty:
         return
-    if plot != HERE:
+    if plot != "-":  # which is as text, in the terminal
         write_png(Path(plot), {account.stream: account.retention for account in accounts(ledger)})
         say(f"drew {plot}")
         return

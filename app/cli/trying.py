@@ -29,8 +29,6 @@ from .reading_options import (
     with_reading,
 )
 
-MOST_EXAMPLES: Final = 100
-"""Of each reason: they are held in memory, with the records that they come from."""
 EXAMPLES: Final = 5
 """Of each reason, where all is shown; else one."""
 EXACT_BELOW: Final = 100
@@ -52,7 +50,7 @@ def try_command(
     choice: SourceChoice,
     profile: Annotated[str | None, option("The steps of this profile, in place of the setting steps.", "NAME")] = None,
     shown: Annotated[
-        int | None, option("Documents shown of each reason.", "N", "--examples", min=0, max=MOST_EXAMPLES)
+        int | None, option("Documents shown of each reason.", "N", "--examples", min=0, max=100)  # held in memory
     ] = None,
     everything: All = False,
     topic: Annotated[

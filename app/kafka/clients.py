@@ -24,8 +24,6 @@ METADATA_MAX_AGE_MS: Final = 3000
 of five minutes, a group stays without partitions for as long."""
 STOP_SECONDS: Final = 5.0
 """How long a client may take to stop while brokers answer; without a broker, aiokafka would wait for ever."""
-LISTEN_SECONDS: Final = 0.25
-"""How often it is checked meanwhile whether a broker answers."""
 POLL_MS: Final = 500
 """How long one poll waits; also how often a silent partition is asked whether it still reaches the wanted offset."""
 FETCHER_TURN_MS: Final = 1000
@@ -225,7 +223,7 @@ async def _end(stop: Callable[[], Awaitable[None]]) -> None:
     began = loop.time()
     try:
         while not stopping.done() and (waited := loop.time() - began) < STOP_SECONDS:
-            await asyncio.wait({stopping}, timeout=LISTEN_SECONDS)
+            await asyncio.wait({stopping}, timeout=0.25)  # between two looks at the contact
             if CONTACT.is_deaf(waited):
                 break
     finally:

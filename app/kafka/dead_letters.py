@@ -20,9 +20,6 @@ from tokenmill.records import SourceRecord
 
 PREFIX: Final = "tokenmill.dead-letter."
 MAX_DETAIL_BYTES: Final = 1024
-MAX_SOURCE_BYTES: Final = 1024
-MAX_EXCEPTION_CHARACTERS: Final = 100
-"""Longest name of an exception's type, which a user's function may choose."""
 MAX_ORIGINAL_HEADERS_BYTES: Final = 2048
 """Original headers are copied up to here, so that a dead letter of the largest record still fits its topic."""
 LENGTHS_BYTES: Final = 10
@@ -37,11 +34,8 @@ BATCH_BYTES: Final = 128
 _WHY: Final = ("reason", "exception", "detail")
 _RECORD: Final = ("topic", "partition", "offset")
 _SOURCE: Final = ("topic", "run", "source")
-CUT_HEADERS_BYTES: Final = 512
-"""What is said of what was cut, at most."""
 _CUT: Final = ("value-bytes", "value-sha256", "key-bytes", "key-sha256")
 """Come before all others, which a record's own headers never do."""
-_RUN: Final = re.compile("[0-9a-f]+")
 
 
 class RecordPlace(NamedTuple):
@@ -167,7 +161,7 @@ def parse_place(name: str) -> Place | None:
         return RecordPlace(topic, int(partition), int(offset)) if _is_number(partition) and _is_number(offset) else None
     topic, _, rest = name.partition(":")
     run, _, source = rest.partition(":")
-    return SourcePlace(topic, run, source) if topic and source and _RUN.fullmatch(run) else None
+    return SourcePlace(topic, run, source) if topic and source and re.fullmatch("[0-9a-f]+", run) else None
 
 
 def letter_partition(place: Place, partitions: int) -> int:
@@ -186,11 +180,11 @@ def encode_dead_letter(
     original: Iterable[tuple[str, bytes | None]] = (),
 ) -> list[tuple[str, bytes]]:
     """Return the headers for reason and place, then the original headers, as far as they fit."""
-    why = (reason, exception[:MAX_EXCEPTION_CHARACTERS], _utf8(detail)[:MAX_DETAIL_BYTES].decode(errors="ignore"))
+    why = (reason, exception[:100], _utf8(detail)[:MAX_DETAIL_BYTES].decode(errors="ignore"))
     if isinstance(place, RecordPlace):
         where = dict(zip(_RECORD, map(str, place), strict=True))
     else:
-        source = _utf8(place.source)[-MAX_SOURCE_BYTES:].decode(errors="ignore")  # the line number is at the end
+        source = _utf8(place.source)[-1024:].decode(errors="ignore")  # the line number is at the end
         where = dict(zip(_SOURCE, (place.topic, place.run, source), strict=True))
     about = {**dict(zip(_WHY, why, strict=True)), **where, "timestamp": str(timestamp)}
     headers = [(PREFIX + name, _utf8(value)) for name, value in about.items()]
@@ -216,7 +210,7 @@ def cut_letter(
     )
     if len(key or b"") + len(value or b"") <= room:
         return WrittenLetter(key, value, headers)
-    room = max(0, room - CUT_HEADERS_BYTES)
+    room = max(0, room - 512)  # what is said of what was cut takes less
     short_key = key if key is None else key[: room // 2]
     short_value = value if value is None else value[: room - len(short_key or b"")]
     about = [*_about_cut("value", value, short_value), *_about_cut("key", key, short_key)]

@@ -25,13 +25,10 @@ ANSWER_SECONDS: Final = 10.0
 NOT_THERE: Final = frozenset({40401, 40402, 40403})
 """Error codes: no such subject, version, schema. A wrong address gets a 404 with another code, or none."""
 OK: Final = 200
-ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
 MOST_REFERENCES: Final = 1000
 """Of one schema, those of its references included; a registry that names more is broken."""
 DEEPEST_REFERENCES: Final = 100
 """References of references; registries check less than this."""
-MOST_SUBJECTS: Final = 3
-"""Subjects that a message names."""
 FIRST_PAUSE: Final = 0.5
 """Seconds before the second try; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
@@ -91,7 +88,7 @@ class SchemaRegistry:
             names = response.json() if response.status_code == OK else None
         except (self._httpx.HTTPError, self._httpx.InvalidURL, ValueError):
             return ""
-        return ", ".join(map(str, names[:MOST_SUBJECTS])) if isinstance(names, list) else ""
+        return ", ".join(map(str, names[:3])) if isinstance(names, list) else ""
 
     def _with_references(
         self, answer: Mapping[str, Any], what: str, fetched: dict[str, RegisteredSchema], within: tuple[str, ...] = ()
@@ -119,7 +116,7 @@ class SchemaRegistry:
         return self._httpx.get(  # a connection each time: the next schema may come in a month
             f"{self.url}/{path}",
             auth=self._login,
-            headers={"Accept": ACCEPTED},
+            headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"},
             timeout=ANSWER_SECONDS,
             verify=self._ssl_context,
             follow_redirects=False,  # a login is for this host alone

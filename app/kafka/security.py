@@ -137,8 +137,6 @@ def _read(name: str, path: Path) -> bytes:
         raise SettingsError(f"cannot read {name} {path}: {error.strerror}; correct the path or its rights") from None
 
 
-ASK_SECONDS: Final = 15.0
-"""How long one broker may take to refuse us; it takes half a second, and more where there is no processor to be had."""
 WRONG_NAME: Final = frozenset({62, 64})
 """X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL's x509_vfy.h."""
 _ABOUT_US: Final = re.compile("ALERT.*(CERT|UNKNOWN_CA)")
@@ -154,7 +152,7 @@ async def why_not(settings: ConnectionSettings) -> TokenMillError | None:
     found: list[TokenMillError] = []
     for host, port, _ in collect_hosts(settings.bootstrap_servers):
         try:
-            async with asyncio.timeout(ASK_SECONDS):
+            async with asyncio.timeout(15.0):  # a refusal takes half a second, and more where there is no processor
                 await _ask(settings, host, port)
         except (OSError, KafkaError) as error:  # TimeoutError is an OSError
             reason = explain_refusal(error, settings, f"{host}:{port}")

@@ -65,7 +65,6 @@ default (``socket.request.max.bytes``)."""
 PRODUCED_SEGMENT_BYTES: Final = 16 << 20
 """Kafka compacts no log's newest segment, and every call of produce reads all of it."""
 UNLIMITED: Final = "-1"
-BROKERS_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 TIMES: Final = ("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 SIZES: Final = ("max.message.bytes", "segment.bytes", "compression.type")
 CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes", *SIZES, *TIMES)
@@ -93,7 +92,8 @@ class NeededTopic(NamedTuple):
         if self.kind == "produced":
             configs |= {"cleanup.policy": "compact", "segment.bytes": str(PRODUCED_SEGMENT_BYTES)}
         if self.kind != "raw":
-            configs |= {"retention.ms": UNLIMITED, "retention.bytes": UNLIMITED, **BROKERS_TIME}
+            limits = {"retention.ms": UNLIMITED, "retention.bytes": UNLIMITED}
+            configs |= {**limits, "message.timestamp.type": "LogAppendTime"}
         return configs
 
 

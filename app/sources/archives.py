@@ -16,10 +16,6 @@ from .foreign_folders import data_among, why_no_rows
 from .items import DocumentSource, File, ItemChunk, Place, readable
 
 ZIP: Final = ".zip"
-OPEN_ARCHIVES: Final = 16
-"""Most archives that are open at once, beside those of which a member is read: each takes a file handle."""
-_ENCRYPTED: Final = 1
-"""A member's flag (APPNOTE.TXT, 4.4.4)."""
 _METHODS: Final = (ZIP_STORED, ZIP_DEFLATED)
 """Methods of compression of which the library decompresses only as much as is asked for. Of others it makes, at once,
 all that some kilobytes become: gigabytes, in an archive that is meant to do harm."""
@@ -103,7 +99,7 @@ def _archive(path: str, root: str) -> ZipFile:
     return _opened(path, root, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-@lru_cache(OPEN_ARCHIVES)
+@lru_cache(16)  # beside those of which a member is read
 def _opened(path: str, root: str, _size: int, _modified: int, _changed: int) -> ZipFile:
     """Return the archive, whose table of members is read once; it is closed when no reference is left."""
     with open_found(path, root) as file:
@@ -113,7 +109,7 @@ def _opened(path: str, root: str, _size: int, _modified: int, _changed: int) -> 
 def _hindrance(info: ZipInfo) -> str:
     if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
         return "a link, or no regular file: unpack the archive, and name the folder"
-    if info.flag_bits & _ENCRYPTED:
+    if info.flag_bits & 1:  # of the member (APPNOTE.TXT, 4.4.4)
         return "it is encrypted: unpack it with its password, and name the file"
     if info.compress_type not in _METHODS:
         return (

@@ -33,8 +33,6 @@ from .items import File, Needs
 
 BEGIN_BYTES: Final = 64 << 10
 """Most bytes that are looked at: a first line that is longer is not looked at to its end."""
-BINARY: Final = frozenset({"parquet", "arrow", "warc"})
-"""Kinds of files that are in no encoding of text."""
 MOST_PACKED: Final = 2
 """How often a file may be compressed: some that do harm are compressed for ever."""
 _FIRST_LINE: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\x1e?[{\[]?+\s*+\S[^\n]*+\n")
@@ -85,7 +83,6 @@ _KINDS: Final = {
     "arrow": rb"ARROW1\0|\xff{4}...\0",
     "warc": rb"\s*WARC/[01]\.\d+\r?\n",
 }
-_AROUND: Final = b"\xef\xbb\xbf\x1e\t\n\r "
 _JSON: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*+\x1e?"
     rb"(?:(\{)\s*+[\"'}]|\[[\s\[]*+[{\"]|(\")\s*+\[?+\s*+\{\s*+(?:\\\"|\}))"
@@ -104,7 +101,6 @@ _HIVE: Final = re.compile(rb"[^\n\x01]*+\x01")
 _OR_TEXT: Final = "; if it is a text: --format text"
 _NO_LINES: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:[\[{]|[^\n]*[}\]],)[ \t\r]*+\n")
 """A first line of JSON that goes on: of an array, of objects over several lines, or with commas between them."""
-_TAR_BLOCK: Final = 512
 
 
 class Look(NamedTuple):
@@ -133,7 +129,7 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None, needs
     if why_not or packing:
         return Look(packing="" if why_not else packing, why_not=why_not)
     kind = (_marked(begin, _KINDS) if choice in ("auto", "lines") else "") or kind_of(suffix, choice)
-    if kind in BINARY:
+    if kind in ("parquet", "arrow", "warc"):  # these are in no encoding of text
         return Look(kind)
     encoding = marked_encoding(begin) or encoding or UTF_8
     if encoding == UTF_8 and (why := why_no_text(begin)) and (advice := seems(begin)):
@@ -170,7 +166,7 @@ def why_foreign(begin: bytes) -> str:
     if found := _marked(begin, _FOREIGN):
         return found
     try:  # the first block of a tar archive has a checksum
-        tarfile.TarInfo.frombuf(begin[:_TAR_BLOCK], UTF_8, "surrogateescape")
+        tarfile.TarInfo.frombuf(begin[:512], UTF_8, "surrogateescape")
     except tarfile.HeaderError:
         return ""
     return f"a tar archive: {_UNPACK}"
@@ -181,7 +177,7 @@ def _json_kind(text: bytes) -> str:
     found = _JSON.match(text)
     if found is not None and found[1] is None:
         return "jsonl" if found[2] else "json"
-    line, ended, _ = text.lstrip(_AROUND).partition(b"\n")
+    line, ended, _ = text.lstrip(b"\xef\xbb\xbf\x1e\t\n\r ").partition(b"\n")
     try:
         parsed = orjson.loads(line) if found or line.startswith(b"[") else None
     except orjson.JSONDecodeError:

@@ -25,16 +25,8 @@ from tokenmill.errors import InputError
 from ..milling.decoding.protocol import INVALID_UTF8
 from .items import MEMORY_BYTES, library
 
-_SKIPPED_BYTES: Final = 1 << 20
-"""Bytes made at once on the way to a position."""
 BUFFER_BYTES: Final = 1 << 20
 """Large, because Python's own 8 KiB costs a tenth of the speed with long lines."""
-MORE_MEMORY: Final = "--unpack-memory 2GiB allows more"
-"""What to do then; no file of zstd takes more than that."""
-_LEAST_WINDOW: Final = 10
-"""Power of two of the smallest window of zstd."""
-_XZ_PADDING: Final = 4
-"""Zero bytes may follow a stream, in fours (the .xz file format, 2.2)."""
 
 
 class Made(io.RawIOBase):
@@ -91,7 +83,7 @@ class Made(io.RawIOBase):
         return self._at
 
     def _skip(self, target: int | None) -> None:
-        buffer = memoryview(bytearray(_SKIPPED_BYTES))
+        buffer = memoryview(bytearray(1 << 20))
         while target is None or self._at < target:
             if not self.readinto(buffer if target is None else buffer[: target - self._at]):
                 return
@@ -130,7 +122,8 @@ def _unpacked(new: Callable[[int], Any], padding: int, memory: int, raw: "io.Buf
                 raise OSError("a dictionary is needed to unpack it: unpack it with `zstd -d -D DICTIONARY`") from error
             if "memory" not in str(error).lower():
                 raise
-            raise OSError(f"unpacking takes over {memory:,} bytes of memory: {MORE_MEMORY}") from error
+            more = "--unpack-memory 2GiB allows more"  # and no file of zstd takes more than that
+            raise OSError(f"unpacking takes over {memory:,} bytes of memory: {more}") from error
         if made:
             yield bytes(made)
 
@@ -150,7 +143,7 @@ def _next_stream(raw: "io.BufferedReader[Any]", data: bytes, padding: int) -> by
 
 def _zstd(memory: int) -> Any:
     most = min(memory.bit_length() - 1, ZSTD.DecompressionParameter.window_log_max.bounds()[1])
-    return ZSTD.ZstdDecompressor(options={ZSTD.DecompressionParameter.window_log_max: max(_LEAST_WINDOW, most)})
+    return ZSTD.ZstdDecompressor(options={ZSTD.DecompressionParameter.window_log_max: max(10, most)})  # zstd's own
 
 
 def _streams(new: Callable[[int], Any], padding: int = 0) -> "Opener":
@@ -166,7 +159,7 @@ _OPENERS: Final[dict[str, Opener]] = {
     ".gz": lambda raw, _: in_steps(raw, lambda raw: GzipFile(fileobj=raw)),
     ".zst": _streams(_zstd),
     ".bz2": _streams(lambda _: BZ2Decompressor()),
-    ".xz": _streams(partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), _XZ_PADDING),
+    ".xz": _streams(partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), 4),  # zero bytes may follow, in fours
     ".lzma": _streams(partial(lzma.LZMADecompressor, lzma.FORMAT_ALONE)),
     ".lz4": lambda raw, _: in_steps(raw, _lz4),
 }

@@ -49,11 +49,7 @@ CHUNK_RULE: Final = 3
 """Version of the rule by which files are read, and chunks end: a run continues only with its own. In 1, refusals had no
 size; in 2, a file ended at its first broken value or row, and what no name told apart was a text."""
 STDIN: Final = "-"
-STDIN_NAME: Final = "stdin"
 STDIN_NUMBER: Final = 0
-GROWING: Final = ("jsonl", "lines")
-"""Kinds of files that may grow at their end: what was there before is read as it was."""
-HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _FOLDERS: Final = re.compile(r"(?<![^/!])[^/!=]+=[^/!]*(?=[/!])")
 TABLES: Final = frozenset({"csv", "tsv"})
 
@@ -221,7 +217,7 @@ def folder_columns(name: str) -> dict[str, str | None]:
     columns: dict[str, str | None] = {}
     for folder in _FOLDERS.findall(name):
         column, _, value = folder.partition("=")
-        columns[unquote(column)] = None if value == HIVE_NULL else unquote(value)
+        columns[unquote(column)] = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
     return columns
 
 
@@ -338,7 +334,7 @@ class FileSource:
     @property
     def grows(self) -> bool:
         """Whether it may grow at its end, with what was there before read as it was."""
-        return self.kind in GROWING
+        return self.kind in ("jsonl", "lines")
 
     def part(self, entry: int, byte: int, end: int) -> "FileSource":
         """Return the part between two places of a file that grows; any other file whole."""
@@ -415,7 +411,7 @@ class StandardInput:
     """What is piped in. It is read once, so no run can continue in it; items come as soon as they are there."""
 
     reading: Reading
-    name: str = STDIN_NAME
+    name: str = "stdin"
     size: int = 0
 
     def signature(self) -> bytes:

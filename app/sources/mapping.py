@@ -33,8 +33,6 @@ BATCH: Final = 64
 """Rows that go to a process at once: a trip there costs as much as some dozen small rows."""
 BATCH_BYTES: Final = 1 << 17
 """Bytes of these rows, where they are large."""
-LIST_BYTES: Final = 1 << 20
-"""Bytes of the rows that a function gets as a list: as many rows as were asked for, unless they are large."""
 CALL_SECONDS: Final = 600.0
 """How long a call of the function may take by default: the first call may load a large model."""
 
@@ -209,7 +207,7 @@ class Mapping:
         self._seconds = seconds
         find_function(name)
         self._processes = processes or physical_cores()
-        self._rows, self._bytes = (BATCH, BATCH_BYTES) if batch is None else (batch, LIST_BYTES)
+        self._rows, self._bytes = (BATCH, BATCH_BYTES) if batch is None else (batch, 1 << 20)
         # A thread for each process: it knows what its process is doing, and makes another one should it end.
         self._threads = ThreadPoolExecutor(self._processes, thread_name_prefix="produce-map")
         self._own = local()

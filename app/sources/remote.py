@@ -90,9 +90,6 @@ TRIES: Final = 5
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 8.0
 """Seconds between two tries, doubled each time."""
-_UNCHANGED: Final = "/~!$&'()*+,;=:@"
-"""Letters of a path that stand for themselves (RFC 3986, 3.3)."""
-_BUSY: Final = frozenset({429, 500, 502, 503, 504})
 WEB_ERRORS: Final = (OSError, http.client.HTTPException)
 """What reading raises where a server does not answer, or refuses."""
 
@@ -161,7 +158,7 @@ class WebServer:
 
     def _opened(self, path: str, method: str, begin: int = 0) -> Any:
         headers = {"Range": f"bytes={begin}-"} if begin else {}
-        address = f"{self._origin}/{quote(path, safe=_UNCHANGED)}"
+        address = self._origin + "/" + quote(path, safe="/~!$&'()*+,;=:@")  # RFC 3986, 3.3
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         for tries in range(TRIES):
             try:
@@ -169,7 +166,7 @@ class WebServer:
                 return self._opener.open(request, timeout=ANSWER_SECONDS)
             except urllib.error.HTTPError as error:
                 error.close()
-                if error.code not in _BUSY or tries == TRIES - 1:
+                if error.code not in (429, 500, 502, 503, 504) or tries == TRIES - 1:
                     raise OSError(f"it answers {error.code} ({str(error.reason).lower()})") from error
             time.sleep(backoff.next())
         raise AssertionError  # the last try returns or raises

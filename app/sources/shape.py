@@ -24,12 +24,8 @@ from .items import BEFORE, MAX_RECORD, Item, PlaceIds, Refused, Unmet, fit_id, i
 
 _INT_ID: Final = 4
 """From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
-_ESCAPED: Final = 6
-"""Bytes of a character in JSON, at most."""
 _FRAME: Final = b',"":""}'
 """What is beside id and name where an id is added to an object."""
-_EXACT: Final = 2**53
-"""Up to here, each whole number is a float of its own."""
 NO_OBJECT: Final = "not_an_object: a JSON value, but not an object; jq -c '{text: .}' makes one of a text"
 _SHOWN: Final = 60
 """Characters of a field's name in a message: names are untrusted."""
@@ -216,7 +212,7 @@ class Shape:
             raise
         except Exception:  # noqa: BLE001 - of comparing: a signaling NaN, an array, what a function of theirs made
             return None
-        if type(found) is float and found.is_integer() and abs(found) <= _EXACT:
+        if type(found) is float and found.is_integer() and abs(found) <= 2**53:  # each is a number of its own
             return int(found)
         return found if type(found) is int or (type(found) is str and found) else None
 
@@ -409,7 +405,7 @@ def shape_for(topic: TopicSettings, max_record_bytes: int, options: ShapeOptions
     needed = [*fields, id_field, *metadata_fields, *(condition.field for condition in options.where)]
     needed += [] if options.key is None else [options.key]
     as_is = not plain and fields == topic.text_fields and id_field == topic.id_field and options.metadata_fields is None
-    given_id = topic.max_id_bytes + len(topic.id_field) * _ESCAPED + len(_FRAME)
+    given_id = topic.max_id_bytes + len(topic.id_field) * 6 + len(_FRAME)  # JSON has six bytes a character at most
     ordinary = as_is and not (options.where or options.key or metadata_fields or "." in id_field)
     return Shape(
         limits=topic.limits,

@@ -13,8 +13,6 @@ MATCHED: Final = "matched"
 """Filter reason: the pattern was found."""
 NOT_MATCHED: Final = "not_matched"
 """Filter reason: the pattern was not found, where it must be."""
-PATTERN_MEMORY: Final = 8 << 20
-"""Bytes that RE2 may use for a compiled pattern and its automata, RE2's own default; a larger pattern is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def _compiled(pattern: str) -> Any:
     import re2  # noqa: PLC0415 - in an extra
 
     options = re2.Options()
-    options.max_mem = PATTERN_MEMORY
+    options.max_mem = 8 << 20  # RE2's own default; a larger pattern is refused
     options.log_errors = False
     try:
         return re2.compile(pattern.encode(), options=options)

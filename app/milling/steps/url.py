@@ -16,7 +16,6 @@ from tokenmill.parameters import ListFile, list_entries
 from .protocol import EachAlone, Rejected
 
 _BETWEEN: Final = re.compile(r"[^a-z0-9]+")
-_List = tuple[str, ...] | ListFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +113,5 @@ def _host(url: str) -> str:
         return ""
 
 
-def _joined(entries: _List) -> frozenset[str]:
+def _joined(entries: tuple[str, ...] | ListFile) -> frozenset[str]:
     return frozenset(_BETWEEN.sub("", entry.lower()) for entry in list_entries(entries))

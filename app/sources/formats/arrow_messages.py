@@ -16,16 +16,10 @@ from ..items import TooMuchMemoryError
 
 MAGIC: Final = b"ARROW1"
 """What a file begins and ends with, and a stream does not."""
-_FIRST_MESSAGE: Final = 8
-"""Where it begins in a file."""
 _PREFIX: Final = 4
 """Bytes of a message's size."""
-_CONTINUES: Final = b"\xff\xff\xff\xff"
-"""What is before a message's size, since version 0.15."""
 _HEAD_BYTES: Final = 1 << 26
 """No schema, and no list of buffers, is that long: something else begins here."""
-_BODY_BYTES: Final = 1 << 42
-"""No machine holds a batch of so many bytes: damage says so."""
 _DICTIONARY, _BATCH = 2, 3
 """Kinds of messages with a body."""
 
@@ -58,7 +52,7 @@ def messages_of(stream: "BufferedReader[Any]", memory: int) -> Iterator[Any]:
     try:
         begin = stream.read(_PREFIX)
         if begin == MAGIC[:_PREFIX]:
-            for offset in (_FIRST_MESSAGE, *_blocks(stream)):
+            for offset in (8, *_blocks(stream)):
                 stream.seek(offset)
                 yield from _message(stream.read(_PREFIX), stream, memory)
             return
@@ -82,7 +76,7 @@ def _blocks(stream: "BufferedReader[Any]") -> list[int]:
 
 def _message(begin: bytes, stream: "BufferedReader[Any]", memory: int) -> list[Any]:
     """Return the message that begins so, head and body; nothing at the end."""
-    begin += stream.read(_PREFIX) if begin == _CONTINUES else b""
+    begin += stream.read(_PREFIX) if begin == b"\xff\xff\xff\xff" else b""  # since version 0.15
     size = int.from_bytes(begin[-_PREFIX:], "little")
     if not size:
         return []
@@ -91,7 +85,7 @@ def _message(begin: bytes, stream: "BufferedReader[Any]", memory: int) -> list[A
     head = _room(stream, size)
     message = _Table.first(head)
     length = message.number(3, "<q")
-    if not 0 <= length < _BODY_BYTES:
+    if not 0 <= length < 1 << 42:  # no machine holds as many: damage says so
         raise OSError(f"a message of {length} bytes")
     TooMuchMemoryError.check("a record batch", length, memory)
     body = _room(stream, length)

@@ -13,13 +13,9 @@ from ..items import TooMuchMemoryError
 MAGIC: Final = b"PAR1"
 _HEAD_BYTES: Final = 512
 """Enough for the head of most pages ..."""
-_LONG_HEAD_BYTES: Final = 1 << 20
-"""... and of one with long statistics."""
 _STRUCT_BYTES: Final = 1 << 10
 """What the library makes of a struct in a list: that of a column in a row group takes so much."""
 _DEEPEST: Final = 32
-_FARTHEST: Final = 1 << 62
-"""No file is as long."""
 _DICTIONARY: Final = 2
 """Type of a page."""
 _CHUNK: Final = {3: {5: int, 7: int, 9: int, 11: int}}
@@ -99,7 +95,7 @@ def pages_of(stream: Any, chunk: ColumnChunk) -> Iterator[ColumnPage]:
     """
     at, values = chunk.begin, 0
     while values < chunk.values:
-        if not 0 <= at < _FARTHEST:
+        if not 0 <= at < 1 << 62:  # no file is as long
             raise OSError("a page is outside of the file")
         stream.seek(at)
         reader = _Thrift(stream.read(_HEAD_BYTES))
@@ -107,7 +103,7 @@ def pages_of(stream: Any, chunk: ColumnChunk) -> Iterator[ColumnPage]:
             head = reader.value(_STRUCT, _PAGE)
         except IndexError:
             stream.seek(at)
-            reader = _Thrift(stream.read(_LONG_HEAD_BYTES))
+            reader = _Thrift(stream.read(1 << 20))  # it has long statistics
             head = _parsed(reader, _PAGE)
         count = (head.get(5) or head.get(8) or {}).get(1, 0)
         size, packed = head.get(2, -1), head.get(3, -1)

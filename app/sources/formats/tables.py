@@ -15,14 +15,10 @@ from typing import Any, Final
 from ..encodings import BUFFER_BYTES, Made, pieces_of, why_no_text, why_not
 from ..items import Bad, Entry, File, Format, Needs, Place
 
-_MAX_FIELD: Final = (1 << 31) - 1
-"""For `csv.field_size_limit`, which holds for the whole process: the lines bound a field's size already."""
 _OTHERS: Final = (";", "\t", "|", ",")
 """Delimiters that tables have. None is guessed: where a text has one by chance, a table would be read as another."""
 _SAYS_DELIMITER: Final = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([\t -!#-~])"?[\r\n]', re.IGNORECASE)
 """A first line by which spreadsheets say what the delimiter is."""
-_BEFORE: Final = b"\xef\xbb\xbf\r\n"
-"""What may be before the first line."""
 _FIRST_LINE: Final = 1 << 16
 """Bytes within which the first line of a table ends whose lines end with a carriage return alone."""
 _MOST_AGAIN: Final = 4
@@ -54,7 +50,7 @@ def table_kind(begin: bytes, needs: Needs) -> str:
     """Return the kind of the table that begins so; nothing where its first line does not name the text's column."""
     if _SAYS_DELIMITER.match(begin):
         return "csv"
-    line, ended, _ = begin.lstrip(_BEFORE).replace(b"\r", b"\n").partition(b"\n")
+    line, ended, _ = begin.lstrip(b"\xef\xbb\xbf\r\n").replace(b"\r", b"\n").partition(b"\n")
     for delimiter in [needs.delimiter] if needs.delimiter else _OTHERS:
         with suppress(csv.Error, ValueError):  # a row that is none; a delimiter that is the quote as well
             names = next(_reader([line.decode()], delimiter, needs), [])
@@ -97,7 +93,7 @@ class _Table:
     """The lines of a table for the csv reader, one row's at a time: what turned out to be no row is read again."""
 
     def __init__(self, file: File, needs: Needs, *, tabs: bool) -> None:
-        csv.field_size_limit(_MAX_FIELD)
+        csv.field_size_limit((1 << 31) - 1)  # for the whole process; lines bound a field already
         self.number = 0
         """Of the line that was read last, from 1."""
         self.at = 0

@@ -9,7 +9,6 @@ from typing import BinaryIO, Final, NamedTuple
 from ..encodings import BUFFER_BYTES, UTF_8, why_not
 from ..items import Bad, Entry, File, Needs, Place, Text
 
-_BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 LOOK_BYTES: Final = 64 << 10
 """Bytes that are read at once to find a line's end."""
 
@@ -95,7 +94,7 @@ def read_whole(file: File, needs: Needs, start: Place, make: Callable[[bytes], T
     data = file.stream.read(needs.limit + 1)
     if len(data) > needs.limit:
         yield 0, 0, needs.too_long  # no number, for it has no lines
-    elif data.strip(_BLANK):
+    elif data.strip(b"\xef\xbb\xbf \t\r\n"):
         text = make(data)
         yield 0 if isinstance(text, Bad) else 1, 0, text
 

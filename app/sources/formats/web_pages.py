@@ -26,14 +26,11 @@ MOST_DEEP: Final = 4096
 """Elements that may be nested deeper than `DEEP`: what extracting costs grows with the square of the depth."""
 DEEP: Final = 128
 """Pages that people wrote are a tenth as deep; browsers give up at 512."""
-_TOO_DEEP: Final = "*>" * DEEP + "*"
 MOST_ATTRIBUTES: Final = 10_000
 """Attributes of an element: what parsing costs grows with their square, half a second for so many. Several elements may
 have as many squares together."""
 FEW_BYTES: Final = 500
 """A tag of so many bytes has too few attributes to be counted."""
-MOST_SCANNED: Final = 16
-"""Bytes looked at for attributes, for each byte of a page: of one whose tags are in one another's quotes, many."""
 _TAG: Final = re.compile(rb"</?[a-zA-Z]")
 _ATTRIBUTE: Final = re.compile(
     rb"[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:\"[^\"]*+\"?|'[^']*+'?|[^\s>\"'][^\s>]*+)?+)?+"
@@ -226,7 +223,7 @@ def _extracted(page: bytes, encoding: str) -> str | Bad:
     if why := _too_many_attributes(page.decode(encoding).encode() if "16" in encoding else page):
         return Bad(why, page)
     tree = html.HTMLTree.parse_from_bytes(page, encoding)
-    if len(tree.document.query_selector_all(_TOO_DEEP)) > MOST_DEEP:
+    if len(tree.document.query_selector_all("*>" * DEEP + "*")) > MOST_DEEP:
         return Bad(f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}", page)
     return str(extract(tree, main_content=True, alt_texts=False))
 
@@ -243,7 +240,7 @@ def _too_many_attributes(page: bytes) -> str:
         scanned += size
         if found and size > FEW_BYTES:
             squares += len(_ATTRIBUTE.findall(found[0])) ** 2
-        if squares > MOST_ATTRIBUTES**2 or scanned > MOST_SCANNED * max(len(page), 1 << 16):
+        if squares > MOST_ATTRIBUTES**2 or scanned > 16 * max(len(page), 1 << 16):
             return f"a page whose elements have too many attributes: one may have {MOST_ATTRIBUTES:,}"
     return ""
 

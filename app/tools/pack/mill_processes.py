@@ -48,8 +48,6 @@ T = TypeVar("T")
 
 WAITING_BYTES: Final = 16 << 20
 """Bytes of documents that wait at a process."""
-COMMITTING: Final = 8
-"""Partitions that a process makes durable side by side."""
 NO_TIME: Final = -1
 """A document in a file has no time."""
 _NO_SLICE: Final = -1
@@ -178,7 +176,7 @@ class _Miller:
         self.packers[partition].take([Record(offset, NO_TIME, None, None, (FLUSH_HEADER,))])
 
     def commit(self) -> Ends:
-        with ThreadPoolExecutor(COMMITTING) as threads:  # they wait for the disk
+        with ThreadPoolExecutor(8) as threads:  # they wait for the disk
             list(threads.map(lambda packer: packer.commit(), self.packers.values()))
         return {number: packer.ends() for number, packer in self.packers.items()}
 

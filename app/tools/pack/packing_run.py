@@ -120,7 +120,7 @@ async def pack(
         files = PackFiles(pack_directory(store.path, raw_topic, own.stream_suffix))
         summary.letters = str(files.letters(DEAD, "*"))
         identity = plan.identity or ""
-        first_offset, seen = FIRST_OFFSET if identity else 0, tuple(map(_seen, sources))
+        first_offset, seen = 1 if identity else 0, tuple(map(_seen, sources))  # a run of produce begins with a marker
         fresh = PackRun(identity, plan.partitions, first_offset, _newest(sources), seen)
         forget_nothing(store, files, raw_topic)
         run = await asyncio.to_thread(begin_run, store, files, topic_plan, sources, fresh)
@@ -456,8 +456,6 @@ class Dealer:
             await self.millers.flush(partition, offset)
 
 
-FIRST_OFFSET: Final = 1
-"""Of a document in each partition to which a run of `produce` sends that can be continued: before it is its marker."""
 WITHOUT_DIGEST: Final = ""
 OTHER_STORE: Final = "pack into another store (--store), or remove this one"
 

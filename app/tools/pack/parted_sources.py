@@ -32,10 +32,6 @@ PART_BYTES: Final = 4 << 20
 """Bytes of a part of a file of lines: far more than a message between processes costs, and small beside a file."""
 LEAST_BYTES: Final = 64 << 10
 """Smaller files are read where they are asked for."""
-GROUP_BYTES: Final = 64 << 20
-"""Largest row group that is a part: its rows are in memory at once."""
-SPAN_BYTES: Final = 1 << 20
-"""Bytes that are read at once to take slices out of them."""
 SPARSE: Final = 8
 """Slices are read one by one where there is that many times as much between them ..."""
 LONG_BYTES: Final = 1 << 10
@@ -225,7 +221,7 @@ def _parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSour
                 groups = row_groups(file.path or "")
         except Exception:  # noqa: BLE001 - no parquet, or damaged, as its reader will say
             return source
-        if len(groups) <= 1 or max(group.uncompressed_bytes for group in groups) > GROUP_BYTES:
+        if len(groups) <= 1 or max(group.uncompressed_bytes for group in groups) > 64 << 20:  # is in memory
             return source
     elif source.kind != "jsonl":
         return source
@@ -243,7 +239,7 @@ def read_slices(place: tuple[str, str], begins: Sequence[int], lengths: Sequence
     dense = total < LONG_BYTES * len(lengths) and begins[-1] + lengths[-1] - begins[0] <= SPARSE * total
     found: list[bytes] = []
     try:
-        with BufferedReader(open_found(*place), SPAN_BYTES if dense else 1) as file:
+        with BufferedReader(open_found(*place), 1 << 20 if dense else 1) as file:
             for begin, length in zip(begins, lengths, strict=True):
                 file.seek(begin)
                 found.append(file.read(length))

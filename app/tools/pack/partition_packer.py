@@ -45,7 +45,6 @@ MESSAGE_BYTES: Final = 4 << 20
 """Blocks that are hashed and appended at once: no message leaves the process, so this is for speed alone."""
 LOCK_SECONDS: Final = 10.0
 """How long the processes of a killed call may take to end: they see it at once, but finish what they are at."""
-LOCK_PAUSE: Final = 0.05
 
 
 class LetterFile:
@@ -210,7 +209,7 @@ def _open_writer(store: Store, stream: str, partition: int) -> PartitionWriter:
         except LockedError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(LOCK_PAUSE)
+            time.sleep(0.05)
 
 
 def genesis_start(genesis: Genesis, partition: int) -> ResumePoint:

@@ -35,15 +35,11 @@ MARK_BYTES: Final = 1024
 """Bytes for a mark; it takes fewer."""
 FRAME_BYTES: Final = 61 + MARK_BYTES
 """Bytes of a batch beside its records: its head (KIP-98), and the mark."""
-NO_NUMBER: Final = 1 << 63
-"""Above all numbers of documents."""
 SILENCE_SECONDS: Final = 60.0
 """How long no acknowledgement may arrive, a broker's restart included, before the run gives up."""
 OPEN_MILLISECONDS: Final = 10_000
 """After which the brokers end the empty transaction of a process that was killed in the middle of it; readers of the
 partitions wait so long."""
-FENCE_SECONDS: Final = 60.0
-"""How long the brokers may take to end whatever the name was used for; takes a fraction of a second."""
 
 
 @dataclass(slots=True)
@@ -186,7 +182,7 @@ class Sender:
 
     def _unsettled(self) -> int:
         firsts = [batch.records[0].number for batch in self._open.values()]
-        return min([*firsts, *(first for first, _ in self._under_way.values())], default=NO_NUMBER)
+        return min([*firsts, *(first for first, _ in self._under_way.values())], default=1 << 63)
 
     def _ended(self, partition: int, delivery: "asyncio.Task[None]") -> None:
         del self._under_way[partition]
@@ -265,7 +261,7 @@ async def _end_earlier(settings: Settings, name: str, partitions: Mapping[str, i
     """Take the name over, and put a marker into each partition; they are there when it is granted again."""
     try:
         client_of = producer(settings, transactional_id=name, transaction_timeout_ms=OPEN_MILLISECONDS)
-        async with asyncio.timeout(FENCE_SECONDS), client_of as client:
+        async with asyncio.timeout(60.0), client_of as client:  # whatever the name was used for
             await client.begin_transaction()
             manager = client._txn_manager  # noqa: SLF001 - see `fenced_producer`
             for topic, count in partitions.items():

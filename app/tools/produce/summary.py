@@ -34,10 +34,6 @@ PROGRESS_SECONDS: Final = 0.2
 """Between two calls of what shows progress."""
 EXAMPLES: Final = 20
 """Refusals that are remembered with their text; all are counted."""
-SAMPLES: Final = 3
-"""Documents that a dry run shows; where there is a limit, as many as that says ..."""
-MOST_SAMPLES: Final = 20
-"""... up to so many."""
 ALL_REFUSED: Final = 1000
 """Rows after which a run ends that has nothing else: the wrong field, or a function that always raises."""
 UNDER_WAY: Final = 1000
@@ -207,7 +203,7 @@ class DryRunResult(PassedOver):
 
     def take(self, items: Iterable[Item]) -> None:
         """Count documents, up to the limit."""
-        most = SAMPLES if self.plan.limit is None else min(self.plan.limit, MOST_SAMPLES)
+        most = 3 if self.plan.limit is None else min(self.plan.limit, 20)
         for item in items:
             if self.is_full:
                 return

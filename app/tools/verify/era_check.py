@@ -34,8 +34,6 @@ from .verify_result import EraResult, Kind, Side, VerifyDifference
 
 END: Final = np.dtype([("block", "<i8"), ("era", "<i8"), ("chain", "V16")])
 """The block after an era's last one, the era, and the chain hash that it names there."""
-_BUFFER: Final = 64 * 1024
-"""Bytes held for each partition before they are written: fewer files are open than there may be partitions."""
 
 
 class EraEndsFiles:
@@ -53,7 +51,7 @@ class EraEndsFiles:
             if part.blocks:
                 held = self._held.setdefault(partition, bytearray())
                 held += np.array([(part.stop, era.number, part.after)], END).tobytes()
-                if len(held) >= _BUFFER:
+                if len(held) >= 64 * 1024:  # fewer files are open than there may be partitions
                     self._write(partition)
 
     def close(self) -> dict[int, Path]:
