@@ -22,7 +22,7 @@ def show_figures(retention: Retention, name: str = "", tokens: Mapping[str, int]
 
 def funnel_table(retention: Retention, tokens: Mapping[str, int] | None = None) -> ShownTable:
     """Return a row for each reason for which documents were dropped, and for each of dead letters."""
-    columns = ("dropped by", "reason", "documents", "share", "bytes of text", "tokens")
+    columns: tuple[str, ...] = ("dropped by", "reason", "documents", "share", "bytes of text", "tokens")
     columns = columns[: 5 if tokens is None else 6]
     rows: list[tuple[object, ...]] = []
     for row in retention.funnel():

@@ -1,8 +1,8 @@
 """The topics that the settings need: what they must be, made where they are missing, checked where they are there."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -23,6 +23,8 @@ from .clients import admin
 from .retry import retry
 
 Kind = Literal["raw", "dead-letters", "rejected", "produced", "tokens", "control", "signatures", "slices", "verdicts"]
+Severity = Literal["error", "warning"]
+Wrong: TypeAlias = Iterator[tuple[Severity, str]]
 
 LETTERS: Final[frozenset[Kind]] = frozenset({"dead-letters", "rejected"})
 """Topics of whole raw records with reasons; a record's partition there depends on how many partitions there were."""
@@ -30,7 +32,7 @@ GROWN: Final[frozenset[Kind]] = frozenset({"tokens", "verdicts"})
 """Topics whose partitions are their raw topic's, by number."""
 SINGLE: Final[frozenset[Kind]] = frozenset({"control", "produced", "signatures", "slices"})
 """Topics of one partition, whose order is what counts."""
-LIMITED: Final[Mapping[Kind, tuple[Literal["error", "warning"], str]]] = {
+LIMITED: Final[Mapping[Kind, tuple[Severity, str]]] = {
     "tokens": ("warning", "new stores, mirrors and verify will not reach the start"),
     "control": ("error", "new stores, mirrors and verify will not reach the start"),
     "signatures": ("warning", "it must hold the window of the newest documents, and verify needs all of it"),
@@ -51,12 +53,11 @@ ENTRY_BYTES: Final = 64
 """Room in addition to each piece's row and meta, so that small changes of the format need no new topics."""
 WIDEST_TOKEN_BYTES: Final = 4
 """uint32. The vocabulary decides the dtype, and this must hold before a tokenizer is loaded."""
-CONTROL_MESSAGE_BYTES: Final = 1 << 20
-"""A genesis holds the settings in full; its other records are small. So are those of slices."""
+SMALL_MESSAGE_BYTES: Final = 1 << 20
+"""A genesis holds the settings in full. Other records of control topics, those of slices, and a part of what a run of
+`produce` knows of its sources are smaller."""
 DEDUP_MESSAGE_BYTES: Final = 2 << 20
 """A message has at most 1 MiB of offsets and hashes, 16 bytes a document or more; a verdict has up to 25."""
-PRODUCED_MESSAGE_BYTES: Final = 1 << 20
-"""A part of what a run knows of its sources is smaller."""
 JOINED_BYTES: Final = 16 << 20
 """Most bytes of messages that a mill sends as one, where brokers take long to acknowledge."""
 REQUEST_BYTES: Final = 96 << 20
@@ -101,7 +102,7 @@ class Problem(NamedTuple):
     """Something about a topic that breaks a promise (``error``) or weakens one (``warning``)."""
 
     topic: str
-    severity: Literal["error", "warning"]
+    severity: Severity
     text: str
     """What is wrong, and what to do."""
     missing: bool = False
@@ -168,7 +169,7 @@ def needed_topics(settings: Settings) -> list[NeededTopic]:
     for stream in settings.streams():
         largest = worst_message_bytes(settings, settings.for_topic(stream.raw_topic))
         streams.append(NeededTopic(stream.tokens_topic, "tokens", stream.raw_topic, largest))
-        streams.append(NeededTopic(stream.control_topic, "control", stream.raw_topic, CONTROL_MESSAGE_BYTES))
+        streams.append(NeededTopic(stream.control_topic, "control", stream.raw_topic, SMALL_MESSAGE_BYTES))
     return raw + dead + produced + streams + _of_domains(settings)
 
 
@@ -177,7 +178,7 @@ def _of_domains(settings: Settings) -> list[NeededTopic]:
     for domain in settings.domains():
         first = domain.raw_topics[0]
         needed.append(NeededTopic(domain.signatures_topic, "signatures", first, DEDUP_MESSAGE_BYTES))
-        needed.append(NeededTopic(domain.slices_topic, "slices", first, CONTROL_MESSAGE_BYTES))
+        needed.append(NeededTopic(domain.slices_topic, "slices", first, SMALL_MESSAGE_BYTES))
         needed += [
             NeededTopic(domain.verdicts_topic(raw_topic), "verdicts", raw_topic, DEDUP_MESSAGE_BYTES)
             for raw_topic in domain.raw_topics
@@ -196,7 +197,7 @@ def letter_bytes(settings: Settings, topic: Existing | None = None) -> int:
 
 def produced_need(raw_topic: str) -> NeededTopic:
     """Return the topic that runs of `produce` over a raw topic need."""
-    return NeededTopic(produced_topic(raw_topic), "produced", raw_topic, PRODUCED_MESSAGE_BYTES)
+    return NeededTopic(produced_topic(raw_topic), "produced", raw_topic, SMALL_MESSAGE_BYTES)
 
 
 def missing_raw(name: str) -> str:
@@ -213,25 +214,21 @@ def find_problems(topic: NeededTopic, existing: Mapping[str, Existing]) -> list[
             return [Problem(topic.name, "warning", "is missing: the first `tokenmill produce` makes it", missing=True)]
         return [Problem(topic.name, "error", text, missing=True)]
     raw = existing.get(topic.raw_topic)
-    return [
-        *_check_partitions(topic, found, raw),
-        *_check_cleanup(topic, found),
-        *_check_size(topic, found, raw),
-    ]
+    wrong = (*_about_partitions(topic, found, raw), *_about_cleanup(topic, found), *_about_size(topic, found, raw))
+    return [Problem(topic.name, severity, text) for severity, text in wrong]
 
 
-def _check_partitions(topic: NeededTopic, found: Existing, raw: Existing | None) -> Iterable[Problem]:
-    if topic.kind in GROWN and raw is not None and found.partitions != raw.partitions:
-        text = f"has {found.partitions} partitions, and {topic.raw_topic} has {raw.partitions}: "
-        if found.partitions < raw.partitions:
-            text += "a mill adds the missing ones, or `tokenmill topics create`"
-            yield Problem(topic.name, "warning", text)
-        else:
-            yield Problem(topic.name, "error", text + "use a new stream_suffix")
-    if topic.kind in SINGLE - {"produced"} and found.partitions != 1:
-        yield Problem(topic.name, "error", f"has {found.partitions} partitions, not 1: use a new stream_suffix")
+def _about_partitions(topic: NeededTopic, found: Existing, raw: Existing | None) -> Wrong:
+    has = f"has {found.partitions} partitions"
+    if topic.kind in GROWN and raw is not None and found.partitions < raw.partitions:
+        more = "a mill adds the missing ones, or `tokenmill topics create`"
+        yield "warning", f"{has}, and {topic.raw_topic} has {raw.partitions}: {more}"
+    if topic.kind in GROWN and raw is not None and found.partitions > raw.partitions:
+        yield "error", f"{has}, and {topic.raw_topic} has {raw.partitions}: use a new stream_suffix"
     if topic.kind == "produced" and found.partitions != 1:
-        yield Problem(topic.name, "warning", f"has {found.partitions} partitions; produce writes to the first alone")
+        yield "warning", f"{has}; produce writes to the first alone"
+    elif topic.kind in SINGLE and found.partitions != 1:
+        yield "error", f"{has}, not 1: use a new stream_suffix"
 
 
 def is_compacted(found: Existing) -> bool:
@@ -239,32 +236,28 @@ def is_compacted(found: Existing) -> bool:
     return "compact" in found.configs["cleanup.policy"]
 
 
-def _check_cleanup(topic: NeededTopic, found: Existing) -> Iterable[Problem]:
+def _about_cleanup(topic: NeededTopic, found: Existing) -> Wrong:
     if topic.kind == "produced":
         if found.configs["cleanup.policy"] != "compact":
-            text = "is not compacted, so it forgets runs of produce, or grows for ever: set cleanup.policy=compact"
-            yield Problem(topic.name, "warning", text)
+            forgets = "is not compacted, so it forgets runs of produce, or grows for ever"
+            yield "warning", f"{forgets}: set cleanup.policy=compact"
         return
     if is_compacted(found):
-        text = "is compacted, so records vanish in between: set cleanup.policy=delete"
-        yield Problem(topic.name, "error", text)
+        yield "error", "is compacted, so records vanish in between: set cleanup.policy=delete"
     limits = [f"{name}={found.configs[name]}" for name in ("retention.ms", "retention.bytes")]
     limits = [limit for limit in limits if not limit.endswith(f"={UNLIMITED}")]
     if limits and topic.kind in LIMITED:
         severity, why = LIMITED[topic.kind]
-        yield Problem(topic.name, severity, f"has limited retention ({', '.join(limits)}): {why}")
+        yield severity, f"has limited retention ({', '.join(limits)}): {why}"
 
 
-def _check_size(topic: NeededTopic, found: Existing, raw: Existing | None) -> Iterable[Problem]:
-    limit = found.max_message_bytes
-    needed = topic.max_message_bytes
-    if topic.kind == "raw":
-        return
+def _about_size(topic: NeededTopic, found: Existing, raw: Existing | None) -> Wrong:
+    limit, needed = found.max_message_bytes, topic.max_message_bytes
     if topic.kind in LETTERS and raw is not None:
         needed = raw.max_message_bytes + HEADERS_BYTES
-    if limit < needed:
+    if topic.kind != "raw" and limit < needed:
         text = f"takes messages of {limit} bytes, and the largest can have {needed}: set max.message.bytes={needed}"
-        yield Problem(topic.name, "error", text)
+        yield "error", text
 
 
 VISIBLE_SECONDS: Final = 15.0

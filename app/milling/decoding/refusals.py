@@ -168,7 +168,7 @@ def repaired(value: bytes) -> object | None:
     """Return what ``value`` would be with U+FFFD for each half surrogate pair; None if that is not its only fault."""
     if not _MAYBE_HALF.search(value):
         return None
-    with_replacements = _TO_HALF.sub(_without_half, value)
+    with_replacements = _TO_HALF.sub(lambda found: found[1] + rb"\ufffd" if found[2] else found[0], value)
     if with_replacements == value:
         return None
     try:
@@ -185,7 +185,3 @@ def nesting(value: bytes) -> int:
     closing = (brackets == ord("]")) | (brackets == ord("}"))
     depths = np.cumsum(opening.astype(np.int8) - closing.astype(np.int8), dtype=np.int32)
     return int(depths.max(initial=0))
-
-
-def _without_half(found: re.Match[bytes]) -> bytes:
-    return found[1] + rb"\ufffd" if found[2] else found[0]

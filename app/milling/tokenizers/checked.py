@@ -329,13 +329,9 @@ def _shrunk(engine: Encoder, reference: Encoder, text: str) -> TextDifference:
         at = 0
         while at < len(text):
             shorter = text[:at] + text[at + size :]
-            if _differ(engine, reference, shorter):
+            if not np.array_equal(engine.encode([shorter]).ids, reference.encode([shorter]).ids):
                 text = shorter
             else:
                 at += size
         size = min(size // 2, len(text))
     return TextDifference(text, engine.encode([text]).ids.tolist(), reference.encode([text]).ids.tolist())
-
-
-def _differ(engine: Encoder, reference: Encoder, text: str) -> bool:
-    return not np.array_equal(engine.encode([text]).ids, reference.encode([text]).ids)

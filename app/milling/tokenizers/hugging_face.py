@@ -108,7 +108,9 @@ class HuggingFace:
             raise  # says nothing about the text: the worker ends, and another one tries again
         except Exception as error:  # noqa: BLE001 - a panic, or an error of whatever part it has
             if len(texts) == 1:
-                return [_NO_IDS], {0: _failure(error)}
+                refusal = RecordError(TOKENIZER_FAILED, shown_error(error))  # on every machine
+                refusal.__cause__ = error.__cause__ or error
+                return [np.empty(0, np.uint32)], {0: refusal}
             answers = [self._ids([text]) for text in texts]
             failed = {at: wrong[0] for at, (_, wrong) in enumerate(answers) if wrong}
             return [ids[0] for ids, _ in answers], failed
@@ -141,17 +143,8 @@ class HuggingFace:
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token, added or not; None where there is none of this name."""
-        number = self._added.get(
-            token
-        )  # a dictionary of all would take tens of megabytes, and is asked for words rarely
+        number = self._added.get(token)  # a dictionary of all would take tens of megabytes, for rare questions
         return model_ids(json.loads(self._content)).get(token) if number is None else number
-
-
-def _failure(error: Exception) -> RecordError:
-    """Return the error for a text on which the library fails; it fails on this text on every machine."""
-    refusal = RecordError(TOKENIZER_FAILED, shown_error(error))
-    refusal.__cause__ = error.__cause__ or error
-    return refusal
 
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -237,16 +237,9 @@ def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         served = arrow.PythonFile(Messages(chain(first, pieces)), "r")
         for batch in ipc.open_stream(served, options=ipc.IpcReadOptions(included_fields=columns)):
             skip, end = max(0, start.entry - number), number + batch.num_rows
-            number = min(number + skip, end)
-            if number == end:
-                continue
-            try:
-                for row in rows_of(sound(batch).slice(skip)):
-                    number += 1
-                    yield number, 0, row
-            except arrow.ArrowException as error:  # the next one may be well
-                yield _rest("Arrow data", error, number, end)
-                number = end
+            before, number = min(number + skip, end), end
+            if before < end:
+                yield from _numbered("Arrow data", (sound(one).slice(skip) for one in [batch]), before, end)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         yield number + 1, 0, _broken("Arrow data", error)
 
@@ -273,16 +266,8 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
                 begin, end = end, end + group.rows
                 if end <= start.entry or (file.groups is not None and place not in file.groups):
                     continue
-                number, skip = max(begin, start.entry), max(0, start.entry - begin)
-                try:
-                    for batch in checked.batches(place, columns, skip):
-                        for row in rows_of(sound(batch)):
-                            number += 1
-                            yield number, 0, row
-                    if number < end:
-                        raise OSError("there are fewer than the file says")
-                except damage as error:  # the next one may be well
-                    yield _rest("parquet", error, number, end)
+                batches = map(sound, checked.batches(place, columns, max(0, start.entry - begin)))
+                yield from _numbered("parquet", batches, max(begin, start.entry), end)
                 file.share = end / opened.metadata.num_rows
     except MemoryError:  # Arrow's, too
         raise
@@ -290,11 +275,19 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         yield start.entry + 1, 0, _broken("parquet", error)
 
 
-def _rest(what: str, error: BaseException, number: int, end: int) -> Entry:
-    """Return the refusal of the rows behind ``number`` up to ``end``."""
-    if isinstance(error, MemoryError):  # Arrow's, too
-        raise error
-    return end, 0, Bad(f"{_broken(what, error).why} (rows {number + 1:,} to {end:,} are lost)", broken=True)
+def _numbered(what: str, batches: Iterator[Any], number: int, end: int) -> Iterator[Entry]:
+    """Yield the rows of sound batches, behind ``number`` up to ``end``; what is damaged harms none behind these."""
+    try:
+        for batch in batches:
+            for row in rows_of(batch):
+                number += 1
+                yield number, 0, row
+        if number < end:
+            raise OSError("there are fewer than the file says")  # noqa: TRY301 - as the library says it
+    except MemoryError:  # Arrow's, too
+        raise
+    except (library("pyarrow", "produce", f"reading {what}").ArrowException, OSError, UnicodeDecodeError) as error:
+        yield end, 0, Bad(f"{_broken(what, error).why} (rows {number + 1:,} to {end:,} are lost)", broken=True)
 
 
 def _broken(what: str, error: BaseException) -> Bad:

@@ -243,13 +243,9 @@ def read_slices(place: tuple[str, str], begins: Sequence[int], lengths: Sequence
             for begin, length in zip(begins, lengths, strict=True):
                 file.seek(begin)
                 found.append(file.read(length))
+        why = "is shorter than it was when it was read a moment ago" if sum(map(len, found)) < total else ""
     except OSError as error:
-        raise SourceError(
-            f"{place[0]} cannot be read any more ({error.strerror}): put it back, and the same command goes on"
-        ) from error
-    if sum(map(len, found)) < total:
-        raise SourceError(
-            f"{place[0]} is shorter than it was when it was read a moment ago: put it back, and the same command goes "
-            "on"
-        )
+        why = f"cannot be read any more ({error.strerror})"
+    if why:
+        raise SourceError(f"{place[0]} {why}: put it back, and the same command goes on")
     return found

@@ -285,7 +285,7 @@ async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Sum
         whole = await run.all(part.sources, part.position, part.run_start.started_ms)
         if whole and part.run_start.run_end is None and (run.after.number or not run.after.refused):
             # (A run of which all was refused has sent nothing, and binds no later run: it is read again.)
-            await resuming.settle(part.run_start, run.last_numbers, run.after)
+            await resuming.settle(part.run_start, run.sender.last, run.after)
         restart, more = False, whole and part.more
 
 
@@ -356,18 +356,13 @@ class _Run:
             started_ms=started_ms,
             declined=checkpoint.declined,
         )
-        self._sender = Sender(
+        self.sender = Sender(
             self._client, summary.topic, self._batch_size, summary.partitions, mark, self._refusals.take_record,
             dict(position.sent),
         )  # fmt: skip
         self._shuffle: ShuffleBuffer[tuple[Item, Where]] | None = None
         if plan.shuffle:
             self._shuffle = ShuffleBuffer(plan.shuffle, plan.seed)
-
-    @property
-    def last_numbers(self) -> dict[int, int]:
-        """By partition: number of the last document that is in the log."""
-        return self._sender.last
 
     @property
     def after(self) -> SentBefore:
@@ -377,7 +372,7 @@ class _Run:
     async def _turns(self, reading: ReadingOrder) -> None:
         async for turn in reading.turns():
             if turn is None:  # what was read is sent, for the next chunk may take long
-                await self._sender.send_open()
+                await self.sender.send_open()
             else:
                 await self._items(turn.chunk.placed())
                 self._summary.bytes_read = turn.bytes_read
@@ -392,7 +387,7 @@ class _Run:
         return self._plan.limit is not None and self._number >= self._plan.limit
 
     async def _settle(self) -> None:
-        await self._sender.settle()
+        await self.sender.settle()
         await self._refusals.settle()
 
     async def _checkpoint(self, state: OrderState) -> None:
@@ -406,10 +401,10 @@ class _Run:
         refused = self._summary.refused - self._refusals.declined
         self._checkpoints.append(RunCheckpoint(self._number, state, refused, self._summary.broken))  # see `_mark`
         if len(self._checkpoints) > MOST_CHECKPOINTS:
-            await self._sender.send_open()
+            await self.sender.send_open()
 
     async def _items(self, items: Iterable[tuple[Item | Refused, Where]], *, shuffled: bool = False) -> None:
-        sender, sent, count = self._sender, self._sent, self._partitions
+        sender, sent, count = self.sender, self._sent, self._partitions
         put, paced, limit, shuffle = sender.put, self._plan.rate is not None, self._plan.limit, self._shuffle
         for item, where in items:
             if isinstance(item, Refused):
@@ -447,7 +442,7 @@ class _Run:
     async def _pace(self) -> None:
         early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)
         if early > SHORTEST_PAUSE_SECONDS:
-            await self._sender.send_open()
+            await self.sender.send_open()
             await asyncio.sleep(early)
 
 
