@@ -18,17 +18,11 @@ _PIECE_CHARACTERS: Final = 1 << 14
 _ALPHABET: Final = 256
 
 
-def train_tokenizer(
-    texts: Iterable[str],
-    *,
-    vocabulary_size: int,
-    end_of_document: str = "<|endoftext|>",
-    sample_bytes: int = SAMPLE_BYTES,
-) -> Tokenizer:
-    """Return a tokenizer with ``end_of_document`` as its only special token, id 0; ``save(path)`` writes it.
+def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
+    """Return a tokenizer with ``<|endoftext|>`` as its only special token, id 0; ``save(path)`` writes it.
 
     Equal texts give an equal tokenizer. It has fewer than ``vocabulary_size`` ids where the text is too small for as
-    many merges. All texts are read; at most ``sample_bytes`` of them, spread evenly over the whole, are learnt from.
+    many merges. All texts are read; at most `SAMPLE_BYTES` of them, spread evenly over the whole, are learnt from.
     Raises SettingsError where the vocabulary has no room for the bytes and the special token, or the library trains
     none; and InputError where there is no text.
     """
@@ -40,7 +34,7 @@ def train_tokenizer(
         ) from error
     if vocabulary_size <= _ALPHABET:
         raise SettingsError(f"a vocabulary of {vocabulary_size} cannot hold the 256 bytes: ask for 257 or more")
-    sample = _sample(texts, sample_bytes)
+    sample = _sample(texts, SAMPLE_BYTES)
     if not sample:
         raise InputError("there is no text to train a tokenizer on: name files that have some")
     tokenizer = Tokenizer(models.BPE())
@@ -48,7 +42,7 @@ def train_tokenizer(
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
-        special_tokens=[end_of_document],
+        special_tokens=["<|endoftext|>"],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )

@@ -295,6 +295,11 @@ class PartitionTask:
         return self.chains[0].genesis.recipe.raw_topic
 
     @property
+    def stages_key(self) -> bytes:
+        """What decides the stages: equal for all splits of a raw topic."""
+        return stages_key(self.chains[0].genesis)
+
+    @property
     def span(self) -> tuple[int, int]:
         """The source offsets that are read; empty where no chain is recomputed."""
         starts = [chain.start for chain in self.chains if chain.is_recomputed]
@@ -469,7 +474,7 @@ def _work(connection: Connection) -> None:
 
     def stages(task: PartitionTask) -> Stages:
         """Open a raw topic's stages once for all its partitions."""
-        key = stages_key(task.chains[0].genesis)
+        key = task.stages_key
         if key not in opened:
             chain = task.chains[0]
             name = RAW_BYTES if task.tokenizer is None else chain.tokens_topic

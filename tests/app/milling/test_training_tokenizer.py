@@ -47,11 +47,6 @@ def test_the_same_text_gives_the_same_tokenizer(trained: Tokenizer) -> None:
     assert train_tokenizer(iter(TOPICS), vocabulary_size=2000).to_str() == trained.to_str()
 
 
-def test_another_name_for_the_end_of_a_document() -> None:
-    """It is special under that name."""
-    assert train_tokenizer(["abc"], vocabulary_size=300, end_of_document="</s>").token_to_id("</s>") == 0
-
-
 @given(st.lists(st.text(max_size=300)), st.integers(1, 2000))
 def test_a_sample_is_bounded_and_in_order(batch: list[str], limit: int) -> None:
     """All of the text where it fits; else a subsequence of it, of at least one piece."""
