@@ -29,7 +29,6 @@ from .reading_options import (
     require_documents,
     require_whole,
     say_refusals,
-    say_unmet,
     summary_json,
     with_reading,
 )
@@ -144,7 +143,6 @@ def _verify(
 
 def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_json: bool) -> None:
     say_refusals(summary, summary.told)
-    say_unmet(summary)
     require_documents(paths, summary.documents or summary.before)
     if summary.before:
         say(f"{count(summary.before, 'document')} of this run were in {settings.store} already")
@@ -153,7 +151,9 @@ def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_js
     else:
         show_table(streams_table(summary))
         show_figures(Retention(sum((stream.totals for stream in summary.streams.values()), Totals())))
-        show(pack_line(summary, str(settings.store)))
+        rate = summary.bytes / summary.seconds if summary.seconds else 0.0
+        done = f"{count(summary.documents, 'document')}, {size(summary.bytes)} into {settings.store}"
+        show(f"{done} in {summary.seconds:.1f} s ({size(rate)}/s)")
         show(summary.marks)
         waiting = sum(stream.open_tokens for stream in summary.streams.values())
         if waiting:
@@ -181,15 +181,6 @@ def streams_table(summary: PackSummary) -> ShownTable:
         for name, found in summary.streams.items()
     ]
     return ShownTable((*columns, "blocks", "eras", "open tokens"), rows)
-
-
-def pack_line(summary: PackSummary, store: str) -> str:
-    """Return one line: what this call did, and how fast."""
-    rate = summary.bytes / summary.seconds if summary.seconds else 0.0
-    return (
-        f"{count(summary.documents, 'document')}, {size(summary.bytes)} into {store} in {summary.seconds:.1f} s "
-        f"({size(rate)}/s)"
-    )
 
 
 def verified_json(found: VerifyResult) -> dict[str, Any]:

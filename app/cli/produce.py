@@ -36,7 +36,6 @@ from .reading_options import (
     require_whole,
     say_first,
     say_refusals,
-    say_unmet,
     summary_json,
     with_reading,
 )
@@ -166,8 +165,8 @@ def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
     say_refusals(summary, summary.told)
-    say_changed_sources(summary)
-    say_unmet(summary)
+    changed = [f"{change.text}: nothing of it is sent again" for change in summary.left_out]
+    say_first(changed, len(changed), "{} such sources")
     sent = summary.documents or summary.before
     if then_flush and sent:
         _flush(settings, topic)
@@ -186,10 +185,9 @@ def _finish(
     require_whole(
         summary.broken, "what earlier calls of this run said, and above" if summary.broken_before else "above"
     )
-    changed = sum(change.kind == "changed" for change in summary.left_out)
-    if changed:
+    if lost := sum(change.kind == "changed" for change in summary.left_out):
         raise InputError(
-            f"{count(changed, 'source')} changed after being sent; --only-new left out what has changed, see above. "
+            f"{count(lost, 'source')} changed after being sent; --only-new left out what has changed, see above. "
             "Send it from a file of another name, or all again: --restart"
         )
 
@@ -202,12 +200,6 @@ def say_open_tokens(settings: Settings, summary: Summary) -> None:
         allowed, most = own.allow_flush, len(streams) * len(summary.partitions) * own.sequence_length
         then = f"`tokenmill flush {summary.topic}` fills it with padding" if allowed else "more text fills it"
         say(f"the last tokens, at most {most:,}, wait until their block is full; {then}")
-
-
-def say_changed_sources(summary: Summary) -> None:
-    """Name the sources that have changed since they were sent."""
-    texts = [f"{change.text}: nothing of it is sent again" for change in summary.left_out]
-    say_first(texts, len(texts), "{} such sources")
 
 
 def interrupted_line(summary: Summary | None, topic: str, *, goes_on: bool) -> str:
@@ -237,7 +229,6 @@ def show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) ->
     Raises InputError where nothing would be, or a file cannot be read to its end: what a run says then.
     """
     say_refusals(found)
-    say_unmet(found)
     if as_json:
         show_json(_dry_json(found))
     else:

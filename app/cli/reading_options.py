@@ -315,14 +315,11 @@ def say_first(texts: Sequence[str], number: int, rest: str, told: int = 0) -> No
 
 
 def say_refusals(found: PassedOver, told: int = 0) -> None:
-    """Name the first documents that were passed over, of which some are ``told``, and how many there were."""
+    """Say what was passed over: the first documents, but for those that are ``told``, and the number of each kind."""
     say_first([f"{one.where}: {one.why}" for one in found.examples], found.refused, "passed over {}", told)
     if found.over:
         say(f"{', '.join(f'{number:,} over {name}' for name, number in found.over.items())}: a higher limit takes them")
 
-
-def say_unmet(found: PassedOver) -> None:
-    """Say how many documents did not meet the conditions, how many of these lack the field, and which have no id."""
     if found.unmet:
         without = f", {found.without_field:,} of them without its field" if found.without_field else ""
         say(f"--where left out {count(found.unmet, 'document')}{without}")

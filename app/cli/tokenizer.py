@@ -19,7 +19,6 @@ from .options import argument, command, option
 from .output import AsJson, EscapingConsole, count, say, show, show_json, size
 from .reading_options import UNUSED, Paths, SourceChoice, found_sources, with_reading
 
-SHOWN_TOKENS = 12  # special tokens in a line; --json has all
 SHOWN_IDS = 16
 
 DEFAULT_VOCABULARY = 16_384  # ids of uint16 with room; small models spend little on their embedding
@@ -83,7 +82,7 @@ def lines(report: TokenizerReport) -> Iterator[str]:
 
 
 def _tokens(tokens: Mapping[str, int]) -> str:
-    shown = [f"{name} {number}" for name, number in list(tokens.items())[:SHOWN_TOKENS]]
+    shown = [f"{name} {number}" for name, number in list(tokens.items())[:12]]  # --json has all
     more = len(tokens) - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more else "") if shown else "none"
 

@@ -25,12 +25,9 @@ from .reading_options import (
     require_documents,
     require_whole,
     say_refusals,
-    say_unmet,
     with_reading,
 )
 
-EXAMPLES: Final = 5
-"""Of each reason, where all is shown; else one."""
 EXACT_BELOW: Final = 100
 """MB a second; a faster stage is shown without a decimal."""
 
@@ -66,8 +63,9 @@ def try_command(
     """
     settings = trial_settings(settings, topic or settings.raw_topics[0], profile)
     settings = choice.carried(settings, settings.raw_topics[0])
-    with choice.opened(settings, settings.raw_topics[0], paths) as (_, sources), TrialProgressLine() as report:
-        plan, trial = plan_trial(settings, (EXAMPLES if everything or as_json else 1) if shown is None else shown)
+    line = TrialProgressLine("opening the steps")
+    with choice.opened(settings, settings.raw_topics[0], paths) as (_, sources), line as report:
+        plan, trial = plan_trial(settings, (5 if everything or as_json else 1) if shown is None else shown)
         _say_choices(plan, report)
         run = TrialRun(trial, sources, report, choice.plan.limit)
         with closing(trial):
@@ -96,7 +94,6 @@ def _finish(
     as_json: bool,
 ) -> None:
     say_refusals(progress)
-    say_unmet(progress)
     if as_json:
         show_json({"interrupted": interrupted is not None, **progress.to_dict(), **found.to_dict()})
     elif found.records:
@@ -157,9 +154,6 @@ def titled_examples(found: TrialResult) -> Iterator[tuple[str, Sequence[TriedDoc
 
 class TrialProgressLine(ProgressLine):
     """Shows how far a trial is: called with its progress."""
-
-    def __init__(self) -> None:
-        super().__init__("opening the steps")
 
     def __call__(self, progress: TrialProgress) -> None:
         """Show it."""

@@ -24,13 +24,9 @@ METADATA_MAX_AGE_MS: Final = 3000
 of five minutes, a group stays without partitions for as long."""
 STOP_SECONDS: Final = 5.0
 """How long a client may take to stop while brokers answer; without a broker, aiokafka would wait for ever."""
-POLL_MS: Final = 500
-"""How long one poll waits; also how often a silent partition is asked whether it still reaches the wanted offset."""
 FETCHER_TURN_MS: Final = 1000
 """How often aiokafka's fetcher looks what it could fetch though nothing has told it so, as an assignment, a fetch that
 has ended, and a partition that goes on do; with its default, 200, an idle client does little else."""
-FETCH_WAIT_MS: Final = 50
-"""How long a fetch waits at the end of a log: other requests on the connection wait behind it."""
 DELIVERY_MS: Final = 120_000
 """How long a record may wait for its acknowledgement, as in Kafka's own producer (delivery.timeout.ms). aiokafka's 40 s
 are less than a broker may take to restart on a busy machine."""
@@ -171,7 +167,7 @@ def consumer(settings: Settings, **options: Any) -> AbstractAsyncContextManager[
         "isolation_level": "read_committed",
         "auto_offset_reset": "none",
         "enable_auto_commit": False,
-        "fetch_max_wait_ms": FETCH_WAIT_MS,
+        "fetch_max_wait_ms": 50,  # other requests on the connection wait behind it
         "consumer_timeout_ms": FETCHER_TURN_MS,
         "request_timeout_ms": REQUEST_MS,
         "value_deserializer": packed_batches,
@@ -294,7 +290,7 @@ async def read_batches(
     client.seek(partition, start)
     while await client.position(partition) < end:
         try:
-            batches = await client.getmany(partition, timeout_ms=POLL_MS)
+            batches = await client.getmany(partition, timeout_ms=500)  # then it is asked what it holds
         except (errors.OffsetOutOfRangeError, errors.NoOffsetForPartitionError):
             batches = {}
         fetched = batches.get(partition, ())

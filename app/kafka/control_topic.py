@@ -36,8 +36,6 @@ NAMED_VARIABLE: Final = "_TOKENMILL_NAMED_FD"
 """Names a file of the supervisor's, in which its workers note what junk they have named; like the heartbeat's."""
 MOST_NAMED: Final = 100
 """Junk records that one process, or all workers of a supervisor, name; of more they only count how many."""
-SHOWN: Final = 200
-"""Characters of the reason why a record is junk, which may quote it."""
 ATTEMPTS: Final = 3
 """How often in a row eras are read from a log that moves: each takes a moment, so that the second or third finds it at
 rest."""
@@ -103,7 +101,7 @@ def name_junk(topic: str, offset: int, key: bytes | None, why: str) -> None:
     if len(_named) <= MOST_NAMED and _is_news(topic, offset):
         say = log.warning if len(_named) == 1 else log.info  # commands show warnings alone: one is enough
         say(
-            "a record on a control topic is ignored", topic=topic, offset=offset, key=key, reason=why[:SHOWN],
+            "a record on a control topic is ignored", topic=topic, offset=offset, key=key, reason=why[:200],
             advice="something that is no mill wrote there: let only mills and `tokenmill` write to control topics",
         )  # fmt: skip
 

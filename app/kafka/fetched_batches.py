@@ -303,10 +303,6 @@ def _int64(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-GZIP_STEP: Final = 4096
-"""Bytes that are decompressed at once. Of them, those behind a member are copied; a member may have twenty."""
-
-
 def _from_gzip(data: memoryview) -> bytearray:
     """Decompress all members; what follows the last one is nothing, as for Java."""
     unpacked, at = bytearray(), 0
@@ -314,7 +310,7 @@ def _from_gzip(data: memoryview) -> bytearray:
         member = zlib.decompressobj(wbits=31)
         try:
             while at < len(data) and not member.eof:
-                step = data[at : at + GZIP_STEP]
+                step = data[at : at + 4096]  # what is behind a member in it is copied
                 unpacked += member.decompress(step)
                 at += len(step) - len(member.unused_data)
         except zlib.error:

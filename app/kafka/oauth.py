@@ -21,8 +21,6 @@ from tokenmill.extras import missing_extra
 from ..milling.user_function import import_own
 from ..settings import ConnectionSettings
 
-ANSWER_SECONDS: Final = 10.0
-"""A token endpoint answers within a second; after so long, another try is likelier to be answered than this one."""
 KEPT_SHARE: Final = 0.8
 """Of its time, a token is used for new connections: the broker's clock may be ahead of ours."""
 OK: Final = 200
@@ -110,7 +108,7 @@ def _by_credentials(url: str, client: str, secret: str, scope: str | None) -> To
 
     def ask() -> Token:
         try:
-            answer = httpx.post(url, data=form, auth=(client, secret), timeout=ANSWER_SECONDS)
+            answer = httpx.post(url, data=form, auth=(client, secret), timeout=10.0)  # endpoints take a second
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             said = str(error) or type(error).__name__
             raise TokenError(

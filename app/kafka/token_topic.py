@@ -23,8 +23,6 @@ from .cluster import ends_of
 from .control_log import IgnoreList
 from .control_topic import Settled
 
-GROWTH: Final = 8
-"""How many times as many records are read from a partition's end where none of the last ones is a message of ours."""
 REFUSALS: Final = (DamagedError, DifferenceError, FingerprintError)
 """What a reader raises over a message that it can never take."""
 
@@ -167,7 +165,7 @@ async def last_messages(
         ]
         if found or start == first:
             return found[-FIRST_TAIL:]
-        size *= GROWTH
+        size *= 8  # none of the last ones is a message of ours
 
 
 def furthest(messages: Sequence[Message]) -> Message | None:

@@ -63,8 +63,6 @@ JOINED_BYTES: Final = 16 << 20
 REQUEST_BYTES: Final = 96 << 20
 """Of messages in one request: a client sends those for all partitions of a broker together, and brokers take 100 MiB by
 default (``socket.request.max.bytes``)."""
-PRODUCED_SEGMENT_BYTES: Final = 16 << 20
-"""Kafka compacts no log's newest segment, and every call of produce reads all of it."""
 UNLIMITED: Final = "-1"
 TIMES: Final = ("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 SIZES: Final = ("max.message.bytes", "segment.bytes", "compression.type")
@@ -91,7 +89,7 @@ class NeededTopic(NamedTuple):
         largest = max(self.max_message_bytes, JOINED_BYTES if self.kind == "tokens" else 0)
         configs = {"cleanup.policy": "delete", "max.message.bytes": str(largest)}
         if self.kind == "produced":
-            configs |= {"cleanup.policy": "compact", "segment.bytes": str(PRODUCED_SEGMENT_BYTES)}
+            configs |= {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
         if self.kind != "raw":
             limits = {"retention.ms": UNLIMITED, "retention.bytes": UNLIMITED}
             configs |= {**limits, "message.timestamp.type": "LogAppendTime"}

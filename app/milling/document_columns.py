@@ -64,10 +64,6 @@ class DocumentColumns:
         """Return one document."""
         return Document(self.texts[index], self.ids[index], self.fields[index])
 
-    def put(self, index: int, document: Document) -> None:
-        """Replace one document."""
-        self.texts[index], self.ids[index], self.fields[index] = document
-
     def append(self, document: Document) -> None:
         """Add one document."""
         text, name, fields = document
@@ -81,7 +77,7 @@ class DocumentColumns:
             return self
         columns = DocumentColumns(self.texts.copy(), self.ids.copy(), self.fields.copy())
         for index, document in documents.items():
-            columns.put(index, document)
+            columns.texts[index], columns.ids[index], columns.fields[index] = document
         return columns
 
     def since(self, index: int) -> "DocumentColumns":

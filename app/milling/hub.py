@@ -3,10 +3,6 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
-
-_LOGGER: Final = "huggingface_hub.utils._http"
-"""Logs each attempt through its own handler and through the root's, so each line would come twice."""
 
 
 @contextmanager
@@ -18,7 +14,7 @@ def listening() -> Iterator[list[str]]:
         heard.append(record.getMessage())
         return False
 
-    logger = logging.getLogger(_LOGGER)
+    logger = logging.getLogger("huggingface_hub.utils._http")  # it has a handler, and the root's
     logger.addFilter(hear)
     try:
         yield heard

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, cast
+from typing import cast
 
 from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.packings import SEPARATE, packing_of
@@ -17,9 +17,6 @@ from .outcomes import Stages
 from .splits import SplitRule
 from .steps import open_steps
 from .steps.pipeline import NO_LISTS
-
-OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
-LATER_BOUND: Final = "texts that normalizing makes very long are refused since; the stream's blocks stay as they are"
 
 
 def open_stages(
@@ -138,7 +135,7 @@ def reopen_stages(
 def _rules_since(recipe: Recipe, again: Recipe) -> str:
     """Return which rules have changed since a recipe was settled, for people."""
     if recipe.decoded_otherwise(again):
-        return f" ({OTHER_RULES})"
+        return " (the decoder has other rules since; its blocks stay as they are, and trainers read them)"
     if recipe.normalized_length is None and again.normalized_length is not None:
-        return f" ({LATER_BOUND})"
+        return " (texts that normalizing makes very long are refused since; the stream's blocks stay as they are)"
     return ""

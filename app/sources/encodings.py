@@ -207,15 +207,8 @@ UNDECODED: Final = (NOT_UTF_8, NO_TEXT, INVALID_UTF8)
 _NONE: Final = "\udc80"
 """Instead of an invalid character: it is no UTF-8, so decoding its line fails."""
 _HANDLER: Final = "tokenmill.produce.no-character"
-_JUDGED: Final = 64 << 10
-"""Bytes of a text that are looked at to see which encoding it has."""
-_SHOWN: Final = 30
-"""Characters that are shown, so that a person sees whether it has."""
 _NO_TEXT: Final = re.compile(r"[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 _CONTROL: Final = re.compile(r"[\0-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_LOOKED_AT: Final = 1024
-"""Bytes of a file or page that are looked at to see whether it is binary: of random bytes, one in ten is a control
-character."""
 _ISO_2022: Final = re.compile(rb"\x1b\$(?:(\)C)|[@B(])")
 """Escapes of encodings that are ASCII, byte by byte, and so UTF-8."""
 _ZEROS: Final = 3
@@ -265,7 +258,7 @@ def _iso_2022(data: bytes) -> str:
 def is_binary(data: bytes, encoding: str = UTF_8) -> bool:
     """Return whether a file or page begins as compressed and other binary data does."""
     try:
-        begin = data[:_LOOKED_AT].decode(encoding, "replace")
+        begin = data[:1024].decode(encoding, "replace")  # of random bytes, one in ten is a control character
     except (ValueError, LookupError):  # codecs that know no "replace"
         return False
     return len(_CONTROL.findall(begin)) * _FEW > len(begin)
@@ -273,7 +266,7 @@ def is_binary(data: bytes, encoding: str = UTF_8) -> bool:
 
 def seems(data: bytes) -> str:
     """Return, as advice, which encoding a text seems to have that is no UTF-8, and how it reads in that."""
-    data = data[:_JUDGED]
+    data = data[: 64 << 10]
     if _NONE.encode("utf-8", "surrogatepass") in data:
         return "; it has a character that is none in the encoding that --encoding or a byte order mark says"
     name = _with_zeros(data) if b"\0" in data else _iso_2022(data) or _without_zeros(data)
@@ -282,7 +275,7 @@ def seems(data: bytes) -> str:
     text = data.decode(name, "replace")
     if not text or len(_NO_TEXT.findall(text)) * _FEW > len(text):
         return ""
-    return f"; it seems to be {name}, {text[:_SHOWN].strip()!a}: if so, --encoding {name}"
+    return f"; it seems to be {name}, {text[:30].strip()!a}: if so, --encoding {name}"
 
 
 def _with_zeros(data: bytes) -> str:

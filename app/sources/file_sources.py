@@ -66,7 +66,8 @@ class Chunker:
         self._shape = shape
         self._name = name
         self._limit = 0 if one_by_one else CHUNK_BYTES
-        self._items: list[Item | Refused] = []
+        self.rest: list[Item | Refused] = []
+        """The items after the last full chunk."""
         self._numbers: list[int] = []
         self._advised = self._is_broken = False
         self._ids = None if one_by_one else shape.ids
@@ -77,7 +78,7 @@ class Chunker:
 
     def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
         """Yield the items of full chunks; meanwhile `place` is the end of the chunk. The last items are in `rest`."""
-        items, numbers, size, count, limit = self._items, self._numbers, 0, 0, self._limit
+        items, numbers, size, count, limit = self.rest, self._numbers, 0, 0, self._limit
         unmet = without_field = unnamed = 0
         quick = self._shape.quick
         try:
@@ -98,10 +99,10 @@ class Chunker:
                         unnamed += item.unnamed
                 if size >= limit or count >= CHUNK_ENTRIES:
                     self.place, self.size, self.unmet = Place(number, at), size, Unmet(unmet, without_field, unnamed)
-                    self._items = []
+                    self.rest = []
                     yield items
                     self._numbers = []
-                    items, numbers, size, count = self._items, self._numbers, 0, 0
+                    items, numbers, size, count = self.rest, self._numbers, 0, 0
                     unmet = without_field = unnamed = 0
         finally:
             self.size, self.unmet = size, Unmet(unmet, without_field, unnamed)
@@ -119,11 +120,6 @@ class Chunker:
         return ItemChunk(
             items, self.place, bytes_read, self.size, last, self.unmet, self._numbers, self._name, self._ids
         )
-
-    @property
-    def rest(self) -> list[Item | Refused]:
-        """The items after the last full chunk."""
-        return self._items
 
     def where(self, number: int) -> str:
         """Return the place of an entry, for people."""

@@ -329,11 +329,8 @@ class Needs(Ways):
             return Bad(f"the column {min(twice)!a} is there twice: give each a name of its own", broken=True)
         if self.columns is None or self.names_text(names):
             return None
-        wanted, there = " or ".join(map(repr, self.texts)), ", ".join(map(ascii, names[:_SHOWN]))
+        wanted, there = " or ".join(map(repr, self.texts)), ", ".join(map(ascii, names[:12]))
         return Bad(f"no column {wanted}; there are: {there}; say which is the text: --field", broken=True)
-
-
-_SHOWN = 12
 
 
 class Format(Protocol):

@@ -24,8 +24,6 @@ COUNT_BYTES: Final = 8
 _CALLED: Final = NativeCode("native code that the function calls")
 
 Function = Callable[[Any], Any]
-Row: TypeAlias = bytes | dict[str, Any]
-"""A JSON value, or the fields of a row."""
 
 
 class Wrong(NamedTuple):
@@ -110,7 +108,7 @@ def serve(pipe: int, counter: int, name: str, *, listed: bool) -> None:
         connection.send_bytes(_packed(made))
 
 
-def _fields(row: Row) -> dict[str, Any]:
+def _fields(row: bytes | dict[str, Any]) -> dict[str, Any]:
     found = object_in(row) if isinstance(row, bytes) else row
     if not isinstance(found, dict):
         raise TypeError("not a JSON object")

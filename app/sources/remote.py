@@ -83,8 +83,6 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
     ]
 
 
-ANSWER_SECONDS: Final = 30.0
-"""How long a server may send nothing."""
 TRIES: Final = 5
 """How often a file is asked for while its server is overloaded."""
 FIRST_PAUSE: Final = 0.5
@@ -163,7 +161,7 @@ class WebServer:
         for tries in range(TRIES):
             try:
                 request = urllib.request.Request(address, headers=headers, method=method)  # noqa: S310 - is_remote()
-                return self._opener.open(request, timeout=ANSWER_SECONDS)
+                return self._opener.open(request, timeout=30.0)
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code not in (429, 500, 502, 503, 504) or tries == TRIES - 1:

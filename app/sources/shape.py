@@ -27,8 +27,6 @@ _INT_ID: Final = 4
 _FRAME: Final = b',"":""}'
 """What is beside id and name where an id is added to an object."""
 NO_OBJECT: Final = "not_an_object: a JSON value, but not an object; jq -c '{text: .}' makes one of a text"
-_SHOWN: Final = 60
-"""Characters of a field's name in a message: names are untrusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +276,7 @@ class Shape:
             raise RecordError(
                 "missing_text", f"no field {wanted}; a name with a dot stands in quotes: --field '{meant}'"
             )
-        there = ", ".join(ascii(name)[:_SHOWN] for name in list(row)[:8]) or "no fields"
+        there = ", ".join(ascii(name)[:60] for name in list(row)[:8]) or "no fields"
         raise RecordError("missing_text", f"no field {wanted}; there are: {there}; say which is the text: --field")
 
     def _carried(self, row: Row) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from tokenmill.redaction import redacted
 from .file_sources import Chunker, Reading
 from .items import Bad, DocumentSource, Entry, ItemChunk, Place, first_line, library
 
-EXTRA: Final = "sql"
-PURPOSE: Final = "reading from a database"
 ROWS: Final = 1000
 """Rows that the database sends at once."""
 _ORDER: Final = re.compile(r"\border\s+by\b", re.IGNORECASE)
@@ -57,7 +55,7 @@ class SqlSource:
                 "--sql: the query has no ORDER BY, so its rows may come in another order each time, and nobody could "
                 "go on in them: order them by columns that leave no two rows equal"
             )
-        alchemy = library("sqlalchemy", EXTRA, PURPOSE)
+        alchemy = library("sqlalchemy", "sql", "reading from a database")
         try:
             address = alchemy.make_url(url)
             self._engine = alchemy.create_engine(address)

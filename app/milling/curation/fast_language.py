@@ -185,7 +185,6 @@ def _log(share: np.float32) -> np.float32:
 
 SAMPLE_ONE_IN: Final = 1024
 """One document in this many is asked of fastText as well, which takes eight times as long as the kernel."""
-_SHOWN_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +245,7 @@ class FastLanguage(KernelStep):
         right = self.reference.look_at(text)
         if one != right:
             raise EngineError(
-                f"{self.name}: the kernel says {one} and fastText {right} of the text that begins with "
-                f"{text[:_SHOWN_CHARACTERS]!a}"
+                f"{self.name}: the kernel says {one} and fastText {right} of the text that begins with {text[:60]!a}"
             )
 
     def _answers(self, documents: DocumentColumns, found: list[tuple[str, float]]) -> Iterator[tuple[int, Answer]]:

@@ -164,7 +164,6 @@ SAMPLE_ONE_IN: Final = 8192
 comparing costs some 1 % of their time."""
 SAMPLE_CHARACTERS: Final = 1 << 16
 """Of a longer text, only a beginning of this length is compared, judged by itself: no text stalls the worker."""
-_SHOWN_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ class FastStep(KernelStep):
         if judgement != right:
             raise EngineError(
                 f"{self.name}: the kernel says {_shown(judgement, text)} and the reference {_shown(right, text)} of "
-                f"the text that begins with {text[:_SHOWN_CHARACTERS]!a}"
+                f"the text that begins with {text[:60]!a}"
             )
 
     def _alone(self, text: str) -> Judgement:

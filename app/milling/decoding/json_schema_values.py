@@ -42,18 +42,12 @@ _LISTS: Final = frozenset({"enum", "const", "required", "dependentRequired", "ty
 """Keywords of which each value is compared."""
 _DIVISION: Final = 500
 """Steps of ``multipleOf``, which divides exactly, whatever the numbers are."""
-_META_SCHEMA: Final = ("http://json-schema.org/", "https://json-schema.org/")
-_META_STEPS: Final = 10_000
 _BYTES_OF_A_STEP: Final = 256
 """Bytes of a string that are measured or compared in the time of a step."""
 _STATES_OF_A_STEP: Final = 20
 """States of a pattern that read a byte in that time."""
-_WIDE: Final = 100
-"""States of a class of Unicode."""
 BACKTRACKS: Final = 500
 """Steps back that a pattern with assertions, or references to its groups, may take; others take none."""
-_GOING_BACK: Final = 50
-"""Such a pattern reads a string so many times as often, in the worst case."""
 _PARTS: Final = re.compile(
     r"(?P<wide>\\[pP])|\\.|\[(?:\\.|[^\]\\])*+\]|(?P<times>\{(\d{1,9})(?:,(\d{0,9}))?\})|.", re.DOTALL
 )
@@ -138,8 +132,8 @@ class SchemaCost:
             self.returns = True
             return 1
         if key not in self._sizes:
-            if reference.startswith(_META_SCHEMA):
-                return _META_STEPS
+            if reference.startswith(("http://json-schema.org/", "https://json-schema.org/")):
+                return 10_000
             found = resolver.lookup(reference)
             self._open[key] = target = found.contents
             self._sizes[key] = self._size(target, found.resolver, here | {key}, depth + 1), self._open.pop(key)
@@ -263,12 +257,12 @@ def _states(pattern: str) -> int:
         elif part[0] == ")" and len(sizes) > 1:
             last = sizes.pop()
         else:
-            last = _WIDE if part["wide"] else 1 + len(part[0]) // 4
+            last = 100 if part["wide"] else 1 + len(part[0]) // 4  # a class of Unicode
         sizes[-1] += last
     try:
         jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions())
     except jsonschema_rs.ValidationError:
-        return sum(sizes) * _GOING_BACK
+        return sum(sizes) * 50  # it reads a string so many times, in the worst case
     return sum(sizes)
 
 

@@ -33,9 +33,6 @@ from .protocol import INVALID_UTF8, DecodingRules
 
 MAIN: Final = "tokenmill-registered-schema.proto"
 """The schema's file name while it is compiled; its imports have the names of its references."""
-COMPILE_SECONDS: Final = 60
-"""A file takes a tenth of a second, the worst of all that are short enough ten; if it takes this long, something is
-wrong with the machine."""
 _SERIALIZED: Final = re.compile(r"[A-Za-z0-9+/]{4,}={0,2}")
 """Clients in Python and Go register a compiled file in base64. Confluent's registry returns the file's text, others
 return the base64; no text of a file looks like that."""
@@ -83,7 +80,7 @@ def _compile(schema: RegisteredSchema) -> descriptor_pb2.FileDescriptorSet:
         command = [sys.executable, "-P", "-m", "grpc_tools.protoc"]
         command += [f"--proto_path={sources}", f"--proto_path={_INCLUDED}"]
         command += [f"--descriptor_set_in={given}", "--include_imports", f"--descriptor_set_out={output}", MAIN]
-        done = subprocess.run(command, check=False, capture_output=True, timeout=COMPILE_SECONDS)
+        done = subprocess.run(command, check=False, capture_output=True, timeout=60)  # the worst takes ten
         said = done.stderr.decode(errors="replace")
         if done.returncode in _ENDED or said.startswith("Traceback"):
             raise ChildProcessError(f"the compiler of .proto files ended with {done.returncode}: {said[-200:]}")
@@ -131,9 +128,6 @@ def _complaint(said: str, folder: str) -> str:
 
 MOST_NUMBERS: Final = 64
 """Deepest nesting of a type that a value may name."""
-_LONGEST_INDEX: Final = 5
-"""Bytes of a number of 32 bits."""
-_STRUCT: Final = "google.protobuf.Struct"
 _ABSENT: Final = object()
 _KIND = FieldDescriptor
 _ITEM_BYTES: Final = {
@@ -259,7 +253,7 @@ def _field(one: FieldDescriptor, types: Mapping[str, _Type]) -> _Field:
         plain, default = partial(_plain_map, entry), {}
     elif one.is_repeated:
         plain, default = partial(_plain_list, plain), []
-    elif message is not None and message.name == _STRUCT:
+    elif message is not None and message.name == "google.protobuf.Struct":
         plain = partial(_plain_struct, message)
     elif not one.has_presence:
         default = plain(one.default_value)
@@ -370,7 +364,7 @@ def _varint(data: bytes, at: int, longest: int = 10) -> tuple[int, int]:
 
 def _index(payload: bytes, at: int) -> tuple[int, int]:
     """Do as `_varint`, for a number of 32 bits with a sign."""
-    number, at = _varint(payload, at, _LONGEST_INDEX)
+    number, at = _varint(payload, at, 5)  # of 32 bits
     return (number >> 1) ^ -(number & 1), at
 
 

@@ -19,9 +19,6 @@ from .plain_text import decode_utf8
 
 _OPERATIONS: Final = {"c": "create", "u": "update", "d": "delete", "r": "read", "t": "truncate"}
 """What Debezium writes in ``op`` of an event that changes a table."""
-_DEPTH: Final = 4
-"""How many objects deep a text is searched."""
-_SHOWN_KEYS: Final = 8
 _SHOWN_CHARACTERS: Final = 200
 
 
@@ -30,7 +27,7 @@ def without_text(value: Mapping[str, Any], text_fields: Sequence[str]) -> Record
     for prefix, envelope in (("payload.", value.get("payload")), ("", value)):
         if isinstance(envelope, dict) and _is_change(envelope):
             return RecordError(protocol.DEBEZIUM_ENVELOPE, _of_change(prefix, envelope))
-    keys = ", ".join(ascii(key[:_SHOWN_CHARACTERS]) for key in list(value)[:_SHOWN_KEYS])[:_SHOWN_CHARACTERS]
+    keys = ", ".join(ascii(key[:_SHOWN_CHARACTERS]) for key in list(value)[:8])[:_SHOWN_CHARACTERS]
     wanted = " or ".join(map(repr, text_fields))
     detail = f"no field {wanted} (text_fields); the object has: {keys or 'no fields'}"
     nested = next(_nested(value, {name.rpartition(".")[2] for name in text_fields}), None)
@@ -57,7 +54,7 @@ def _of_change(prefix: str, envelope: Mapping[str, Any]) -> str:
 def _nested(value: Mapping[str, Any], names: set[str]) -> Iterator[str]:
     """Yield paths to strings of these names in objects within the object, the shortest first."""
     level: list[tuple[str, Mapping[str, Any]]] = [("", value)]
-    for _ in range(_DEPTH):
+    for _ in range(4):  # objects deep
         level = [
             (f"{at}{key}.", found)
             for at, row in level
@@ -97,8 +94,6 @@ _MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _NO_VALUE: Final = re.compile(rb"-?(?:nan|inf(?:inity)?|none|undefined)\b", re.IGNORECASE)
 """What programs write for a number that is none, or for nothing."""
 _NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_NO_MEMORY: Final = "Not enough memory"
-"""How the parser says so; "failed to allocate memory" is its word for some values that end too early."""
 
 
 def parsed_json(value: bytes, rules: protocol.DecodingRules) -> Any:
@@ -112,7 +107,7 @@ def parsed_json(value: bytes, rules: protocol.DecodingRules) -> Any:
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError as error:
-        if str(error).startswith(_NO_MEMORY):
+        if str(error).startswith("Not enough memory"):  # "failed to allocate memory" is said of bad values
             raise MemoryError(str(error)) from None
         raise refusal(value) from None
 

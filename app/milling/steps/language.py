@@ -29,8 +29,6 @@ LOW_SCORE: Final = "low_score"
 """Filter reason: the language is not clear enough."""
 UNKNOWN: Final = "unknown"
 """The language of a text in which the model sees nothing."""
-BEGINNING: Final = 1000
-"""Characters of a text that decide by default."""
 FIRST_LOOK: Final = 200
 """Characters that are looked at first, which takes a third of the time of 1,000."""
 SURE: Final = 0.8
@@ -67,7 +65,7 @@ class LanguageStep(EachAlone):
     """Smallest score, from 0 to 1, with which a text is kept."""
     label_only: bool = False
     """Only set the fields, and keep all texts."""
-    beginning: int = BEGINNING
+    beginning: int = 1000
     """Characters at the beginning of a text that decide where its first 200 give no score of 0.8; a line feed counts as
     a space."""
     _rules: int = field(default=RULES, repr=False, compare=False)

@@ -165,8 +165,6 @@ PROBE: Final = (
 """Prose, code, markup, many scripts, digits, emoji, combining and invisible characters, white space, control
 characters, unassigned ones, text that looks like special tokens, long words, and nothing."""
 
-_SHOWN_CHARACTERS: Final = 40
-
 
 def probe(engine: Engine) -> str:
     """Return the hexadecimal SHA-256 of the ids of `PROBE`: of each text, their number and then the ids, as ``<u4``.
@@ -178,7 +176,7 @@ def probe(engine: Engine) -> str:
     for at, error in batch.failed.items():
         raise SettingsError(
             f"the tokenizer fails on a text that every tokenizer has to encode ({error.detail}), "
-            f"{PROBE[at][:_SHOWN_CHARACTERS]!a}: correct its file (often a pattern in it) or name another (tokenizer)"
+            f"{PROBE[at][:40]!a}: correct its file (often a pattern in it) or name another (tokenizer)"
         )
     for ids in batch:
         digest.update(np.array([len(ids)], "<u4").tobytes() + ids.astype("<u4").tobytes())

@@ -18,8 +18,6 @@ MAGIC: Final = b"ARROW1"
 """What a file begins and ends with, and a stream does not."""
 _PREFIX: Final = 4
 """Bytes of a message's size."""
-_HEAD_BYTES: Final = 1 << 26
-"""No schema, and no list of buffers, is that long: something else begins here."""
 _DICTIONARY, _BATCH = 2, 3
 """Kinds of messages with a body."""
 
@@ -80,7 +78,7 @@ def _message(begin: bytes, stream: "BufferedReader[Any]", memory: int) -> list[A
     size = int.from_bytes(begin[-_PREFIX:], "little")
     if not size:
         return []
-    if size > _HEAD_BYTES:
+    if size > 1 << 26:  # no schema, and no list of buffers is that long
         raise OSError("no message begins here")
     head = _room(stream, size)
     message = _Table.first(head)

@@ -163,9 +163,6 @@ ROW_BYTES: Final = 256 << 20
 """Largest row, as an object of Python: sixteen times the largest record of the default settings."""
 DICTIONARY_BYTES: Final = 64 << 20
 """Most bytes of a column that one entry of its dictionary may become at once: each row may be the longest of them."""
-_WEIGHED_ROWS: Final = 1 << 16
-_WEIGHED_PARTS: Final = 16
-"""Rows are weighed in so many parts of a batch, or so many at once: that takes some dozen bytes for each."""
 BUFFER_BYTES: Final = 1 << 18
 """Read at once of each column that is needed. By default pyarrow reads all of a row group's, of any size."""
 
@@ -177,7 +174,7 @@ def rows_within(size: int, rows: int) -> int:
 
 def rows_of(batch: Any) -> Iterator[dict[str, Any] | Bad]:
     """Yield the rows of a sound record batch; one of which a value cannot be had is `Bad`, with the column's name."""
-    step = max(_WEIGHED_ROWS, batch.num_rows // _WEIGHED_PARTS + 1)
+    step = max(1 << 16, batch.num_rows // 16 + 1)  # weighing takes some dozen bytes for each
     for begin in range(0, batch.num_rows, step):
         yield from _rows_of(batch.slice(begin, step))
 

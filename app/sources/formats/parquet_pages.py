@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 from ..items import TooMuchMemoryError
 
 MAGIC: Final = b"PAR1"
-_HEAD_BYTES: Final = 512
-"""Enough for the head of most pages ..."""
 _STRUCT_BYTES: Final = 1 << 10
 """What the library makes of a struct in a list: that of a column in a row group takes so much."""
 _DEEPEST: Final = 32
@@ -98,7 +96,7 @@ def pages_of(stream: Any, chunk: ColumnChunk) -> Iterator[ColumnPage]:
         if not 0 <= at < 1 << 62:  # no file is as long
             raise OSError("a page is outside of the file")
         stream.seek(at)
-        reader = _Thrift(stream.read(_HEAD_BYTES))
+        reader = _Thrift(stream.read(512))  # enough for most
         try:
             head = reader.value(_STRUCT, _PAGE)
         except IndexError:

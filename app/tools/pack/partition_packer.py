@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES: Final = 4 << 20
 """Blocks that are hashed and appended at once: no message leaves the process, so this is for speed alone."""
-LOCK_SECONDS: Final = 10.0
-"""How long the processes of a killed call may take to end: they see it at once, but finish what they are at."""
 
 
 class LetterFile:
@@ -202,7 +200,7 @@ def _open_writer(store: Store, stream: str, partition: int) -> PartitionWriter:
 
     No other process can have the lock: this call has the store's.
     """
-    deadline = time.monotonic() + LOCK_SECONDS
+    deadline = time.monotonic() + 10.0  # they see it at once, but finish what they are at
     while True:
         try:
             return PartitionWriter.open(store, stream, partition)

@@ -36,13 +36,10 @@ from .run_notes import run_identity
 from .sender import Acknowledged
 from .summary import Progress, Summary
 
-EXTRA: Final = "dask"
 LANES: Final = 64
 """Lanes of every run: the tasks that a cluster can work on at once. Another number would be another run."""
 RULE: Final = 2
 """How files are put into lanes; 1 was without parts."""
-ANSWER_SECONDS: Final = 10
-"""How long the cluster's scheduler may take to answer."""
 RETRIES: Final = 3
 """How often a lane is tried again that ended because a broker did not answer."""
 ADDED: Final = (
@@ -54,8 +51,6 @@ ADDED: Final = (
 
 PART_BYTES: Final = 64 << 20
 """Least bytes of a part, but for the last one of a file; another number would be other parts, and so another run."""
-HEAD_BYTES: Final = 1 << 20
-"""Of a table, the first bytes are part of each part's signature: its first line names the columns."""
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -104,7 +99,7 @@ class FilePart:
             with self.whole.open() as file:
                 self._require_size(os.fstat(file.fileno()).st_size)
                 if self.whole.kind in TABLES:
-                    content.update(file.read(min(begin, HEAD_BYTES)))
+                    content.update(file.read(min(begin, 1 << 20)))  # which names the columns
                 file.seek(begin)
                 while begin < end and (piece := file.read(min(PIECE_BYTES, end - begin))):
                     content.update(piece)
@@ -279,11 +274,11 @@ def produce_on_dask(
     Raises InputError where the cluster does not answer, or is gone; a lane's workers died again and again; or as
     `produce`. Says what was sent: the same command goes on.
     """
-    distributed = library("distributed", EXTRA, "--dask")
+    distributed = library("distributed", "dask", "--dask")
     total = Summary(task.topic, {})
     total.bytes_total = sum(source.size for source in sources)
     try:
-        client = distributed.Client(address, timeout=ANSWER_SECONDS)
+        client = distributed.Client(address, timeout=10)  # of the scheduler
     except (OSError, TimeoutError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address}: {first_line(error)}; nothing was sent") from error
     with client:

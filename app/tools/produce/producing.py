@@ -71,8 +71,6 @@ from .summary import (
     topic_settings,
 )
 
-SETTLE_SECONDS: Final = 60.0
-"""How long the end of a part waits for a broker that is away: all is acknowledged, only the note of it is missing."""
 ADVICE: Final = "--restart sends all documents again"
 
 
@@ -146,7 +144,7 @@ class Resuming:
 
     async def settle(self, run_start: RunStart, numbers: dict[int, int], after: SentBefore) -> None:
         """Note that all of a part is in the log. Waits for a broker that is away, as sending does."""
-        wait = max(self.settings.wait_seconds, SETTLE_SECONDS)
+        wait = max(self.settings.wait_seconds, 60.0)  # all is acknowledged, only the note is missing
         waiting = self.settings.model_copy(update={"wait_seconds": wait})
         ends = await retry(waiting, lambda: partition_ends(self.settings, self.topic, len(run_start.offsets)))
         settled = run_start._replace(run_end=RunEnd(numbers, ends, after))

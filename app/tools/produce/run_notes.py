@@ -274,8 +274,6 @@ def _key(run: str, run_start: int, number: int) -> bytes:
 MARK_HEADER: Final = "tokenmill.produce"
 FIRST_TAIL: Final = 32
 """Records read at first from a partition's end: the last one has a mark, unless others wrote after the run."""
-GROWTH: Final = 8
-"""How many times as many are read next, where others have written after the run."""
 
 
 class RunCheckpoint(NamedTuple):
@@ -426,7 +424,7 @@ async def _last_mark(
                     found = mark
         if found is not None:
             return found
-        upper, size = lower, size * GROWTH
+        upper, size = lower, size * 8  # others have written after the run
     if first > start:
         raise RetentionError(
             f"{partition.topic}[{partition.partition}] no longer holds what this run wrote: its retention removed it, "

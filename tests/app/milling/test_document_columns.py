@@ -49,7 +49,7 @@ def test_columns_hold_documents(many: list[Document], data: st.DataObject) -> No
     first = data.draw(st.integers(0, len(many)))
     assert _each(columns.since(first)) == many[first:]
     columns.append(Document("added", 7))
-    columns.put(first, Document("put", 8, {"a": 1}))
+    columns = columns.changed({first: Document("put", 8, {"a": 1})})
     expected = [*many, Document("added", 7)]
     expected[first] = Document("put", 8, {"a": 1})
     assert _each(columns) == expected
