@@ -76,12 +76,8 @@ async def partitions_of(owner: Owner, topic: str) -> int:
     """Return how many partitions a topic has; 0 where there is none of that name.
 
     Of this topic alone, because what a cluster says of all of its topics may be megabytes. Asking does not make it.
-
-    Raises:
-        KafkaConnectionError: no broker answers.
-        TopicAuthorizationFailedError: this client may not see the topic; `broker_errors` turns it into a SettingsError.
-        KafkaError: the broker that answers cannot tell at the moment.
-
+    Raises KafkaConnectionError where no broker answers; TopicAuthorizationFailedError, which `broker_errors` turns into
+    a SettingsError, where this client may not see the topic; and KafkaError where a broker cannot tell at the moment.
     """
     client = client_of(owner)
     request = MetadataRequest([topic], allow_auto_topic_creation=False)

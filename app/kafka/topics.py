@@ -268,13 +268,8 @@ async def ensure_topics(settings: Settings, *, partitions: int | None = None) ->
     On return every needed topic exists and can be used. A raw topic is created only where ``partitions`` is given; a
     token topic, and one of verdicts, gets as many partitions as its raw topic has, also when that has grown, and a new
     dead-letter topic does. What exists is changed in no other way: `check_topics` says what is wrong with it. Waits as
-    `retry` does.
-
-    Raises:
-        MissingTopicError: a raw topic is missing, and ``partitions`` is None.
-        TopicError: the brokers refuse a topic.
-        BrokerError: no broker answers.
-
+    `retry` does. Raises MissingTopicError where a raw topic is missing, and ``partitions`` is None; TopicError where
+    the brokers refuse a topic; and BrokerError where no broker answers.
     """
     return await retry(settings, lambda: _ensure(settings, partitions))
 
@@ -338,13 +333,9 @@ async def check_topics(settings: Settings, needed: Sequence[NeededTopic] | None 
 async def require_topics(settings: Settings) -> list[Problem]:
     """Return the warnings about the topics that workers need. Waits as `retry` does.
 
-    What `produce` notes is none of their business: their logins need not see its topic.
-
-    Raises:
-        MissingTopicError: at least one is not there, and nothing else is wrong.
-        TopicError: something is wrong that breaks a promise; names the first and how many more there are.
-        BrokerError: no broker answers.
-
+    What `produce` notes is none of their business: their logins need not see its topic. Raises TopicError where
+    something is wrong that breaks a promise, with the first and how many more there are, MissingTopicError if it is
+    only that topics are not there; and BrokerError where no broker answers.
     """
     return await retry(settings, lambda: _require(settings))
 

@@ -93,13 +93,10 @@ class PartitionMill:
     def feed(self, records: Sequence[SourceRecord], looked: "Looked | None" = None) -> Milled:
         """Mill consecutive records of the partition, in the order of their offsets.
 
-        ``looked`` is what `look` returned for them, if it was asked and the partition wants all of them.
-
-        Raises:
-            EngineError: the engines differ on one of the documents.
-            PanicError: native code panicked (not over a text: that is a dead letter); the note names the record.
-            SourceError: a chain is in the middle of a document that is another one now.
-
+        ``looked`` is what `look` returned for them, if it was asked and the partition wants all of them. Raises
+        EngineError where the engines differ on a document; PanicError where native code panicked (not over a text: that
+        is a dead letter), and the note names the record; and SourceError where a chain is in the middle of a document
+        that is another one now.
         """
         clock = _Clock()
         first = bisect_left(records, self.next_offset, key=attrgetter("offset"))

@@ -72,13 +72,9 @@ class OwnModuleFinder(MetaPathFinder):
 def import_own(path: str) -> Any:
     """Return what ``path`` (``module:function``) names, looked for in the working directory last.
 
-    The log says which file it is from: a settings file may name a function, and so decide what code runs.
-
-    Raises:
-        ValueError: the path is not written like that.
-        AttributeError: the module has nothing of that name; the message names the module's file.
-        Exception: whatever the module raises when it is imported.
-
+    The log says which file it is from: a settings file may name a function, and so decide what code runs. Raises
+    ValueError where the path is not written like that; AttributeError, with the module's file, where that has nothing
+    of the name; and whatever the module raises when it is imported.
     """
     name, _, attribute = path.partition(":")
     if not (name and attribute):

@@ -98,10 +98,8 @@ class SchemaFormat(Protocol):
     def reader(self, schema: RegisteredSchema, rules: protocol.DecodingRules) -> Reader:
         """Return the function that reads the values of a schema within the bounds of the rules.
 
-        Raises:
-            ValueError: the schema cannot be used; says why. Anything else that a library raises means the same.
-            OSError, SubprocessError: this machine could not do the work, which says nothing about the schema.
-
+        Raises ValueError where the schema cannot be used, as does anything else that a library raises; and OSError or
+        SubprocessError where this machine could not do the work, which says nothing about the schema.
         """
 
 

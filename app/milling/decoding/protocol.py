@@ -41,10 +41,7 @@ class Decoder(ABC):
     def __call__(self, value: bytes) -> Document:
         """Return the document that ``value`` is; the answer depends on ``value`` alone, for any bytes.
 
-        Raises:
-            RecordError: ``value`` is no document; the reason is one of `milling.decoding.REASONS`, or of
-                those of a user's function. Nothing else is ever raised.
-
+        Raises RecordError where it is none, with one of the reasons in `REASONS` or of a user's function; nothing else.
         """
 
     def many(self, values: Sequence[bytes]) -> Decoded:

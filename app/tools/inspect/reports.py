@@ -218,13 +218,9 @@ class SegmentReport:
 def inspect_segments(path: Path) -> list[SegmentReport]:
     """Return what each segment in a partition's directory holds, or the one of which ``path`` is any file.
 
-    Every block's checksums are checked.
-
-    Raises:
-        InputError: the path is no partition and no segment of a store.
-        DamagedError: a segment is not what its checksums say.
-        StoreError: the stream's description is missing or of another format.
-
+    Every block's checksums are checked. Raises InputError where the path is no partition and no segment of a store;
+    DamagedError where a segment is not what its checksums say; and StoreError where the stream's description is missing
+    or of another format.
     """
     path = path.absolute()
     directory, firsts = (path, _firsts(path)) if path.is_dir() else (path.parent, segment_firsts([path.name]))
