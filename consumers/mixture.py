@@ -365,7 +365,10 @@ class Mixture(StepLoop):
             chunk = self._reader.read(place, walk.step, steps) if agrees else None  # a state may be ahead of the stores
             if chunk is End.END:
                 if not step and not len(self):
-                    raise mixture_state.ends_early(self._ranks)
+                    raise InputError(
+                        f"a step takes {self._ranks.global_batch} samples, but a stream of the mixture ends before it "
+                        "has its part of them: give a smaller batch_size, more eras, or at_end='leave'"
+                    )
                 return
             if chunk is None or isinstance(chunk, End):
                 yield None

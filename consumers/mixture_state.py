@@ -17,7 +17,6 @@ from tokenmill.errors import InputError
 from tokenmill.samples import (
     Point,
     Position,
-    Ranks,
     Schedule,
     SequenceId,
     StepRange,
@@ -132,7 +131,7 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
 def _traits_of(batches: Batches) -> tuple[Any, ...]:
     """Return what the streams of a mixture must have in common."""
     info = batches._info
-    recipe = info.values.get("genesis", {}).get("recipe", {})
+    recipe = info.recipe
     return (
         *(batches._position.sequence.sequence_length, recipe.get("tokenizer_sha256"), recipe.get("vocabulary_size")),
         *(info.values.get("end_of_document"), info.dtype.name, str(batches._ranks), batches._options),
@@ -156,14 +155,6 @@ def mixing_of(
         schedule = schedule_of("weights", given, "place", "weights by name")
         points = tuple(Point(start, weights_of(held, streams)) for start, held in schedule)
     return Mixing(points, flag("linear", linear), by_step, ends, whole_steps, counts_tokens)
-
-
-def ends_early(ranks: Ranks) -> InputError:
-    """Return what to say of a mixture that ends before its first step."""
-    return InputError(
-        f"a step takes {ranks.global_batch} samples, but a stream of the mixture ends before it has its part of them: "
-        "give a smaller batch_size, more eras, or at_end='leave'"
-    )
 
 
 def weights_of(value: Any, streams: Mapping[str, Any]) -> dict[str, Fraction]:

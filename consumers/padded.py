@@ -296,8 +296,6 @@ class _StepNumbers:
 
 def _padding_of(documents: Documents) -> int:
     """Return the id that the stream's padding is made of."""
-    values = documents.info.values
-    found = values.get("genesis", {}).get("recipe", {}).get("padding")
-    end = values["end_of_document"]
+    found, end = documents.info.recipe.get("padding"), documents.info.values["end_of_document"]
     ends = [end] if isinstance(end, int) else [0, *end]
     return int(ends[-1] if found is None else found)

@@ -68,7 +68,12 @@ class StreamCopy:
         LockedError as the store's writers do.
         """
         self.heads.look(self._bucket)
-        self._require_same()
+        last, known = self._eras.last, self.heads.eras
+        if last is not None and last.number < len(known) and last.hash != known[last.number].hash:
+            raise DifferenceError(
+                f"{self._store.path} and {self._bucket.address} have different eras of {self._stream} up to era "
+                f"{last.number}: mirror into a new store"
+            )
         segments = self.heads.segments.values()
         wanted = [one for one in segments if self._writer(one.partition).next_block < one.stop]
         for fetched in fetch_all(self._bucket, self.heads.info, wanted):
@@ -90,14 +95,6 @@ class StreamCopy:
             trainable=self._eras.next_number,
             stopped_by=(),
         )
-
-    def _require_same(self) -> None:
-        last, known = self._eras.last, self.heads.eras
-        if last is not None and last.number < len(known) and last.hash != known[last.number].hash:
-            raise DifferenceError(
-                f"{self._store.path} and {self._bucket.address} have different eras of {self._stream} up to era "
-                f"{last.number}: mirror into a new store"
-            )
 
     def _writer(self, partition: int) -> PartitionWriter:
         if partition not in self._writers:

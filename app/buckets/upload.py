@@ -246,20 +246,17 @@ class Upload:
 
     def _wanted_of(self, partition: int, count: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield those of one partition, each behind the era of its first block."""
-        last, size, first = self._era(count - 1), self.heads.info.segment_blocks, self._next_first(partition)
-        while first < (stop := min(first + size, last.ranges[partition].stop)) and (stop == first + size or last.end):
-            yield self._era_of(partition, first, count), partition, first, stop
-            first = stop
-
-    def _next_first(self, partition: int) -> int:
-        held, size = self._reader(partition).first_block, self.heads.info.segment_blocks
+        last, size = self._era(count - 1), self.heads.info.segment_blocks
+        held = self._reader(partition).first_block
         first = self.heads.stops.get(partition, -(-held // size) * size)
         if first < held:
             raise BucketError(
                 f"{self._store} begins at block {held} of partition {partition} of {self.stream}, and the bucket needs "
                 f"block {first} next: upload from a store that still holds it, or to another prefix"
             )
-        return first
+        while first < (stop := min(first + size, last.ranges[partition].stop)) and (stop == first + size or last.end):
+            yield self._era_of(partition, first, count), partition, first, stop
+            first = stop
 
     def _era_of(self, partition: int, block: int, count: int) -> int:
         """Return which of the first eras holds a block of a partition; ``count`` where it is behind them."""

@@ -80,11 +80,6 @@ class BlockAppender:
         """The number of the block that is wanted next."""
         return self._acceptor.next_block
 
-    @property
-    def has_uncommitted(self) -> bool:
-        """Whether there is anything to commit."""
-        return self.writer.next_block > self.committed
-
     def begin(self, start: Start) -> None:
         """Let the partition, of which the store holds nothing, begin there."""
         self.writer.begin(start)
@@ -324,7 +319,7 @@ class TokenPartition:
         appender = self._appender
         if appender is None or appender.closed or self.halt or self._failed:
             return
-        if appender.has_uncommitted:
+        if appender.writer.next_block > appender.committed:
             self._clock.enter("sync")
             started = time.perf_counter()
             await self._guarded(in_thread(appender.commit))

@@ -240,20 +240,18 @@ class FetchWork:
     def _missing(self, heads: HeadLog) -> list[Place]:
         """Remove what no process wants, and return what is to be fetched, the eras that are read now first."""
         with layout.locked(self._folder.claims):
-            return self._sorted(heads, list(self._read_claims()))
-
-    def _sorted(self, heads: HeadLog, claims: Sequence[Any]) -> list[Place]:
-        eras = [[heads.eras[number] for claim in claims for number in claim[kind]] for kind in range(4)]
-        now, later, had, left = map(self._folder.segments, eras)
-        left += self._folder.begun(chain(*eras[:2]))
-        room = len(now) + len(later) + len(left)
-        if self._most_bytes is not None:
-            room = max(len(now), self._most_bytes // self._folder.bytes(1))
-        wanted = list(dict.fromkeys([*now, *later]))[:room]
-        kept = list(dict.fromkeys([*wanted, *filter(self._folder.has, left)]))[:room]
-        if wanted:  # else nobody has said anything yet
-            self._folder.keep(kept, had)
-        return [place for place in wanted if not self._folder.has(place)]
+            claims = list(self._read_claims())
+            eras = [[heads.eras[number] for claim in claims for number in claim[kind]] for kind in range(4)]
+            now, later, had, left = map(self._folder.segments, eras)
+            left += self._folder.begun(chain(*eras[:2]))
+            room = len(now) + len(later) + len(left)
+            if self._most_bytes is not None:
+                room = max(len(now), self._most_bytes // self._folder.bytes(1))
+            wanted = list(dict.fromkeys([*now, *later]))[:room]
+            kept = list(dict.fromkeys([*wanted, *filter(self._folder.has, left)]))[:room]
+            if wanted:  # else nobody has said anything yet
+                self._folder.keep(kept, had)
+            return [place for place in wanted if not self._folder.has(place)]
 
     def _read_claims(self) -> Iterator[Any]:
         """Yield the claims of processes that live; for a while those of others, as what they left; then remove them."""

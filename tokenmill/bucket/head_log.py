@@ -107,10 +107,12 @@ class HeadLog:
         if (head.number, head.before) != (self.next_number, self.before):
             raise ValueError(f"it does not continue head {self.next_number - 1}")
         stops, begins = dict(self.stops), dict(self.begins)
-        for segment in head.segments:
-            self._require_next(segment, stops)
-            begins.setdefault(segment.partition, segment.first)
-            stops[segment.partition] = segment.stop
+        size = self.info.segment_blocks
+        for partition, first, stop, _ in head.segments:
+            if not 0 < stop - first <= size or first % size or first < 0 or first != stops.get(partition, first):
+                raise ValueError(f"its segment {first} of partition {partition} does not follow those before")
+            begins.setdefault(partition, first)
+            stops[partition] = stop
         log = EraLog(self._log.fingerprint, self._log.last)
         eras = [log.add(line.encode()) for line in head.eras]
         if not all(era is not None and self.covers(era, stops) for era in eras):
@@ -120,12 +122,6 @@ class HeadLog:
         self.segments |= {(one.partition, one.first): one for one in head.segments}
         self.eras += [era for era in eras if era is not None]
         return head
-
-    def _require_next(self, segment: BucketSegment, stops: dict[int, int]) -> None:
-        partition, first, stop, _ = segment
-        size = self.info.segment_blocks
-        if not 0 < stop - first <= size or first % size or first < 0 or first != stops.get(partition, first):
-            raise ValueError(f"its segment {first} of partition {partition} does not follow those before")
 
     def look(self, bucket: Bucket) -> int:
         """Take all heads that the bucket has since; return how many these are.

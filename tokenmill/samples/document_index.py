@@ -6,7 +6,7 @@ its pieces reach from position 0 to its end. That is seen where a piece ends bef
 is the packing that says when all of a document is there, or the stream's end (`DocumentIndex.of_ranges`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
@@ -75,7 +75,7 @@ class DocumentIndex:
             InputError: blocks are not in the store (any more).
             DamagedError: the document table is damaged.
         """
-        packing, recipe = packing_in(info), _recipe_in(info)
+        packing, recipe = packing_in(info), info.recipe
         repeated = len(recipe.get("begin_of_document", ())) if isinstance(packing, Rows) else 0
         end = recipe.get("end_of_document", ()) if recipe.get("packing") not in SEPARATE else ()
         last = end if isinstance(end, int) else next(reversed(end), None)
@@ -212,7 +212,7 @@ class _PartitionDocuments:
     def documents(self) -> _Documents:
         """Return the documents that are whole, by place."""
         places, lengths, owners, owned_places, owned_lengths, _ = _joined(self._found)
-        if not _rises(places):
+        if (places[1:] < places[:-1]).any():
             order = np.argsort(places, kind="stable")
             ranks = np.empty_like(order)
             ranks[order] = np.arange(len(order))
@@ -300,8 +300,7 @@ def packing_in(info: StreamInfo) -> PackingParameters:
 
     Raises SettingsError where a later version made the stream, with a packing that is not known here.
     """
-    recipe = _recipe_in(info)
-    return packing_parameters(recipe.get("packing", CONCAT), recipe.get("packing_parameters") or {})
+    return packing_parameters(info.recipe.get("packing", CONCAT), info.recipe.get("packing_parameters") or {})
 
 
 def most_age(info: StreamInfo) -> int | None:
@@ -310,21 +309,12 @@ def most_age(info: StreamInfo) -> int | None:
     return packing.max_age_offsets if isinstance(packing, Fit) else None
 
 
-def _recipe_in(info: StreamInfo) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = info.values.get("genesis", {}).get("recipe", {})
-    return found
-
-
 def _end_with(reader: PartitionReader, token: int | None, blocks: Numbers) -> npt.NDArray[np.bool_]:
     """Return which blocks have this last token; all where it is None."""
     found = np.ones(len(blocks), np.bool_)
     for where, tokens, rows in reader.parts(blocks) if token is not None else ():
         found[where] = tokens[rows, -1] == token
     return found
-
-
-def _rises(values: Numbers) -> bool:
-    return bool((values[1:] > values[:-1]).all())
 
 
 def _join(arrays: Sequence[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArray[Any]:

@@ -156,23 +156,19 @@ class EraReader:
         if size // ROW_BYTES > self.eras:
             if _size(self._lines) < self._lines_end:
                 raise self._cut_off(_size(self._lines), self._lines_end)
-            found = self._look(size)
-            if found.damage:  # seen while the writer finished one commit and began the next: look again
-                found = self._look(_size(self._index))
-            if found.damage:
-                raise layout.eras_damaged(self._index, found.damage)
-            self._hold_back(_size(self._lines))
+            damage = self._look(size).damage
+            if damage:  # seen while the writer finished one commit and began the next: look again
+                damage = self._look(_size(self._index)).damage
+            if damage:
+                raise layout.eras_damaged(self._index, damage)
+            found, last, lines = self.eras, self.row(self.eras - 1), _size(self._lines)
+            self._index_end = last.stop
+            if lines < last.stop:
+                self.eras = bisect_right(range(found), lines, key=lambda number: self.row(number).stop)
+                last = self.row(self.eras - 1)
+            self.ahead = found - self.eras
+            self.blocks, self.ended, self._lines_end = last.blocks, bool(last.flags & END), last.stop
         return self.eras
-
-    def _hold_back(self, size: int) -> None:
-        """Count only the eras whose lines are there, in so many bytes."""
-        found, last = self.eras, self.row(self.eras - 1)
-        self._index_end = last.stop
-        if size < last.stop:
-            self.eras = bisect_right(range(found), size, key=lambda number: self.row(number).stop)
-            last = self.row(self.eras - 1)
-        self.ahead = found - self.eras
-        self.blocks, self.ended, self._lines_end = last.blocks, bool(last.flags & END), last.stop
 
     def era(self, number: int) -> Era:
         """Return an era.
@@ -374,7 +370,14 @@ class EraWriter(layout.Closing):
         """
         if self._lock is None:
             raise StoreError(f"the writer of the eras in {self._directory} is closed; open it again, which recovers")
-        self._require_continuing(eras)
+        log = EraLog(self._log.fingerprint, self._log.last)
+        for era, _ in eras:
+            if log.add(era.pack()) is None:
+                raise GapError(
+                    f"{self._directory} wants an era that continues era {log.next_number - 1} and was given era "
+                    f"{era.number}, which does not: eras must come through an EraFollower that began at this "
+                    "writer's last era"
+                )
         try:
             with layout.blaming(self._directory):
                 self._lock.check_place()
@@ -391,16 +394,6 @@ class EraWriter(layout.Closing):
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _require_continuing(self, eras: Sequence[tuple[Era, int]]) -> None:
-        log = EraLog(self._log.fingerprint, self._log.last)
-        for era, _ in eras:
-            if log.add(era.pack()) is None:
-                raise GapError(
-                    f"{self._directory} wants an era that continues era {log.next_number - 1} and was given era "
-                    f"{era.number}, which does not: eras must come through an EraFollower that began at this "
-                    "writer's last era"
-                )
 
     def _commit(self, eras: Sequence[tuple[Era, int]]) -> None:
         """Make eras durable and visible: lines, sync, rows, sync."""
