@@ -259,26 +259,6 @@ def instance_of(name: str, value: Any, kind: type[Any], called: str | None = Non
     return value
 
 
-def sequence_of(
-    stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, eras: Any, passes: Any, in_order: Any = False
-) -> SequenceId:
-    """Return the sequence of samples that is asked for, without the fingerprint, which the store knows.
-
-    Raises:
-        InputError: one of these cannot be.
-    """
-    return SequenceId(
-        stream=stream_name("stream", stream),
-        fingerprint="",
-        sequence_length=whole("sequence_length", sequence_length, 1, "tokens"),
-        seed=seed_of("seed", seed),
-        shuffle=flag("shuffle", shuffle),
-        eras=eras_of("eras", eras),
-        passes=whole("passes", passes, 1, "passes"),
-        in_order=flag("in_order", in_order),
-    )
-
-
 def store_of(store: Any, stream: Any, cache: Any, cache_bytes: Any) -> Path:
     """Return the directory of a store, or the folder into which what is read of a bucket comes.
 

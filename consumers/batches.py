@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tokenmill.bucket.cache import open_cache
-from tokenmill.samples import Position, Ranks, TrainableSamples, count_views
+from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
 from tokenmill.store import OnDamage, read_stream
 from tokenmill.store.layout import StorePath, ending, store_directory
 
@@ -126,17 +126,25 @@ class Batches(StepLoop):
         self._tokenizer = StoredTokenizer(self._store, info)
         lengths = info.block_tokens - 1 if sequence_length is None else sequence_length
         phases = Phases(batch_size, lengths, rank, world_size, worker)
-        asked = arguments.sequence_of(
-            stream, phases.length, seed=seed, shuffle=shuffle, eras=eras, passes=passes, in_order=in_order
+        length = phases.length
+        sequence = SequenceId(
+            stream=stream,
+            fingerprint=info.fingerprint.hex(),
+            sequence_length=length,
+            seed=arguments.seed_of("seed", seed),
+            shuffle=arguments.flag("shuffle", shuffle),
+            eras=arguments.eras_of("eras", eras),
+            passes=arguments.whole("passes", passes, 1, "passes"),
+            in_order=arguments.flag("in_order", in_order),
         )
         drop_last = arguments.flag("drop_last", drop_last)
-        if asked.in_order:
+        if sequence.in_order:
             phases.require_one(drops_last=drop_last)
         prefetch, read_ahead = arguments.prefetch_of(prefetch), arguments.whole("read_ahead", read_ahead, 0, "bytes")
         masks = arguments.mask_loss_of(mask_loss, widen)
         skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
         check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
-        named = arguments.named_of(as_dict, widen=widen, in_order=asked.in_order)
+        named = arguments.named_of(as_dict, widen=widen, in_order=sequence.in_order)
         inputs = partial(Batch._make_inputs, masks=masks, apart=sends)
         complete = inputs if named else Batch._mask if masks else None
         rows = RowOptions(sends, arguments.loss_weight_of("loss_weight", loss_weight))
@@ -144,11 +152,9 @@ class Batches(StepLoop):
         stop = None if stop is None else arguments.function_of("stop", stop)
         target = device_of(device)
         reachable = ReachableStream((self._store, stream))
-        length = asked.sequence_length
         self._views = views = count_views(info, length)
-        if asked.in_order:
+        if sequence.in_order:
             arguments.require_chunks(info)
-        sequence = replace(asked, fingerprint=info.fingerprint.hex())
         with reachable:
             self._trainable = TrainableSamples(
                 self._store, info, sequence, views, check=check, on_damage=on_damage, whole=True

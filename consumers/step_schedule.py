@@ -42,9 +42,8 @@ class Phases:
             InputError: one of these cannot be, or a length does not divide the greatest.
         """
         self.data_rank = DataRank.of(rank, world_size)
-        sizes, lengths = schedule_of("batch_size", batch_size), schedule_of("sequence_length", sequence_length)
-        for _, length in lengths:
-            whole("sequence_length", length, 1, "tokens")
+        sizes, given = schedule_of("batch_size", batch_size), schedule_of("sequence_length", sequence_length)
+        lengths = [(step, whole("sequence_length", length, 1, "tokens")) for step, length in given]
         self.length = max(length for _, length in lengths)
         """Tokens of a sample."""
         for _, length in lengths:
