@@ -21,12 +21,7 @@ from ..kafka.fetched_batches import FetchedBatch
 from ..milling.duplicates.signing import sign_records
 from ..milling.partition_mill import Looked, PartitionMill
 from ..milling.steps import Rejected
-from ..sequencer.domain_messages import (
-    Remembered,
-    SignedRange,
-    deduplication_in,
-    domain_fingerprint,
-)
+from ..sequencer.domain_messages import Remembered, SignedRange, deduplication_in
 from ..sequencer.verdict_log import VerdictLog, VerdictQueue
 from ..settings import Domain
 from ..worker.sending import Send
@@ -75,22 +70,15 @@ class DomainLogs:
 class Inquiry:
     """Asks about one raw partition: `resume`, then `sign` and `ask`; `next` gives back what is judged."""
 
-    def __init__(
-        self,
-        raw: TopicPartition,
-        logs: DomainLogs,
-        seen: dict[int, Rejected],
-        show: Show,
-    ) -> None:
+    def __init__(self, raw: TopicPartition, logs: DomainLogs, seen: dict[int, Rejected], show: Show) -> None:
         """Tell what is a duplicate to ``seen``, by offset; ``show`` is called with what is waited for, or None."""
         domain = logs.domain
         self.begin = 0
         """The raw offset from which records are wanted: they are signed, also where they are milled already."""
         self._raw, self._logs, self._seen, self._show = raw, logs, seen, show
         self._source = domain.raw_topics.index(raw.topic), raw.partition
-        self._verdicts = TopicPartition(domain.verdicts_topic(raw.topic), raw.partition)
-        self._log, self._queue = VerdictLog(domain, self._verdicts), VerdictQueue(domain)
-        self._fingerprint, self._deduplication = domain_fingerprint(domain), deduplication_in(domain)
+        self._log, self._queue = VerdictLog(domain, self._source), VerdictQueue(domain)
+        self._deduplication = deduplication_in(domain)
         self._milled = 0
         self._signed = 0
         self._asked: deque[AskedShare] = deque()
@@ -108,14 +96,14 @@ class Inquiry:
         self._queue.passed = position
         while (judged := await self._log.next(client)) is not None:
             self._queue.add(judged)
-        if self._log.end and (self._log.begin is None or self._log.begin > position):
+        if self._log.end and (self._queue.begin is None or self._queue.begin > position):
             raise SourceError(
-                f"{self._verdicts.topic}[{self._verdicts.partition}] no longer has the verdicts behind offset "
-                f"{position}: its retention must hold what is not milled; begin a new stream with a new stream_suffix"
+                f"{self._log} no longer has the verdicts behind offset {position}: its retention must hold what is not "
+                "milled; begin a new stream with a new stream_suffix"
             )
         self._signed, self._milled = self._queue.end, position
         self.begin = min(position, max(self._signed, first))
-        self._logs.feed.add(self._verdicts, self._log.end, self._deliver)
+        self._logs.feed.add(self._log.tp, self._log.end, self._deliver)
 
     def sign(self, mill: PartitionMill, batch: FetchedBatch) -> AskedShare:
         """Take the next records through the steps, and sign what these keep. Raises as `PartitionMill.look`."""
@@ -125,11 +113,8 @@ class Inquiry:
         most = SIGNED_BYTES // (8 * (1 + self._deduplication.width))
         for low in range(0, len(offsets), most):
             high = min(len(offsets), low + most)
-            last = (
-                records[-1]
-                if high == len(offsets)
-                else records[bisect_left(records, int(offsets[high - 1]), key=attrgetter("offset"))]
-            )
+            at = bisect_left(records, int(offsets[high - 1]), key=attrgetter("offset"))
+            last = records[-1 if high == len(offsets) else at]
             remembered = Remembered(last.offset, record_crc(last.key, last.value))
             one = (self._source, self._signed, last.offset + 1, remembered, offsets[low:high], hashes[low:high])
             ranges.append(SignedRange(*one))
@@ -152,7 +137,7 @@ class Inquiry:
     async def _send(self, asked: AskedShare) -> None:
         for one in asked.ranges:
             if one.end > self._queue.end:
-                await self._logs.send(self._logs.domain.signatures_topic, 0, one.pack(self._fingerprint), None, ())
+                await self._logs.send(self._logs.domain.signatures_topic, 0, one.pack(self._log.fingerprint), None, ())
 
     async def next(self) -> AskedShare:
         """Return the records that were asked about first, when all is known of them.
@@ -176,7 +161,11 @@ class Inquiry:
         asked = self._asked.popleft()
         self._size -= asked.size
         self._changed.set()
-        self._tell(asked.batch.records, asked.batch.position)
+        self._queue.tell(self._seen, asked.batch.position)
+        if (other := self._queue.pass_over(asked.batch.records, asked.batch.position)) is not None:
+            raise SourceError(
+                f"{self._raw.topic}[{self._raw.partition}] no longer holds at offset {other} what was judged: {ADVICE}"
+            )
         return asked
 
     def _show_waiting(self) -> None:
@@ -194,16 +183,8 @@ class Inquiry:
             self._queue.add(judged)
         self._changed.set()
 
-    def _tell(self, records: Sequence[SourceRecord], end: int) -> None:
-        """Tell what is known of records. Raises SourceError where others were signed."""
-        self._queue.tell(self._seen, end)
-        if (other := self._queue.pass_over(records, end)) is not None:
-            raise SourceError(
-                f"{self._raw.topic}[{self._raw.partition}] no longer holds at offset {other} what was judged: {ADVICE}"
-            )
-
     def stop(self) -> None:
         """Ask and wait for nothing more."""
         self._stopped = True
         self._changed.set()
-        self._logs.feed.remove(self._verdicts)
+        self._logs.feed.remove(self._log.tp)

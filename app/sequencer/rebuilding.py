@@ -38,8 +38,8 @@ class Rebuilt:
     order: DomainOrder
     position: int
     """The offset on the signature log of the next message to judge."""
-    ends: Mapping[Source, tuple[int, VerdictEnd]]
-    """Of each verdict log where it ended, and the verdict_end after all that is out."""
+    logs: Mapping[Source, VerdictLog]
+    """All of which was read."""
     pending: Mapping[Source, Sequence[JudgedRange]]
     """Verdicts that are not out."""
 
@@ -56,12 +56,11 @@ def signed_range(record: SourceRecord, domain: Domain, fingerprint: bytes, width
 
 async def verdict_logs(client: AIOKafkaConsumer, domain: Domain) -> dict[Source, VerdictLog]:
     """Return the logs of verdicts on all raw partitions of a domain, not open yet."""
-    logs = {}
-    for number, raw_topic in enumerate(domain.raw_topics):
-        topic = domain.verdicts_topic(raw_topic)
-        for partition in range(await partitions_of(client, topic)):
-            logs[number, partition] = VerdictLog(domain, TopicPartition(topic, partition))
-    return logs
+    return {
+        (number, partition): VerdictLog(domain, (number, partition))
+        for number, raw_topic in enumerate(domain.raw_topics)
+        for partition in range(await partitions_of(client, domain.verdicts_topic(raw_topic)))
+    }
 
 
 async def recorded_slices(client: AIOKafkaConsumer, domain: Domain) -> dict[int, SliceStart]:
@@ -146,8 +145,7 @@ class Rebuilding:
                     break
         if any(out.values()):
             raise DifferenceError(f"{tp.topic} lost messages of which verdicts are out: {TWO_HISTORIES}")
-        ends = {source: (one.end, one.verdict_end) for source, one in self._logs.items()}
-        return Rebuilt(order, position, ends, pending)
+        return Rebuilt(order, position, self._logs, pending)
 
     async def _again(
         self,

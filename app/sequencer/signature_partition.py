@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final
 
 import structlog
-from aiokafka import TopicPartition
 from faust.types import TP
 
 from tokenmill.errors import DifferenceError, SourceError
@@ -30,6 +29,7 @@ from .domain_messages import SLICE_KEY, JudgedRange, Source, VerdictEnd, domain_
 from .domain_order import DomainOrder
 from .rebuilding import Rebuilding, Rebuilt, signed_range
 from .settled_domains import settle_domain
+from .verdict_log import VerdictLog
 from .verdict_writer import VerdictWriter
 
 DOUBT_SECONDS: Final = 10.0
@@ -89,8 +89,8 @@ class SignaturePartition:
             log.critical("domain halted", domain=context.domain.name, reason=self.halted)
             return
         self._order = rebuilt.order
-        for source, (end, verdict_end) in rebuilt.ends.items():
-            self._writers[source] = await self._writer(source, end, verdict_end)
+        for source, verdicts in rebuilt.logs.items():
+            self._writers[source] = await self._writer(verdicts)
         await self._send(rebuilt.pending)
         self.position = rebuilt.position
         self._generation = await context.start_partition(self.tp, self.position)
@@ -111,18 +111,14 @@ class SignaturePartition:
                 log.warning("looking again", domain=self._context.domain.name, reason=str(error))
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _writer(self, source: Source, end: int, verdict_end: VerdictEnd) -> VerdictWriter:
-        context, topic = self._context, self._context.domain.raw_topics[source[0]]
-        verdicts = TopicPartition(context.domain.verdicts_topic(topic), source[1])
-        await context.know(*verdicts)
+    async def _writer(self, verdicts: VerdictLog) -> VerdictWriter:
+        context = self._context
+        await context.know(*verdicts.tp)
         return VerdictWriter(
             settings=context.settings,
-            verdicts=verdicts,
-            domain=context.domain,
+            log=verdicts,
             send=context.send,
-            leader=partial(context.leader, TP(*verdicts)),
-            end=end,
-            verdict_end=verdict_end,
+            leader=partial(context.leader, TP(*verdicts.tp)),
         )
 
     async def feed(self, batch: FetchedBatch) -> None:
@@ -159,7 +155,7 @@ class SignaturePartition:
     async def _send(self, judged: Mapping[Source, Sequence[JudgedRange]]) -> None:
         """Take steps 2 and 3."""
         for source in judged.keys() - self._writers.keys():
-            self._writers[source] = await self._writer(source, 0, VerdictEnd())
+            self._writers[source] = await self._writer(VerdictLog(self._context.domain, source))
         await asyncio.gather(*(self._writers[source].write(ranges) for source, ranges in judged.items()))
         order, context = self._order, self._context
         while order is not None and order.started:

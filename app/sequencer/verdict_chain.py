@@ -21,14 +21,7 @@ class VerdictChain:
     def __init__(self, verdict_end: VerdictEnd | None = None) -> None:
         """Go on where a partition stands; None: where the first verdict that comes begins."""
         self.verdict_end = verdict_end
-        self.begin: int | None = None
-        """Where the first verdict that was taken begins; None before it."""
         self._ends: deque[VerdictEnd] = deque([] if verdict_end is None else [verdict_end], maxlen=REMEMBERED)
-
-    @property
-    def next_offset(self) -> int:
-        """The raw offset up to which the partition is judged."""
-        return 0 if self.verdict_end is None else self.verdict_end.next_offset
 
     def offer(self, judged: JudgedRange) -> bool:
         """Take the next verdict of the log, and return whether it counts: it is not known, nor behind a hole.
@@ -45,7 +38,6 @@ class VerdictChain:
             return False
         if (judged.begin, judged.before) != verdict_end:
             raise DifferenceError(TWO_HISTORIES)
-        self.begin = judged.begin if self.begin is None else self.begin
         self.verdict_end = after
         self._ends.append(after)
         return True

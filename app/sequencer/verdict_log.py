@@ -17,7 +17,7 @@ from ..kafka.clients import offsets, read_batches, read_range
 from ..milling.duplicates.verdicts import Verdicts, rejections
 from ..milling.steps import Rejected
 from ..settings import Domain
-from .domain_messages import JudgedRange, Remembered, VerdictEnd, domain_fingerprint, place_name
+from .domain_messages import JudgedRange, Remembered, Source, VerdictEnd, domain_fingerprint, place_name
 from .verdict_chain import VerdictChain
 
 log = structlog.get_logger(__name__)
@@ -35,22 +35,24 @@ class VerdictLog:
     Whoever reads the log otherwise gives what was read to `take`.
     """
 
-    def __init__(self, domain: Domain, verdicts: TopicPartition) -> None:
+    def __init__(self, domain: Domain, source: Source) -> None:
         self.end = 0
         """Of the log."""
-        self._domain, self._verdicts, self._fingerprint = domain, verdicts, domain_fingerprint(domain)
+        self.tp = TopicPartition(domain.verdicts_topic(domain.raw_topics[source[0]]), source[1])
+        """The log."""
+        self.fingerprint = domain_fingerprint(domain)
+        self._topics = len(domain.raw_topics)
         self._begin(VerdictChain(VerdictEnd()))
+
+    def __str__(self) -> str:
+        """Return its name."""
+        return f"{self.tp.topic}[{self.tp.partition}]"
 
     def _begin(self, chain: VerdictChain) -> None:
         self._chain, self._position = chain, 0
         self._found: deque[JudgedRange] = deque()
         self.failed: DifferenceError | None = None
         """Why nothing more counts: the log holds two histories."""
-
-    @property
-    def begin(self) -> int | None:
-        """The raw offset at which the first verdicts begin that counted; None before them."""
-        return self._chain.begin
 
     @property
     def verdict_end(self) -> VerdictEnd:
@@ -66,7 +68,7 @@ class VerdictLog:
         await self._find(client, verdict_end.next_offset - 1)
         if verdict_end == VerdictEnd():
             return self._position == 0
-        async for record in read_range(client, self._verdicts, self._position, self.end):
+        async for record in read_range(client, self.tp, self._position, self.end):
             judged = self._judged(record)
             if judged is not None and judged.after == verdict_end:
                 self._position = record.offset + 1
@@ -80,12 +82,12 @@ class VerdictLog:
 
     async def _find(self, client: AIOKafkaConsumer, offset: int) -> None:
         """Find from where on to read for the verdict on a raw offset, and the log's end."""
-        low, self.end = (await offsets(client, [self._verdicts]))[self._verdicts]
+        low, self.end = (await offsets(client, [self.tp]))[self.tp]
         high = self.end if offset > 0 else low
         while high - low > 1:
             middle = (low + high) // 2
             judged = None
-            async for record in read_range(client, self._verdicts, middle, self.end):
+            async for record in read_range(client, self.tp, middle, self.end):
                 if (judged := self._judged(record)) is not None:
                     break
             low, high = (middle, high) if judged is not None and judged.begin <= offset else (low, middle)
@@ -98,11 +100,9 @@ class VerdictLog:
         had written meanwhile, or the log had lost its tail. So ranges rise with offsets, without one that comes again.
         """
         try:
-            topics = len(self._domain.raw_topics)
-            return JudgedRange.unpack(record.value, self._fingerprint, record.offset, topics)
+            return JudgedRange.unpack(record.value, self.fingerprint, record.offset, self._topics)
         except DamagedError as error:
-            topic, partition = self._verdicts
-            log.warning("passed over", topic=topic, partition=partition, offset=record.offset, why=str(error))
+            log.warning("passed over", **self.tp._asdict(), offset=record.offset, why=str(error))
             return None
 
     async def next(self, client: AIOKafkaConsumer) -> JudgedRange | None:
@@ -112,7 +112,7 @@ class VerdictLog:
         passes what is read.
         """
         while not self._found and self.failed is None and self._position < self.end:
-            records = await anext(read_batches(client, self._verdicts, self._position, self.end), ())
+            records = await anext(read_batches(client, self.tp, self._position, self.end), ())
             self._found.extend(self.take(records))
             self._position = records[-1].offset + 1 if records else self.end
         if not self._found and self.failed is not None:
@@ -126,19 +126,18 @@ class VerdictLog:
             try:
                 counts = judged is not None and self._chain.offer(judged)
             except DifferenceError as error:
-                topic, partition = self._verdicts
-                self.failed = DifferenceError(f"offset {record.offset} of {topic}[{partition}]: {error}")
+                self.failed = DifferenceError(f"offset {record.offset} of {self}: {error}")
                 return
             if judged is not None and counts:
                 yield judged
 
     async def lacks(self, client: AIOKafkaConsumer, offset: int, verdict_end: VerdictEnd) -> str | None:
         """Return why the log has lost ``verdict_end``, which was acknowledged at ``offset``; None: it has not."""
-        end = (await offsets(client, [self._verdicts]))[self._verdicts][1]
+        end = (await offsets(client, [self.tp]))[self.tp][1]
         if end <= offset:
             return f"ends at {end}, after offset {offset} was acknowledged"
         try:
-            async for record in read_range(client, self._verdicts, offset, offset + 1):
+            async for record in read_range(client, self.tp, offset, offset + 1):
                 judged = self._judged(record)
                 if judged is not None and judged.after == verdict_end:
                     return None
@@ -151,6 +150,8 @@ class VerdictQueue:
     """What was judged of one raw partition, for whoever passes its records in their order."""
 
     def __init__(self, domain: Domain, end: int = 0) -> None:
+        self.begin: int | None = None
+        """The raw offset at which the first verdicts begin; None before them."""
         self.end = end
         """The raw offset up to which there are verdicts."""
         self.passed = 0
@@ -161,7 +162,7 @@ class VerdictQueue:
 
     def add(self, judged: JudgedRange) -> None:
         """Take the next verdicts."""
-        self.end = judged.end
+        self.begin, self.end = judged.begin if self.begin is None else self.begin, judged.end
         if judged.end > self.passed:
             self._told.extend(told(self._domain, judged).items())
             self._remembered.append(judged.remembered)

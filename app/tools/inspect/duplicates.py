@@ -25,9 +25,8 @@ async def judged_ranges(
 
     Only this iterator uses ``client`` meanwhile. Raises DifferenceError where the log holds two histories.
     """
-    verdicts = TopicPartition(domain.verdicts_topic(raw.topic), raw.partition)
-    if raw.partition < await partitions_of(client, verdicts.topic):
-        log = VerdictLog(domain, verdicts)
+    log = VerdictLog(domain, (domain.raw_topics.index(raw.topic), raw.partition))
+    if raw.partition < await partitions_of(client, log.tp.topic):
         await log.open_at(client, offset)
         while (judged := await log.next(client)) is not None:
             yield judged
@@ -47,12 +46,10 @@ class Duplicates:
 
     def __init__(self, client: AIOKafkaConsumer, domain: Domain, raw: TopicPartition, start: int) -> None:
         self._ranges, self._queue = judged_ranges(client, domain, raw, start), VerdictQueue(domain)
-        self._begin: int | None = None
 
     async def tell(self, seen: dict[int, Rejected], end: int) -> None:
         """Have in ``seen`` those before an offset that were not told yet, and nothing else."""
         while self._queue.end < end and (judged := await anext(self._ranges, None)) is not None:
-            self._begin = judged.begin if self._begin is None else self._begin
             self._queue.add(judged)
         self._queue.tell(seen, end)
 
@@ -60,7 +57,7 @@ class Duplicates:
         """Return why there is no verdict on an offset that `tell` has passed; nothing where there is one."""
         if offset >= self._queue.end:
             return "there is no verdict on duplicates yet"
-        return "there is no verdict on duplicates any more" if offset < (self._begin or 0) else ""
+        return "there is no verdict on duplicates any more" if offset < (self._queue.begin or 0) else ""
 
 
 class LaterCopy(NamedTuple):

@@ -1,12 +1,12 @@
 """What was signed and judged of one raw partition, read beside its records: compared with them, and told to stages.
 
-Verdicts name the messages of the signature log that they are on. So each partition passes over the whole signature log
-once, and keeps a fetch of it: what is bounded is the memory, and not the reading.
+Verdicts name the messages of the signature log that they are on. Each partition fetches those of its own, and what a
+fetch brings beside them.
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 
@@ -27,7 +27,6 @@ from ...sequencer.domain_messages import (
     Source,
     VerdictEnd,
     deduplication_in,
-    domain_fingerprint,
 )
 from ...sequencer.rebuilding import signed_range
 from ...sequencer.verdict_log import VerdictLog, VerdictQueue
@@ -54,9 +53,9 @@ class JudgedLog:
         return self.domain.raw_topics[self.source[0]]
 
     @property
-    def verdicts(self) -> TopicPartition:
-        """The verdict log."""
-        return TopicPartition(self.domain.verdicts_topic(self.raw_topic), self.source[1])
+    def verdicts(self) -> str:
+        """The verdict log's topic."""
+        return self.domain.verdicts_topic(self.raw_topic)
 
     def differs(self, side: Side, text: str, offset: int | None = None) -> VerifyDifference:
         """Return a difference in what is said of a record."""
@@ -72,13 +71,12 @@ class JudgedRecords:
         """The first of the verdicts, and the first of the signatures."""
         self._log, self._mill, self._seen = log, mill, seen
         self._skips = np.array(sorted(skips), np.int64)
-        self._fingerprint, self._deduplication = domain_fingerprint(log.domain), deduplication_in(log.domain)
-        self._verdicts = VerdictLog(log.domain, log.verdicts)
+        self._deduplication = deduplication_in(log.domain)
+        self._verdicts = VerdictLog(log.domain, log.source)
         self._queue = VerdictQueue(log.domain, log.begin.next_offset)
         self._looked = 0
         self._signed: deque[tuple[JudgedRange, SignedRange | None]] = deque()
         self._messages: deque[SourceRecord] = deque()
-        self._batches: AsyncIterator[Sequence[SourceRecord]] | None = None
 
     async def open(self, start: int, verdicts: AIOKafkaConsumer, signatures: AIOKafkaConsumer) -> None:
         """Read verdicts and signatures of the records from ``start`` on, with clients that are this object's alone."""
@@ -137,17 +135,13 @@ class JudgedRecords:
         if judged.signature < first:
             return None
         topic = TopicPartition(self._log.domain.signatures_topic, 0)
-        if self._batches is None:
-            self._batches = read_batches(self._clients[1], topic, judged.signature, end)
-        while not self._messages or self._messages[-1].offset < judged.signature:
-            self._messages = deque(await anext(self._batches, ()))
-            if not self._messages:
-                break
         while self._messages and self._messages[0].offset < judged.signature:
             self._messages.popleft()
+        if not self._messages:
+            self._messages.extend(await anext(read_batches(self._clients[1], topic, judged.signature, end), ()))
         if self._messages and self._messages[0].offset == judged.signature:
             width = self._deduplication.width
-            signed = signed_range(self._messages[0], self._log.domain, self._fingerprint, width)
+            signed = signed_range(self._messages[0], self._log.domain, self._verdicts.fingerprint, width)
             if signed is not None and (signed.source, signed.end) == (self._log.source, judged.end):
                 return signed.since(judged.begin)
         text = f"{topic.topic} does not hold at offset {judged.signature} what the verdicts from here on are of"

@@ -234,7 +234,7 @@ class ChainCheck:
         result, marks, start = self.result, self.task.marks, self.task.start
         if not result.reference and marks.raw[0] <= start and self.task.judged is not None:
             result.notes.append(
-                f"{self.task.judged.verdicts.topic}[{result.partition}] no longer holds all verdicts on what "
+                f"{self.task.judged.verdicts}[{result.partition}] no longer holds all verdicts on what "
                 f"{result.stream} was made of, so topic and store were compared with each other only"
             )
         elif not result.reference:

@@ -85,7 +85,8 @@ def test_verdicts_are_those_of_a_list(seed: int) -> None:
         ranges = [judged for _, one, judged in verdicts if one == source]
         assert all(chain.offer(judged) for judged in ranges)
         assert not any(chain.offer(judged) for judged in ranges)
-        assert chain.next_offset == 60
+        assert chain.verdict_end == ranges[-1].after
+        assert ranges[-1].after.next_offset == 60
 
 
 @given(SEEDS, st.floats(0, 1))
