@@ -1,6 +1,8 @@
 """One message of a raw-text topic, as the pure code sees it."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 FLUSH_HEADER: Final = ("tokenmill", b"flush")
@@ -44,6 +46,11 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def index_at(records: Sequence[SourceRecord], offset: int) -> int:
+    """Return the index of the first record at an offset, or behind it."""
+    return bisect_left(records, offset, key=attrgetter("offset"))
 
 
 def is_flush(record: SourceRecord) -> bool:

@@ -1,11 +1,9 @@
 """Inquiries about duplicates: what a mill signs of a raw partition goes to the sequencer, and waits for verdicts."""
 
 import asyncio
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 import structlog
@@ -13,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import SequencerError, SourceError
 from tokenmill.reading.continuing import ADVICE
-from tokenmill.records import SourceRecord
+from tokenmill.records import SourceRecord, index_at
 from tokenmill.wire.chain import record_crc
 
 from ..backoff import Backoff
@@ -113,7 +111,7 @@ class Inquiry:
         most = SIGNED_BYTES // (8 * (1 + self._deduplication.width))
         for low in range(0, len(offsets), most):
             high = min(len(offsets), low + most)
-            at = bisect_left(records, int(offsets[high - 1]), key=attrgetter("offset"))
+            at = index_at(records, int(offsets[high - 1]))
             last = records[-1 if high == len(offsets) else at]
             remembered = Remembered(last.offset, record_crc(last.key, last.value))
             one = (self._source, self._signed, last.offset + 1, remembered, offsets[low:high], hashes[low:high])

@@ -1,6 +1,5 @@
 """One raw partition: records go in, every chain's messages and the dead letters come out. Pure."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from tokenmill.errors import EngineError, PanicError
-from tokenmill.records import SourceRecord
+from tokenmill.records import SourceRecord, index_at
 from tokenmill.wire.message import Message
 
 from .chain_mill import ChainMill
@@ -99,7 +98,7 @@ class PartitionMill:
         that is another one now.
         """
         clock = _Clock()
-        first = bisect_left(records, self.next_offset, key=attrgetter("offset"))
+        first = index_at(records, self.next_offset)
         fetch = looked.fetch if looked is not None else RecordColumns.of(records[first:] if first else records)
         known = iter(looked.columns if looked is not None else ())
         parts: dict[str, list[ChainOutcomes]] = {split: [] for split in self.chains}

@@ -3,6 +3,7 @@
 docs/format.md has their bytes. Places name a raw partition by one number, its `source_number`.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -15,7 +16,7 @@ import orjson
 import xxhash
 
 from tokenmill.canonical import canonical_json
-from tokenmill.errors import DamagedError, SettingsError
+from tokenmill.errors import DamagedError, DifferenceError, SettingsError
 
 from ..milling.duplicates.parameters import PLACE, Deduplication, deduplication_of
 from ..milling.duplicates.signatures import Hashes
@@ -33,6 +34,12 @@ DOMAIN_KEY: Final = b"domain"
 SLICE_KEY: Final = b"slice"
 NO_CHAIN: Final = bytes(16)
 """Before the first verdict on a partition."""
+REMEMBERED: Final = 1024
+"""Ends of ranges that are remembered, to be compared with what comes again: far more than a writer has on its way."""
+TWO_HISTORIES: Final = (
+    "the verdicts hold two histories, as when the signature log lost acknowledged messages: begin a new domain with a "
+    "new stream_suffix"
+)
 _SIGNED: Final = Struct("<4s16sIIqqqIII")
 _PLACE: Final = Struct("<q")
 _JUDGED: Final = Struct("<qqqIqI16s")
@@ -173,6 +180,34 @@ class JudgedRange:
         if (places[:, 0] >> np.uint64(32) >= topics).any():
             raise DamagedError("it names a raw topic that the domain lacks")
         return cls(begin, end, Remembered(last, crc), signature, offsets, kinds, places, before)
+
+
+class VerdictChain:
+    """Which verdicts on a raw partition count: those that continue each other. The same for all who read them."""
+
+    def __init__(self, verdict_end: VerdictEnd | None = None) -> None:
+        """Go on where a partition stands; None: where the first verdict that comes begins."""
+        self.verdict_end = verdict_end
+        self._ends: deque[VerdictEnd] = deque([] if verdict_end is None else [verdict_end], maxlen=REMEMBERED)
+
+    def offer(self, judged: JudgedRange) -> bool:
+        """Take the next verdict of the log, and return whether it counts: it is not known, nor behind a hole.
+
+        Raises DifferenceError where another history stands there.
+        """
+        verdict_end = self.verdict_end if self.verdict_end is not None else VerdictEnd(judged.begin, judged.before)
+        after = judged.after
+        if judged.begin > verdict_end.next_offset:
+            return False
+        if after.next_offset <= verdict_end.next_offset:
+            if self._ends and after.next_offset >= self._ends[0].next_offset and after not in self._ends:
+                raise DifferenceError(TWO_HISTORIES)
+            return False
+        if (judged.begin, judged.before) != verdict_end:
+            raise DifferenceError(TWO_HISTORIES)
+        self.verdict_end = after
+        self._ends.append(after)
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from tokenmill.errors import DifferenceError
 
 from ..milling.duplicates.parameters import SLICES, Deduplication
 from ..milling.duplicates.window import Window, slice_size
-from .domain_messages import JudgedRange, SignedRange, SliceStart, Source, VerdictEnd
-from .verdict_chain import TWO_HISTORIES
+from .domain_messages import TWO_HISTORIES, JudgedRange, SignedRange, SliceStart, Source, VerdictEnd
 
 BEGINNING: Final = SliceStart()
 """Of every domain: nothing is known."""

@@ -11,11 +11,12 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import DamagedError, DifferenceError, SourceError
 from tokenmill.records import SourceRecord
 
-from ..kafka.clients import consumer, offsets, read_batches, read_partition
+from ..kafka.clients import consumer, offsets, read_partition, read_range
 from ..kafka.cluster import partitions_of
 from ..settings import Domain, Settings
 from .domain_messages import (
     SLICE_KEY,
+    TWO_HISTORIES,
     JudgedRange,
     SignedRange,
     SliceStart,
@@ -25,7 +26,6 @@ from .domain_messages import (
     domain_fingerprint,
 )
 from .domain_order import BEGINNING, DomainOrder, base_of
-from .verdict_chain import TWO_HISTORIES
 from .verdict_log import VerdictLog
 
 log = structlog.get_logger(__name__)
@@ -135,12 +135,9 @@ class Rebuilding:
         pending: dict[Source, list[JudgedRange]] = defaultdict(list)
         position = base.signature
         if any(out.values()):
-            async for records in read_batches(signatures, tp, position, end):
-                for record in records:
-                    await self._again(record, order, out, pending, verdicts)
-                    position = record.offset + 1
-                    if not any(out.values()):
-                        break
+            async for record in read_range(signatures, tp, position, end):
+                await self._again(record, order, out, pending, verdicts)
+                position = record.offset + 1
                 if not any(out.values()):
                     break
         if any(out.values()):

@@ -11,7 +11,7 @@ What is judged goes out in this order, so that whoever begins again finds all th
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -21,16 +21,17 @@ from faust.types import TP
 from tokenmill.errors import DifferenceError, SourceError
 from tokenmill.records import SourceRecord
 
+from ..kafka.clients import consumer
 from ..kafka.fetched_batches import FetchedBatch, unpacked
 from ..settings import Domain, Settings
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
+from ..worker.ending import end_process
 from ..worker.sending import Send
 from .domain_messages import SLICE_KEY, JudgedRange, Source, VerdictEnd, domain_fingerprint
 from .domain_order import DomainOrder
 from .rebuilding import Rebuilding, Rebuilt, signed_range
 from .settled_domains import settle_domain
 from .verdict_log import VerdictLog
-from .verdict_writer import VerdictWriter
 
 DOUBT_SECONDS: Final = 10.0
 """For as long at least, a log must be told to lack something: a broker that has just begun may tell ends too low."""
@@ -38,6 +39,49 @@ AGAIN_SECONDS: Final = 1.0
 """After as long it is looked again."""
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class VerdictWriter:
+    """Sends verdicts on one raw partition; where it is not certain that they are in the log, the process ends."""
+
+    settings: Settings
+    log: VerdictLog
+    """As far as its end."""
+    send: Send
+    leader: Callable[[], object]
+    """Something that differs once the log may have another leader, or the same one after a new start."""
+    _end: int = field(init=False)
+    """The offset that the next message gets."""
+    _verdict_end: VerdictEnd = field(init=False)
+    """Of the raw partition after the last message of the log."""
+    _leader: object = field(default=None, init=False)
+    """Which had all that was acknowledged, the last time that it was looked."""
+
+    def __post_init__(self) -> None:
+        """Go on where the log ends."""
+        self._end, self._verdict_end = self.log.end, self.log.verdict_end
+
+    async def write(self, judged: Sequence[JudgedRange]) -> None:
+        """Send verdicts, one after the other; durable when this returns."""
+        for one in judged:
+            topic, partition = self.log.tp
+            offset = await self.send(topic, partition, one.pack(self.log.fingerprint, self._end), None, ())
+            if offset != self._end:
+                end_process(f"{self.log} took a message at offset {offset}, and not at {self._end}: it is read again")
+            await self.check()  # of what was before: an equal message may be in its place
+            self._end, self._verdict_end = offset + 1, one.after
+
+    async def check(self) -> None:
+        """End the process where the log may have another leader, and has lost what was acknowledged."""
+        leader = self.leader()
+        if leader == self._leader:
+            return
+        if self._end:
+            async with consumer(self.settings) as client:
+                if (lost := await self.log.lacks(client, self._end - 1, self._verdict_end)) is not None:
+                    end_process(f"{self.log} {lost}: it lost its tail")
+        self._leader = leader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,21 @@
 """Reading verdicts from Kafka: those that count, from a place on."""
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import attrgetter
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DamagedError, DifferenceError, MovedError
-from tokenmill.records import SourceRecord
+from tokenmill.records import SourceRecord, index_at
 from tokenmill.wire.chain import record_crc
 
 from ..kafka.clients import offsets, read_batches, read_range
 from ..milling.duplicates.verdicts import Verdicts, rejections
 from ..milling.steps import Rejected
 from ..settings import Domain
-from .domain_messages import JudgedRange, Remembered, Source, VerdictEnd, domain_fingerprint, place_name
-from .verdict_chain import VerdictChain
+from .domain_messages import JudgedRange, Remembered, Source, VerdictChain, VerdictEnd, domain_fingerprint, place_name
 
 log = structlog.get_logger(__name__)
 
@@ -179,7 +176,7 @@ class VerdictQueue:
         while self._remembered and self._remembered[0].offset < end:
             offset, crc = self._remembered.popleft()
             if offset >= self.passed and other is None:
-                at = bisect_left(records, offset, key=attrgetter("offset"))
+                at = index_at(records, offset)
                 one = records[at] if at < len(records) else None
                 if one is None or (one.offset, record_crc(one.key, one.value)) != (offset, crc):
                     other = offset

@@ -1,14 +1,12 @@
 """Records are taken through the steps and signed, before it is known which of their documents are duplicates."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.records import SourceRecord
+from tokenmill.records import SourceRecord, index_at
 
 from ..partition_mill import Looked, PartitionMill
 from .parameters import Deduplication
@@ -35,7 +33,7 @@ def sign_records(
 
     Raises as `PartitionMill.look`, and SettingsError where numba is not installed.
     """
-    cut = bisect_left(records, begin, key=attrgetter("offset"))
+    cut = index_at(records, begin)
     parts = [mill.look(records[:cut]), mill.look(records[cut:])]
     found = [document for part in parts for columns in part.columns for document in columns.kept_texts()]
     offsets = np.array([offset for offset, _ in found], np.int64)

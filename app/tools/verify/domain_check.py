@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DifferenceError
 
-from ...kafka.clients import consumer, offsets, read_batches
+from ...kafka.clients import consumer, offsets, read_range
 from ...kafka.control_topic import require_topic
 from ...milling.duplicates.verdicts import REASONS
 from ...sequencer.domain_messages import (
@@ -102,11 +102,10 @@ class DomainCheck:
         fingerprint, width = domain_fingerprint(self._domain), order.window.deduplication.width
         for source in self._verdicts:
             await self._next(source, verdicts)
-        async for records in read_batches(signatures, tp, *span):
-            for record in records:
-                signed = signed_range(record, self._domain, fingerprint, width)
-                if signed is not None and (part := order.accept(signed)) is not None:
-                    await self._judge(order, part, record.offset, verdicts)
+        async for record in read_range(signatures, tp, *span):
+            signed = signed_range(record, self._domain, fingerprint, width)
+            if signed is not None and (part := order.accept(signed)) is not None:
+                await self._judge(order, part, record.offset, verdicts)
             for one in order.started:
                 if slices.get(one.number, one) != one and not self.result.differences:
                     text = f"{self._domain.slices_topic} says of slice {one.number} that it begins elsewhere"

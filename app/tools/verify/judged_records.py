@@ -8,13 +8,13 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DifferenceError
-from tokenmill.records import SourceRecord
+from tokenmill.records import SourceRecord, index_at
 
 from ...kafka.clients import read_batches
 from ...milling.duplicates.signatures import Hashes, sign
@@ -51,11 +51,6 @@ class JudgedLog:
     def raw_topic(self) -> str:
         """The raw topic's name."""
         return self.domain.raw_topics[self.source[0]]
-
-    @property
-    def verdicts(self) -> str:
-        """The verdict log's topic."""
-        return self.domain.verdicts_topic(self.raw_topic)
 
     def differs(self, side: Side, text: str, offset: int | None = None) -> VerifyDifference:
         """Return a difference in what is said of a record."""
@@ -94,10 +89,10 @@ class JudgedRecords:
             if judged.end > self._queue.passed:
                 self._signed.append((judged, await self._message(judged)))
         if self._queue.end < end:
-            behind = bisect_left(records, self._queue.end, key=attrgetter("offset"))
+            behind = index_at(records, self._queue.end)
             kept = _kept(self._mill.look(records[behind:]))
             end = kept[0][0] if kept else end
-            records = records[: bisect_left(records, end, key=attrgetter("offset"))]
+            records = records[: index_at(records, end)]
         self._queue.tell(self._seen, end)
         if (other := self._queue.pass_over(records, end)) is not None:
             self._differs("verdicts", f"this record of {self._log.raw_topic} is not the one judged", other)

@@ -231,11 +231,12 @@ class ChainCheck:
 
     def _note_retention(self) -> None:
         """Say what the logs no longer hold, and what that leaves."""
-        result, marks, start = self.result, self.task.marks, self.task.start
-        if not result.reference and marks.raw[0] <= start and self.task.judged is not None:
+        result, marks, start, judged = self.result, self.task.marks, self.task.start, self.task.judged
+        if not result.reference and marks.raw[0] <= start and judged is not None:
+            topic = judged.domain.verdicts_topic(result.raw_topic)
             result.notes.append(
-                f"{self.task.judged.verdicts}[{result.partition}] no longer holds all verdicts on what "
-                f"{result.stream} was made of, so topic and store were compared with each other only"
+                f"{topic}[{result.partition}] no longer holds all verdicts on what {result.stream} was made of, so "
+                "topic and store were compared with each other only"
             )
         elif not result.reference:
             result.notes.append(

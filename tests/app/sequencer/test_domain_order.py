@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from tests.app.milling.duplicates.plain_duplicates import PlainWindow
 from tokenmill.app.milling.duplicates.parameters import SLICES, Exact
-from tokenmill.app.sequencer.domain_messages import JudgedRange, Remembered, SignedRange, SliceStart, Source
+from tokenmill.app.sequencer.domain_messages import (
+    JudgedRange,
+    Remembered,
+    SignedRange,
+    SliceStart,
+    Source,
+    VerdictChain,
+)
 from tokenmill.app.sequencer.domain_order import BEGINNING, DomainOrder, base_of
-from tokenmill.app.sequencer.verdict_chain import VerdictChain
 from tokenmill.errors import DifferenceError
 
 EXACT = Exact(window=5 * SLICES)

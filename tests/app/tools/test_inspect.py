@@ -9,7 +9,7 @@ import pytest
 from tests.app.commands import invoke
 from tests.milled import Milled
 from tests.store.chains import flip
-from tokenmill.app.sequencer.verdict_chain import TWO_HISTORIES
+from tokenmill.app.sequencer.domain_messages import TWO_HISTORIES
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect import reports
 from tokenmill.app.tools.inspect.reports import inspect_message, inspect_segments, inspect_stream
