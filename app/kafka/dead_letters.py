@@ -34,6 +34,10 @@ BATCH_BYTES: Final = 128
 _WHY: Final = ("reason", "exception", "detail")
 _RECORD: Final = ("topic", "partition", "offset")
 _SOURCE: Final = ("topic", "run", "source")
+OWN_HEADERS: Final = len((*_WHY, *_RECORD, "timestamp"))
+"""Headers that each letter has, before those of the record: as many where it is a source's."""
+CUT_HEADERS_BYTES: Final = 512
+"""What is said of what was cut, at most."""
 _CUT: Final = ("value-bytes", "value-sha256", "key-bytes", "key-sha256")
 """Come before all others, which a record's own headers never do."""
 
@@ -202,19 +206,25 @@ def cut_letter(
 ) -> WrittenLetter:
     """Return a letter with the headers of `encode_dead_letter` that fits a batch of ``most_bytes``.
 
-    A key keeps up to half of the room, and the value the rest. The headers are not cut: a topic that does not take them
-    takes no letter.
+    A key keeps up to half of the room, and the value the rest. The record's own headers are left out from their end
+    where the topic does not take them; ours are not: a topic that does not take those takes no letter.
     """
-    room = (
-        most_bytes - BATCH_BYTES - sum(len(name.encode()) + len(content) + LENGTHS_BYTES for name, content in headers)
-    )
-    if len(key or b"") + len(value or b"") <= room:
+    headers, content_bytes = list(headers), len(key or b"") + len(value or b"")
+    room = most_bytes - BATCH_BYTES - sum(map(_header_bytes, headers))
+    if content_bytes > room:
+        while room < CUT_HEADERS_BYTES and len(headers) > OWN_HEADERS:
+            room += _header_bytes(headers.pop())
+    if content_bytes <= room:
         return WrittenLetter(key, value, headers)
-    room = max(0, room - 512)  # what is said of what was cut takes less
+    room = max(0, room - CUT_HEADERS_BYTES)
     short_key = key if key is None else key[: room // 2]
     short_value = value if value is None else value[: room - len(short_key or b"")]
     about = [*_about_cut("value", value, short_value), *_about_cut("key", key, short_key)]
     return WrittenLetter(short_key, short_value, [*about, *headers])
+
+
+def _header_bytes(header: tuple[str, bytes]) -> int:
+    return len(header[0].encode()) + len(header[1]) + LENGTHS_BYTES
 
 
 def _about_cut(name: str, content: bytes | None, kept: bytes | None) -> list[tuple[str, bytes]]:
