@@ -35,10 +35,10 @@ collect_seldom()
 # Objects of the parent are never freed in a fork: libraries whose threads are missing there may crash.
 os.register_at_fork(after_in_child=gc.freeze)
 
-# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 25 examples
+# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 15 examples
 # keep the whole of the tests within minutes on two cores; `make faults` tries 200 of each property;
 # `--hypothesis-profile=thorough` is for a night.
-settings.register_profile("tokenmill", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tokenmill", deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("full", settings.get_profile("tokenmill"), max_examples=200)
 settings.register_profile("thorough", settings.get_profile("tokenmill"), max_examples=10_000)
 settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=8)
@@ -76,7 +76,7 @@ WAITING_SHARE: Final = 0.8
 """Part of a run in which tests that wait for others are begun."""
 LONG_FOLDERS: Final = frozenset({"faults", "simulation", "benchmarks"})
 """Tests that have a long form, all of them."""
-LONG_MARKS: Final = ("fault", "needs", "hypothesis")
+LONG_MARKS: Final = ("fault", "needs", "cases", "hypothesis")
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of this user's own in it
 ROOM: Final = 1 << 30
 """Bytes that `MEMORY` must have: several times what quick tests write."""
@@ -131,18 +131,34 @@ class TopicFactory(Protocol):
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose, and put in order, the tests of a run.
 
-    A plain run leaves out what it has no means or time for (`needs`). A full run has that, from whatever folder, all
-    that has a long form, and the properties, with more examples; not what would be the same again. A quick run leaves
-    out whole programs as well, and whatever has a broker or is marked as slow.
+    A plain run leaves out what it has no means or time for (`needs`), and has some of the cases of tests with many slow
+    ones (`cases`). A full run has those, from whatever folder, all that has a long form, and the properties, with more
+    examples; not what would be the same again. A quick run leaves out whole programs as well, and whatever has a broker
+    or is marked as slow.
     """
     if config.getoption("--full"):
         _keep(config, items, _is_long)
     else:
         _keep(config, items, lambda item: item.get_closest_marker("needs") is None)
+        some = _some_cases(items)
+        _keep(config, items, lambda item: item.get_closest_marker("cases") is None or item in some)
     if config.getoption("--quick"):
         _keep(config, items, _is_quick)
     places = _places(items)
     items.sort(key=lambda item: places[_group(item)])
+
+
+def _some_cases(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Return as many of each test's cases as its marker says, from all over its parameters, in any run the same."""
+    by_test: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    some = set()
+    for cases in by_test.values():
+        if marker := cases[0].get_closest_marker("cases"):
+            (number,) = marker.args
+            some |= {cases[len(cases) * at // number] for at in range(number)}
+    return some
 
 
 def _places(items: Iterable[pytest.Item]) -> dict[str, float]:

@@ -539,6 +539,7 @@ def firing(samples: Mapping[str, str], end: float) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.cases(10)
 def test_a_fault_raises_its_alert_and_no_other(name: str) -> None:
     """Before the half hour is over."""
     fault = FAULTS[name]
@@ -547,6 +548,7 @@ def test_a_fault_raises_its_alert_and_no_other(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUIET)
 @pytest.mark.slow
+@pytest.mark.cases(6)
 def test_what_is_no_fault_raises_none(name: str) -> None:
     """At any time in half an hour."""
     samples = {**GOOD, **QUIET[name]}

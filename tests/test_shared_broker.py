@@ -76,6 +76,7 @@ def test_last_user_stops_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [["-p", "no:xdist"], ["-n", "2"]], ids=["one process", "xdist"])
 @pytest.mark.slow
 @pytest.mark.usefixtures("hangup")
+@pytest.mark.cases(2)
 def test_a_test_run_that_is_ended_leaves_no_broker(
     tmp_path: Path, number: signal.Signals, options: Sequence[str]
 ) -> None:

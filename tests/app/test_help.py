@@ -60,6 +60,7 @@ def test_the_list_of_commands_that_are_not_loaded_is_that_of_those_that_are() ->
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["version"], ["--", "version"], ["produze"], []])
+@pytest.mark.cases(3)
 def test_who_asks_what_there_is_waits_for_no_library_of_the_service(arguments: list[str]) -> None:
     """Settings take half a second, all commands a second more; typer itself may load pydantic."""
     code = f"from tokenmill.app.cli import _exit_code_of as run; import sys; run({arguments}); print(*sys.modules)"
@@ -85,6 +86,7 @@ def test_a_worker_loads_nothing_of_other_commands_and_no_library_that_its_settin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
+@pytest.mark.cases(16)
 def test_own_options_come_first_and_fit_a_screen_or_two(path: tuple[str, ...]) -> None:
     """In 80 columns; of settings a few at the end, with what shows all."""
     lines = helped(*path, "--help")
@@ -112,6 +114,7 @@ def test_own_options_come_first_and_fit_a_screen_or_two(path: tuple[str, ...]) -
     "path", [path for path in ALL if any(p.name == "help_all" for p in ALL[path].params)], ids=" ".join
 )
 @pytest.mark.slow
+@pytest.mark.cases(15)
 def test_all_settings_are_shown_when_asked_for(path: tuple[str, ...]) -> None:
     """Each is a flag of each command, shown or not."""
     listed = set(flags(helped(*path, "--help-all")))

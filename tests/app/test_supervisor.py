@@ -94,6 +94,7 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
     assert [worker.pid for worker in now.workers] == [None, None, None]
 
 
+@pytest.mark.needs("minutes")
 async def test_a_sequencer_that_is_killed_is_replaced(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """It is a worker as any other: mills wait meanwhile, and what is kept in the end is what one order keeps."""
     settings = service_settings(broker, topic(2), tmp_path, dedup={"name": "near", **SMALL})
@@ -153,6 +154,7 @@ async def test_a_fingerprint_that_cannot_be_mended_ends_all(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.cases(1)
 def test_no_worker_outlives_serve(broker: Broker, topic: TopicFactory, tmp_path: Path, number: signal.Signals) -> None:
     """Told to end, it ends its workers in order; killed, the kernel does it."""
     settings = service_settings(broker, topic(1), tmp_path)

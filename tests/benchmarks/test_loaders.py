@@ -57,6 +57,7 @@ def test_ratios_are_formed_within_a_round() -> None:
     assert found["tokens_per_second"]["other"] == {"median": 15, "min": 5, "max": 25}
 
 
+@pytest.mark.needs("minutes")
 def test_a_reader_of_a_growing_store_gets_each_era_as_one_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from benchmarks import scaling
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.needs("minutes")
 def test_each_part_is_measured(tmp_path: Path) -> None:
     """With a hundredth of the blocks."""
     scaling.main(rounds=1, share=0.01, directory=tmp_path / "work", output=tmp_path)

@@ -176,6 +176,7 @@ def last_logs(store: Store) -> list[Path]:
 
 
 @pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.cases(1)
 def test_a_changed_bit_is_named_where_the_end_marker_proves_that_more_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, packed: bool
 ) -> None:

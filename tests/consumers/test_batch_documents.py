@@ -72,6 +72,7 @@ def test_documents_are_those_of_the_pieces(store: Store, length: int, batch_size
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize(("length", "size"), [(64, 16), (64, 24), (32, 128), (64, 1)])
+@pytest.mark.cases(2)
 def test_a_block_mask_is_what_create_block_mask_makes(tmp_path: Path, length: int, size: int) -> None:
     """Block for block, and it lets through the attention of the documents."""
     info = make_info(block_tokens=65)

@@ -155,6 +155,7 @@ def test_ranks_share_a_cache_and_any_world_size_goes_on(tmp_path: Path, reads: C
     assert rows(alone) == wanted[5:]
 
 
+@pytest.mark.needs("minutes")
 def test_what_a_rank_leaves_stays_for_the_one_behind_it(
     tmp_path: Path, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_forked_workers_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_worker_processes_read_from_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with a cache that it shares with the others and with this process."""
     monkeypatch.setattr(description, "MOST_BUCKET_BYTES", 1 << 20)  # as it is in them
@@ -270,6 +272,7 @@ def test_a_cache_that_was_emptied_or_broken_is_filled_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("gone", ["cache", "files", "tokens"])
+@pytest.mark.cases(1)
 def test_what_is_deleted_under_a_run_changes_no_batch(tmp_path: Path, gone: str) -> None:
     """The run goes on, or ends and says what to do; from its last state the next one goes on."""
     store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"

@@ -96,6 +96,7 @@ LOADERS: dict[str, Callable[..., list[list[int]]]] = {
 
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("table_blocks", [1, 1 << 20])
+@pytest.mark.cases(8)
 def test_a_changed_bit_is_refused_by_default(
     store: Store, monkeypatch: pytest.MonkeyPatch, name: str, table_blocks: int
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_changed_bit_is_refused_by_default(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.cases(4)
 def test_who_wants_no_checks_reads_what_is_there(store: Store, name: str) -> None:
     """The changed block among all others."""
     changed, sound = LOADERS[name](store, check=False), tokens_of(CHAINS[0], INFO)[BLOCK].tolist()
@@ -120,6 +122,7 @@ def test_who_wants_no_checks_reads_what_is_there(store: Store, name: str) -> Non
 
 @pytest.mark.parametrize("at", range(INFO.block_bytes))
 @pytest.mark.parametrize("length", [2, 4])
+@pytest.mark.cases(8)
 def test_no_byte_of_a_block_goes_unchecked(tmp_path: Path, length: int, at: int) -> None:
     """The first, the last, and each between."""
     store = era_store(tmp_path)

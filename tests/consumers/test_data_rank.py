@@ -126,6 +126,7 @@ def test_the_process_group_knows_better_than_the_environment(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.cases(1)
 def test_workers_read_for_the_rank_that_opened_the_data_set(there: Path, start: str) -> None:
     """They have no process group, or the copy of one."""
     with process_group(1, 2):
@@ -135,6 +136,7 @@ def test_workers_read_for_the_rank_that_opened_the_data_set(there: Path, start: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (1, "spawn")])
+@pytest.mark.cases(1)
 def test_workers_read_for_the_rank_that_is_known_when_they_start(there: Path, workers: int, start: str | None) -> None:
     """The data set was opened before the process group, which a spawned worker has not."""
     options: dict[str, Any] = {"batch_size": 2, "sequence_length": 4}
@@ -176,6 +178,7 @@ def test_a_state_of_one_world_goes_on_in_another(there: Path, monkeypatch: pytes
     ],
 )
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.cases(12)
 def test_an_environment_that_leaves_it_open_is_refused(
     there: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], said: str, reader: str
 ) -> None:

@@ -85,6 +85,7 @@ def test_eras_that_are_not_there_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded", "ignore:This DataLoader will create")
 @pytest.mark.slow
+@pytest.mark.cases(1)
 def test_loaders_take_it_into_workers(store: Store, start: str) -> None:
     """Forked or spawned, shuffled by torch; every sample comes once."""
     dataset = EraDataset(store.path, STREAM, sequence_length=4)

@@ -66,6 +66,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_an_era_may_have_more_segments_than_a_process_descriptors(store: Store) -> None:
     """Every loader reads it to the end."""
     found = json.loads(subprocess.check_output([sys.executable, "-c", READ, store.path, STREAM]))

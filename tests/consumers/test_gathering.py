@@ -45,6 +45,7 @@ def test_what_was_gathered_is_a_copy(dtype: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_arrays_are_kept_for_as_long_as_rows_can_be_asked_for() -> None:
     """Addresses alone keep nothing: the memory of a map that is let go is unmapped, and reading it ends the process."""
     tokens = np.arange(12, dtype=np.uint16).reshape(3, 4)

@@ -69,6 +69,7 @@ def test_rows_of_consecutive_steps_are_consecutive_text(path: Path, size: int, *
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([(1, 6), (2, 3), (3, 2), (6, 1)]), st.integers(0, 13)), max_size=4))
+@pytest.mark.needs("minutes")
 def test_runs_resume_amid_chunks(path: Path, legs: list[tuple[tuple[int, int], int]]) -> None:
     """With any ranks that take as many chunks together; states are equal on all."""
     whole = columns(open_in_order(path, batch_size=6))

@@ -92,6 +92,7 @@ def test_whatever_step_a_state_is_from_another_world_goes_on(
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("batch_size", [3, 7, 16, 50])
+@pytest.mark.cases(4)
 def test_any_number_of_workers_gives_the_same(store: Store, workers: int, batch_size: int) -> None:
     """One of them has the last step."""
     options = {"batch_size": batch_size, "sequence_length": 4, "seed": 1, **WHOLE}
@@ -150,6 +151,7 @@ def test_a_batch_without_samples_is_a_batch(store: Store) -> None:
 @pytest.mark.parametrize("kind", [EraSampler, BucketSampler])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 30])
 @pytest.mark.parametrize("batch_size", [1, 4, 30])
+@pytest.mark.cases(8)
 def test_all_documents_are_delivered(documents: Documents, kind: Any, world_size: int, batch_size: int) -> None:
     """In padded batches, through loaders, and counted by their labels; resumed at any step."""
     sampler = kind(documents)

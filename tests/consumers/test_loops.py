@@ -208,6 +208,7 @@ KINDS: list[type[Loop]] = [
 @pytest.mark.parametrize("mixed", [False, True], ids=["a stream", "a mixture"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.slow
+@pytest.mark.cases(5)
 def test_a_loop_that_is_killed_trains_on_each_sample_once(
     store: Store, tmp_path: Path, kind: type[Loop], *, mixed: bool
 ) -> None:
@@ -265,6 +266,7 @@ def _run_in_fork(run: Callable[[], None]) -> None:
     run()
 
 
+@pytest.mark.needs("minutes")
 def test_a_process_that_ends_amid_its_loop_says_nothing(store: Store) -> None:
     """Its iterators end with the interpreter, when modules have lost their names."""
     code = (

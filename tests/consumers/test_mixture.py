@@ -71,6 +71,7 @@ def test_each_sample_is_of_the_stream_that_is_due_first(stores: dict[str, Path])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("batch_size", [1, 2])
 @pytest.mark.parametrize("weights", [(1, 1), (2, 1), (1, 1, 1), (3, 2, 1), (9, 1), (5, 5, 2)])
+@pytest.mark.cases(20)
 def test_every_rank_gets_all_streams_by_their_weights(world_size: int, batch_size: int, weights: tuple[int]) -> None:
     """However the period of the streams meets the ranks' slices; each step has the samples that it had."""
     shares = dict(zip("abc", weights, strict=False))

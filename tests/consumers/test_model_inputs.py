@@ -43,6 +43,7 @@ def loss_of_a_shifting_model(input_ids: torch.Tensor, labels: torch.Tensor, **_:
 @pytest.mark.parametrize(
     "more", [{}, {"sequence_length": 2}, {"on_damage": "skip"}, {"sequence_length": [(0, 2), (3, 4)]}]
 )
+@pytest.mark.cases(3)
 def test_a_model_that_shifts_its_labels_has_the_loss_of_x_and_y(
     store: Store, *, masks: bool, more: dict[str, Any]
 ) -> None:
@@ -95,6 +96,7 @@ def test_documents_are_kept_apart_by_positions_where_that_is_asked_for(store: St
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["batches", "mixture"])
+@pytest.mark.cases(2)
 def test_loaders_need_no_collating_and_keep_their_place(store: Store, workers: int, kind: str) -> None:
     """The next loop goes on behind the last dictionary that was used, whatever was read ahead."""
     options: dict[str, Any] = {**OPTIONS, "as_dict": True, "store": store.path, "stream": STREAM}

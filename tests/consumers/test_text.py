@@ -73,6 +73,7 @@ def test_whatever_reads_tokens_shows_their_text(tmp_path: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "claude", "mistral_sentencepiece", "tekken", "wordpiece", "unigram"])
+@pytest.mark.cases(3)
 def test_text_comes_back_with_vocabularies_in_use(tmp_path: Path, kind: str) -> None:
     """As the library decodes it."""
     from tokenizers import Tokenizer  # noqa: PLC0415 - as the package has it

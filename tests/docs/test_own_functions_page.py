@@ -39,6 +39,7 @@ def test_the_functions_change_documents_and_give_their_reasons(tmp_path: Path, m
     assert latin_1(b" ") == "nothing_there"
 
 
+@pytest.mark.needs("minutes")
 def test_every_command_works_in_the_folder_of_the_module(tmp_path: Path) -> None:
     """The page without tags and the one that is left out are shown."""
     shutil.copy(ROOT / "examples" / "own_steps.py", tmp_path)

@@ -55,6 +55,7 @@ def prepare(folder: Path) -> None:
     write_csv(folder / "table.csv", [{"story": "once"}])
 
 
+@pytest.mark.needs("minutes")
 def test_every_command_of_the_page_works(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """In one directory, one after the other; each with a topic of its own, for each is a first run."""
     prepare(tmp_path)

@@ -239,6 +239,7 @@ PACKED: list[dict[str, Any]] = [
     text=st.lists(st.sampled_from(["a", "b", " ", "<eos>", "c"]), min_size=1, max_size=24).map("".join),
     block_tokens=st.integers(3, 9),
 )
+@pytest.mark.cases(4)
 def test_the_page_is_enough_to_compute_rows_and_chunks(packing: dict[str, Any], text: str, block_tokens: int) -> None:
     """The ids of each block, with padding behind them; or why the document is dropped."""
     draft = recipe_of(decode="text", max_text_bytes=1000, **{"block_tokens": block_tokens} | packing)

@@ -136,6 +136,7 @@ def test_stratified(run: Callable[..., str], articles: Path, tmp_path: Path) -> 
     assert bounds == sorted(bounds)
 
 
+@pytest.mark.needs("minutes")
 def test_random_access(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
     """One by one and at once, the same documents; their names say where they were."""
     found = run("random_access", articles, "--field", "article", "--store", tmp_path / "store", "--takes", "50")
@@ -145,6 +146,7 @@ def test_random_access(run: Callable[..., str], articles: Path, tmp_path: Path) 
     assert counts[0] == counts[1]
 
 
+@pytest.mark.needs("minutes")
 def test_classification(run: Callable[..., str], tmp_path: Path) -> None:
     """Labels are counted, shared among workers, and learned."""
     found = run("classification", "--store", tmp_path / "store", "--tokenizer", "bytes", "--steps", "60")
@@ -156,6 +158,7 @@ def test_classification(run: Callable[..., str], tmp_path: Path) -> None:
     assert re.search(r"a document of label (code|prose): '.+'", found)
 
 
+@pytest.mark.needs("minutes")
 def test_labels_may_be_numbers_and_a_tokenizer_of_berts_kind_has_its_tokens_around_each_row(
     run: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -174,6 +177,7 @@ def test_labels_may_be_numbers_and_a_tokenizer_of_berts_kind_has_its_tokens_arou
     assert re.search(r"a document of label \d: '\[CLS\] a (good|bad) one \[SEP\]'", found)
 
 
+@pytest.mark.needs("minutes")
 def test_segments(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
     """A step for each segment, validation every n steps."""
     options = ("--chunk", "64", "--segment", "16", "--steps", "40", "--validate", "20", "--batch-size", "2")

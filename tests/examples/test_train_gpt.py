@@ -238,6 +238,7 @@ def test_validation_has_the_same_batches_each_time(whole: Trainer) -> None:
     assert len(losses) == len(set(losses)) == 6
 
 
+@pytest.mark.needs("minutes")
 def test_killed_runs_go_on_exactly_with_other_numbers_of_processes(
     whole: Trainer, pieces: tuple[Trainer, list[int]]
 ) -> None:

@@ -48,6 +48,7 @@ def kernels() -> None:
 @pytest.mark.fault("filters-killed")
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("kernels")
+@pytest.mark.needs("minutes")
 def test_killed_mills_with_every_step_keep_and_count_what_the_references_do(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -116,6 +116,7 @@ def kill_at_work(process: "subprocess.Popen[bytes]", store: Path, trial: Trial, 
 
 
 @pytest.mark.fault("pack-killed")
+@pytest.mark.needs("minutes")
 def test_killed_packs_make_the_store_of_one_that_was_not(tmp_path: Path, trial: Trial) -> None:
     """Segments, eras, letters and totals, whatever was killed when, in a random packing."""
     packing = trial.rng.choice(PACKINGS)

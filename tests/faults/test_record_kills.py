@@ -48,6 +48,7 @@ def answer_of(service: Serving, path: str) -> str:
     "name",
     ["steps", *(pytest.param(name, marks=pytest.mark.needs("minutes")) for name in OTHERS)],
 )
+@pytest.mark.needs("minutes")
 def test_third_death_halts_one_partition_until_its_record_is_skipped(  # noqa: PLR0917 - fixtures
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -318,6 +318,7 @@ def found_by(work: Work, root: Path) -> Tree:
 
 
 @pytest.mark.parametrize("name", WORKS)
+@pytest.mark.cases(3)
 def test_whatever_a_power_loss_leaves_of_it_is_recovered_from(tmp_path: Path, trial: Trial, name: str) -> None:
     """What was said to be durable is; nothing committed is lost; the same command does what is left."""
     work, root = WORKS[name], tmp_path / "root"
@@ -331,6 +332,7 @@ def test_whatever_a_power_loss_leaves_of_it_is_recovered_from(tmp_path: Path, tr
 
 
 @pytest.mark.parametrize("name", WORKS)
+@pytest.mark.cases(3)
 def test_what_a_killed_command_left_unsynced_is_not_built_upon(tmp_path: Path, trial: Trial, name: str) -> None:
     """Killed, it has done what nothing made durable; the next one sees that all the same. Then power is lost."""
     work, root = WORKS[name], tmp_path / "root"

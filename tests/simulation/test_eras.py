@@ -540,6 +540,7 @@ def test_all_who_read_eras_agree_and_every_block_is_in_one(trial: Trial) -> None
 @pytest.mark.fault("simulated")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("rule", ERA_RULES, ids=lambda rule: rule.name)
+@pytest.mark.cases(5)
 def test_without_the_rule_eras_go_wrong(rule: EraRule, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """The history that is known to need the rule ends well with it; a full run counts those among a thousand."""
     EraHistory(rule.seed).run()

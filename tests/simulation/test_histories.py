@@ -45,6 +45,7 @@ FIT_RARE: Final = ("resumed by value", "resumed before the furthest cursor")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("fit", [False, True], ids=["concat", "fit"])
 @pytest.mark.slow
+@pytest.mark.cases(1)
 def test_every_store_gets_the_chain_of_the_log_that_stands(trial: Trial, *, fit: bool) -> None:
     """Whatever is killed, lost, rewritten, refused or late; a halt has its reason, and once faults end all arrives."""
     first = trial.rng.randrange(1 << 32)

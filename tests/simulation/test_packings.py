@@ -42,6 +42,7 @@ def packed_scene(number: int, splits: int, block_tokens: int, start: int, _: tup
 @pytest.mark.timeout(3600)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(PACKINGS)))
+@pytest.mark.cases(3)
 def test_every_store_gets_the_chain_of_the_log_that_stands(
     number: int, trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

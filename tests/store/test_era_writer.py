@@ -116,6 +116,7 @@ def test_missing_lines_are_damage(scene: Scene) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_a_flip_in_the_lines_is_damage(scene: Scene) -> None:
     """At every byte, naming the era."""
     for at in range(len(scene.files[ERA_LINES_FILE])):

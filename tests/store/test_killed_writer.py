@@ -78,6 +78,7 @@ def run(store: Path, follower: Follower, rng: random.Random) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_a_killed_writer_loses_nothing_that_it_committed(tmp_path: Path) -> None:
     """And what the next one writes makes the same files as one that nobody killed."""
     store = make_store(tmp_path / "killed", INFO)

@@ -81,6 +81,7 @@ def test_a_bucket_of_a_store_that_began_late(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["bin", "docs", "index", "json", "commits"])
 @pytest.mark.parametrize("how", ["changed", "gone", "short"])
+@pytest.mark.cases(5)
 def test_what_the_bucket_lost_or_changed_is_named(end: str, how: str, tmp_path: Path) -> None:
     """No block of that segment counts, and no later one of its partition; once restored, the rest follows."""
     memory, store = Memory(), whole_store(tmp_path / "store")

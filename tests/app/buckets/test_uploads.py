@@ -74,6 +74,7 @@ class Follower:
 
 
 @pytest.mark.parametrize("seeds", [range(n, n + 10) for n in range(0, 40, 10)], ids=lambda seeds: f"from{seeds[0]}")
+@pytest.mark.cases(2)
 def test_whatever_happens_a_bucket_has_one_history(seeds: range, stores: list[Path], truth: dict[str, bytes]) -> None:
     """Answers that are lost, 409, late puts, kills, two at once: nothing stops but what a new start gets over."""
     for seed in seeds:

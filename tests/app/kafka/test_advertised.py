@@ -108,8 +108,9 @@ async def sends(settings: Settings) -> AsyncIterator[None]:
         yield
 
 
-@pytest.mark.parametrize("use", [describes, reads, sends])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("use", [describes, reads, sends])
+@pytest.mark.cases(5)
 async def test_every_client_names_the_address_that_cannot_be_reached(
     settings_of: Callable[[str], Settings], kind: str, use: Callable[[Settings], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def alive() -> list[AIOKafkaConnection | AIOKafkaProtocol]:
 
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.slow
+@pytest.mark.cases(1)
 async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection, no buffer of 64 KiB, even if Python never looks for cycles."""
     monkeypatch.setattr(connections, "FIRST_PAUSE", 0.0)

@@ -156,6 +156,7 @@ def test_an_empty_control_topic_settles_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_a_forged_part_of_a_tokenizer_takes_no_memory() -> None:
     """Half a megabyte that would be hundreds, decompressed."""
     bomb = zlib.compress(bytes(500_000_000), 9)

@@ -39,6 +39,7 @@ async def brokers_of(settings: Settings) -> int:
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.cases(1)
 async def test_a_client_logs_in_with_a_token_of_the_endpoint(
     secured: Secured, endpoint: TokenEndpoint, protocol: str
 ) -> None:

@@ -65,6 +65,7 @@ def wrong(secured: Secured, protocol: str, changes: dict[str, Any]) -> Settings:
 
 
 @pytest.mark.parametrize(("protocol", "changes", "words"), CASES)
+@pytest.mark.cases(4)
 async def test_what_only_a_person_can_mend_is_a_settings_error(
     secured: Secured, protocol: str, changes: dict[str, Any], words: str
 ) -> None:
@@ -133,6 +134,7 @@ async def test_one_brokers_refusal_is_said_though_another_is_away(secured: Secur
     assert isinstance(found, SettingsError)
 
 
+@pytest.mark.needs("minutes")
 async def test_a_login_that_is_taken_away_ends_the_service(secured: Secured, tmp_path: Path) -> None:
     """Whichever process is refused first, the service ends with its words, and does not go on trying in its logs."""
     add_user(secured.broker, GUEST)

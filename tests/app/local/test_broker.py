@@ -83,6 +83,7 @@ async def test_address_and_data_survive_restart_kill_and_pause(tmp_path: Path) -
     assert not broker.running
 
 
+@pytest.mark.needs("minutes")
 async def test_own_settings_win_and_more_listeners_have_lasting_addresses(tmp_path: Path) -> None:
     """The caller's settings replace ours, in a directory whose name needs Java's escapes; the broker does as they say.
 
@@ -149,6 +150,7 @@ def test_attaching_needs_a_running_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["owned", "detached"])
+@pytest.mark.needs("minutes")
 def test_only_a_detached_broker_outlives_its_owner(tmp_path: Path, way: str) -> None:
     """When the owner is killed its broker ends too; a detached one stays until someone attaches and stops it."""
     owner = subprocess.run([sys.executable, "-c", DYING_OWNER, str(tmp_path), way], check=False)

@@ -75,6 +75,7 @@ def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     assert (saved.raw_topics, saved.tokenizer, saved.store) == (("notes",), "bytes", state.store)
 
 
+@pytest.mark.needs("minutes")
 def test_up_says_that_it_has_no_page_where_another_service_has_its_address(tmp_path: Path) -> None:
     """On the terminal, not only in its log."""
     mark, log = uuid.uuid4().hex, tmp_path / "up.log"

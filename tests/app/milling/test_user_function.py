@@ -92,6 +92,7 @@ def test_no_command_imports_what_lies_where_it_is_run(traps: Path, tmp_path_fact
     assert "sequence_length" in run(traps, str(COMMAND), "config")
 
 
+@pytest.mark.needs("minutes")
 def test_no_worker_imports_what_lies_where_it_is_run(traps: Path, topic: TopicFactory, broker: Broker) -> None:
     """Nor any command that reads Kafka: what they load when they are at work lies elsewhere."""
     name = topic(1)
@@ -103,6 +104,7 @@ def test_no_worker_imports_what_lies_where_it_is_run(traps: Path, topic: TopicFa
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
     """Whatever formats it loads libraries for; and runs a function from there, which is named."""
     produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
@@ -112,6 +114,7 @@ def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_produce_runs_no_function_that_a_settings_file_names(traps: Path) -> None:
     """The file there is read, and is trusted with brokers and formats; functions are the mill's, as `decode` is."""
     produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
@@ -145,6 +148,7 @@ def test_python_m_imports_nothing_of_ours_from_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_processes_of_verify_import_nothing_from_there(traps: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nor does the helper that multiprocessing starts for them."""
     script = tmp_path_factory.mktemp("elsewhere") / "verifying.py"

@@ -90,6 +90,7 @@ def test_a_store_with_retired_segments_grows_as_any_other(store: Store, tmp_path
 
 @pytest.mark.parametrize("healer", ["call again", "writer", "reader"])
 @pytest.mark.slow
+@pytest.mark.cases(1)
 def test_killed_anywhere_it_is_finished_later(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healer: str
 ) -> None:

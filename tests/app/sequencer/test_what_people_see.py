@@ -89,6 +89,7 @@ def _all_published(settings: Settings) -> bool:
     return sum(chain.totals.records for chain in rows) == 2 * EACH
 
 
+@pytest.mark.needs("minutes")
 def test_rejects_shows_duplicates_with_the_document_that_each_resembles(topics: JudgedTopics) -> None:
     """Of all splits and topics, as many as the totals count, though nothing was kept of them."""
 
@@ -161,6 +162,7 @@ def test_what_became_of_a_record_is_what_was_judged_of_it(topics: JudgedTopics) 
         assert list(outcome.tokens) == told[place]["tokens"]
 
 
+@pytest.mark.needs("minutes")
 def test_counts_are_those_of_the_verdicts(topics: JudgedTopics) -> None:
     """By raw topic, and how often documents came again, over the domain."""
     (counted,) = json.loads(topics.command("dedup", "counts", "--json"))

@@ -84,6 +84,7 @@ def texts(path: Path | str) -> list[str]:
 
 @pytest.mark.parametrize("packing", [*PACK])
 @pytest.mark.parametrize("kind", [*WRITERS])
+@pytest.mark.cases(20)
 def test_names_that_say_nothing_are_read_as_what_they_hold(kind: str, packing: str, tmp_path: Path) -> None:
     """By one rule, wherever the file lies: alone, in a folder, in an archive, behind an address, piped in."""
     path = tmp_path / "folder" / "wiki_00"
@@ -293,6 +294,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + 
     ],
 )
 @pytest.mark.parametrize("name", ["data", "data.txt", "data.jsonl", "data.parquet", "data.csv", "data.warc"])
+@pytest.mark.cases(50)
 def test_what_is_not_read_is_named_and_nothing_of_it_is_sent(name: str, data: bytes, why: str, tmp_path: Path) -> None:
     """Whatever it is called; of a file called .gz, the name wins."""
     (tmp_path / name).write_bytes(data)

@@ -213,6 +213,7 @@ except SystemExit as ended:
     ],
     ids=["produce", "try", "where it is wanted"],
 )
+@pytest.mark.cases(2)
 def test_a_command_loads_no_torch_for_rows_of_text(
     tmp_path: Path, command: list[str], said: str | None, ended: str
 ) -> None:
@@ -258,6 +259,7 @@ def read_on_hub(tmp_path: Path, server: Hub, *addresses: str) -> list[list[str]]
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_a_data_set_without_an_owner_has_configurations_and_revisions(tmp_path: Path) -> None:
     """Two parts are an owner's data set first, then a configuration; it can also be said with name=."""
     with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}])], CONFIGURATIONS) as server:

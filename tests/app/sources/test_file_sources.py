@@ -56,6 +56,7 @@ def test_each_file_of_a_folder_is_a_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.tsv", "a.jsonl", "a.json", "a.jsonl.gz", "a.zip"])
+@pytest.mark.cases(3)
 def test_folders_are_columns(name: str, tmp_path: Path) -> None:
     """As Hive and Spark name them, in any format: for fields that go with the text, for conditions, and for ids.
 
@@ -208,6 +209,7 @@ def test_patterns_are_read_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
 @pytest.mark.slow
+@pytest.mark.cases(2)
 def test_a_file_that_is_cut_off_is_named_and_read_up_to_there(suffix: str, tmp_path: Path) -> None:
     """Every document before the damage is there, and the refusal says that the file is broken."""
     lines = [json.dumps({"text": os.urandom(200).hex()}).encode() for _ in range(5000)]

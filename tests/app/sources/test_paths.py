@@ -112,6 +112,7 @@ def test_a_link_that_is_named_is_followed(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_folders_may_be_as_deep_as_paths_are_long(folder: Path) -> None:
     """Deeper than Python calls functions; a folder whose path is too long is named."""
     before = Path.cwd()

@@ -40,6 +40,7 @@ def replaced() -> list[object]:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_importing_replaces_nothing_in_aiokafka() -> None:
     """Neither the service's modules nor those of the fast path; in a process of its own, for this one has clients."""
     subprocess.run([sys.executable, "-c", IMPORTING], check=True)

@@ -84,6 +84,7 @@ def test_a_recipe_of_kernels_answers_as_its_references(fast: tuple[Step, ...]) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", odd_texts(1000))
+@pytest.mark.cases(5)
 def test_odd_texts_have_the_references_answers(fast: tuple[Step, ...], name: str) -> None:
     """Those that make rules explode."""
     text = odd_texts(20_000)[name]
@@ -102,6 +103,7 @@ def test_n_grams_are_equal_where_their_words_are_cut_in_other_places() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.MonkeyPatch, fast: tuple[Step, ...]) -> None:
     """More chunks than it holds come in one text, and then in many: answers stay right."""
     words = fast[0].words  # type: ignore[attr-defined]

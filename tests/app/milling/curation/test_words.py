@@ -107,6 +107,7 @@ def test_a_suffix_is_found_in_the_end_of_a_text(spacy: Any, text: str, more: int
 @pytest.mark.parametrize(
     "part", ["(", "$", ":)", "'s", "—", "a:@", "http://a:b@", "🙂", "...", "語", "\u0301", "\0", "a-"]
 )
+@pytest.mark.cases(4)
 def test_no_chunk_takes_a_square_of_time(part: str) -> None:
     """Forty times the time of plain text is far below what spaCy takes by itself for any of these."""
     size = REMEMBERED_CHARACTERS + 1
@@ -126,6 +127,7 @@ def _seconds(text: str) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_words_need_no_torch_and_leave_it_to_others() -> None:
     """A worker beside an installed torch is as small as one without; who wants torch afterwards has it."""
     code = (

@@ -221,6 +221,7 @@ MANY = RULES.most_values
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
+@pytest.mark.cases(6)
 def test_values_are_counted_however_few_bytes_they_take(schema: Any, payload: bytes, expected: str) -> None:
     """What a block claims to hold is no reason to make room for it."""
     assert answer(opened("avro", schemas=Registry({1: avro(schema)})), framed(payload)) == expected

@@ -140,6 +140,7 @@ WORDS = {f"k{number}": f"x{number}" for number in range(10_000)}
         ({"properties": {"a": {"pattern": "[ab]*a[ab]{3000}$"}}}, {"a": "ab" * 500_000}),
     ],
 )
+@pytest.mark.cases(3)
 def test_a_value_with_too_many_steps_is_refused_before_they_are_taken(schema: Any, value: Any) -> None:
     """The library counts none, and lets nothing else run meanwhile."""
     data = json.dumps({"text": "a", **value}).encode()

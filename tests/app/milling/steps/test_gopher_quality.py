@@ -39,6 +39,7 @@ GOOD = "We have to look at the words of that text with care and patience. " * 5
         (GOOD.upper(), "gopher_enough_stop_words"),
     ],
 )
+@pytest.mark.cases(5)
 def test_each_rule_has_a_reason(text: str, expected: str) -> None:
     """With the defaults."""
     assert reason(GopherQuality(), text) == expected

@@ -382,6 +382,7 @@ def test_a_panic_is_an_error() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_no_character_becomes_longer_by_more_than_half_in_what_is_left_out() -> None:
     """Tried with each: so a text within `max_text_bytes` stays within the limit of normalized ones."""
     from tokenizers import normalizers  # noqa: PLC0415 - of this test alone

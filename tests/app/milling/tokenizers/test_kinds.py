@@ -136,6 +136,7 @@ def _assert_right(name: str, text: str, ids: list[int]) -> None:
 
 
 @on_both_engines
+@pytest.mark.cases(4)
 def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: EngineName) -> None:
     """Languages, code, emoji, control characters, white space, odd letters, names of special tokens, nothing."""
     for text, ids in zip(COLLECTION, _engine(name, engine).encode(COLLECTION), strict=True):
@@ -143,6 +144,7 @@ def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: Engin
 
 
 @on_both_engines
+@pytest.mark.cases(4)
 def test_ids_of_long_texts_are_those_of_the_library(name: str, engine: EngineName) -> None:
     """Words of 100,000 characters, and texts of nothing but white space or marks."""
     for text, ids in zip(LONG, _engine(name, engine).encode(LONG), strict=True):
@@ -159,6 +161,7 @@ def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName,
 
 
 @on_both_engines
+@pytest.mark.cases(4)
 def test_no_text_has_a_special_token(name: str, engine: EngineName) -> None:
     """By name, alone or next to others, they are text."""
     names = [token.content for token in _library(name).get_added_tokens_decoder().values() if token.special]
@@ -168,6 +171,7 @@ def test_no_text_has_a_special_token(name: str, engine: EngineName) -> None:
 
 @pytest.mark.parametrize("name", [_of(name) for name, kind in KINDS.items() if kind.spells])
 @given(text=mixtures())
+@pytest.mark.cases(4)
 def test_tokens_spell_the_text(name: str, text: str) -> None:
     """Decoding gives the text back; normalized, where the tokenizer does that, and ``▁`` as a space where it is one."""
     engine = _engine(name, KINDS[name].auto)
@@ -194,6 +198,7 @@ def test_fast_engine_refuses_what_it_cannot_do(name: str) -> None:
 
 
 @on_all_kinds
+@pytest.mark.cases(4)
 def test_dtype_and_end_of_document(name: str) -> None:
     """What a stream takes from the vocabulary."""
     engine = _engine(name, KINDS[name].auto)

@@ -94,6 +94,7 @@ def _assert_right(name: str, engine: EngineName, special: SpecialTokens, value: 
 @pytest.mark.parametrize(("name", "engine"), _params(CASES))
 @pytest.mark.parametrize("special", MODES)
 @pytest.mark.slow
+@pytest.mark.cases(5)
 def test_documents_of_the_collection_have_the_librarys_ids(
     name: str, engine: EngineName, special: SpecialTokens
 ) -> None:
@@ -106,6 +107,7 @@ def test_documents_of_the_collection_have_the_librarys_ids(
 @pytest.mark.parametrize("special", MODES)
 @given(data=st.data())
 @pytest.mark.slow
+@pytest.mark.cases(7)
 def test_documents_of_any_text_have_the_librarys_ids(
     name: str, engine: EngineName, special: SpecialTokens, data: st.DataObject
 ) -> None:

@@ -261,6 +261,7 @@ def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("revision", "content"), [("", words()), ("@main", words()), ("@v1", OLDER), (f"@{BEFORE}", OLDER)]
 )
+@pytest.mark.cases(2)
 def test_a_revision_of_the_hub_is_what_it_was(hub: str, tmp_path: Path, revision: str, content: bytes) -> None:
     """By commit or tag, whatever ``main`` is now."""
     result = _load_from(hub, f"hf://owner/model{revision}", tmp_path)
@@ -268,6 +269,7 @@ def test_a_revision_of_the_hub_is_what_it_was(hub: str, tmp_path: Path, revision
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_a_pinned_commit_needs_the_hub_once(hub: str, tmp_path: Path) -> None:
     """A commit cannot change, so nobody is asked again."""
     first = _load_from(hub, f"hf://owner/model@{BEFORE}", tmp_path)

@@ -108,6 +108,7 @@ def test_mirror_that_begins_late_ends_at_the_head(scene: Scene) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_copied_segments_continue_once_they_are_adopted(scene: Scene) -> None:
     """A copy of sealed segments by any means, without commit logs and the open ones; the rest comes from the topic."""
     copy = scene.directory / "copy"
@@ -191,6 +192,7 @@ def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
         next(iter(batches(store)))
 
 
+@pytest.mark.needs("minutes")
 def test_state_of_a_foreign_stream_is_refused(scene: Scene) -> None:
     """One of the same name and another fingerprint; nothing is retired."""
     store = scene.mirrors[1]

@@ -312,6 +312,7 @@ BOMBS: dict[str, Callable[[int], pa.Array]] = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.cases(2)
 def test_what_stands_for_many_values_is_made_into_objects_a_few_at_a_time(bomb: str) -> None:
     """However few bytes a batch has, and however many its values have: here a gigabyte."""
     batch = pa.record_batch({"text": BOMBS[bomb](500)})
@@ -363,6 +364,7 @@ def test_an_arrow_file_that_was_changed_anywhere_ends_no_process(data: st.DataOb
         assert isinstance(content, dict | Bad)
 
 
+@pytest.mark.needs("minutes")
 def test_a_dictionary_of_books_is_decoded_a_few_rows_at_a_time(tmp_path: Path) -> None:
     """Of some hundred bytes, 160 rows of two megabytes: what a row group has in all says nothing of its longest row."""
     text = "x" * 2_000_000

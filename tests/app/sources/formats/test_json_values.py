@@ -200,6 +200,7 @@ def test_damage_on_a_line_loses_no_other(documents: list[Any], maker: str, data:
 
 
 @pytest.mark.parametrize("bracket", [b"[", b'{"a":', b'[{"a":', b'{"a":[\n', b'{"a":[{},\n'])
+@pytest.mark.cases(2)
 def test_endless_brackets_cost_time_and_memory_for_their_bytes_alone(
     bracket: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

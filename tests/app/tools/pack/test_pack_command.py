@@ -67,6 +67,7 @@ def test_what_is_piped_in_is_packed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_a_run_of_which_all_is_refused_ends_and_binds_nobody(tmp_path: Path) -> None:
     """A function that always raises ends the run; corrected, with other settings, it is packed."""
     write_jsonl(tmp_path / "a.jsonl", rows(3000))

@@ -110,6 +110,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_a_pack_that_is_killed_goes_on_with_the_same_duplicates(tmp_path: Path) -> None:
     """Killed twice, with its processes, at places that the window has left long ago at the end."""
     found = repeating(6000)

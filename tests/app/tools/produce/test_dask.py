@@ -99,6 +99,7 @@ def sent(settings: Settings, raw: str) -> Counter[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+@pytest.mark.needs("minutes")
 def test_each_document_is_sent_once_though_a_worker_is_killed(
     settings: Settings, topic: TopicFactory, tmp_path: Path
 ) -> None:

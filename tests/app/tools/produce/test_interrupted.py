@@ -163,6 +163,7 @@ several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, H
     on_error=st.sampled_from(["skip", "dead-letter"]),
 )
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_killed_calls_send_each_document_once_and_in_order(
     tmp_path: Path, small: pytest.MonkeyPatch, *, seed: int, kills: list[int], key: str | None, on_error: str
 ) -> None:

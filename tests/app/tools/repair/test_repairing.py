@@ -263,6 +263,7 @@ DAMAGES: dict[str, Callable[[Store], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.slow
+@pytest.mark.cases(2)
 def test_a_repair_that_is_killed_anywhere_goes_on(
     whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:

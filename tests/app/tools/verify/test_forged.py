@@ -22,6 +22,7 @@ def forged(message: Message, block_bytes: int) -> Message:
 
 
 @pytest.mark.parametrize("since", [False, True], ids=["whole", "since"])
+@pytest.mark.cases(1)
 def test_verify_finds_a_forged_message_that_readers_take(published: Published, tmp_path: Path, *, since: bool) -> None:
     """In the topic, by its first block, and in a store; also where an earlier verification had ended before it."""
     name, other = published.names

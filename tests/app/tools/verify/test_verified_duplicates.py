@@ -106,6 +106,7 @@ def test_all_is_judged_again(served: Settings) -> None:
     assert line.startswith(f"duplicates in {domain.name}: 240 documents judged again, ")
 
 
+@pytest.mark.needs("minutes")
 def test_a_verdict_that_was_flipped_is_named(served: Settings) -> None:
     """In a log that continues itself as if it had always been so; the blocks are not those of such verdicts, either."""
     (domain,) = served.domains()
@@ -136,6 +137,7 @@ def test_a_verdict_that_was_flipped_is_named(served: Settings) -> None:
     assert {one.side for one in result.differences} == {"verdicts", "topic", "store"}
 
 
+@pytest.mark.needs("minutes")
 def test_verdicts_that_were_added_are_named(served: Settings) -> None:
     """One says otherwise what is known, one is of no signature message."""
     (domain,) = served.domains()
@@ -158,6 +160,7 @@ def test_verdicts_that_were_added_are_named(served: Settings) -> None:
         assert text in result.differences[0].text
 
 
+@pytest.mark.needs("minutes")
 def test_a_signature_that_was_rewritten_is_named(served: Settings) -> None:
     """With the message's offset and the document's; the order gives another verdict, or the same."""
     (domain,) = served.domains()
@@ -199,6 +202,7 @@ def test_a_text_that_was_changed_is_named(served: Settings) -> None:
     assert {("verdicts", remembered), ("signatures", remembered)} <= places
 
 
+@pytest.mark.needs("minutes")
 def test_what_is_not_judged_yet_is_verified_up_to_there(served: Settings) -> None:
     """What the steps filter out needs no verdict; and a verdict log that ends before blocks do is wrong."""
     (domain,) = served.domains()
