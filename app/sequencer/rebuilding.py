@@ -1,7 +1,7 @@
 """How a sequencer learns again what it must know: from the signature log, a window back, beside what is out already."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -44,14 +44,30 @@ class Rebuilt:
     """Verdicts that are not out."""
 
 
-def signed_range(record: SourceRecord, domain: Domain, fingerprint: bytes, width: int) -> SignedRange | None:
-    """Return what a mill has signed; None for a record that is no message of this domain, which the log names."""
-    try:
-        signed = SignedRange.unpack(record.value, fingerprint, width, len(domain.raw_topics))
-    except DamagedError as error:
-        log.warning("passed over", topic=domain.signatures_topic, offset=record.offset, why=str(error))
-        return None
-    return signed
+class SignatureLog:
+    """What the mills of a domain have signed."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.tp = TopicPartition(domain.signatures_topic, 0)
+        """The log."""
+        self._known = domain_fingerprint(domain), deduplication_in(domain).width, len(domain.raw_topics)
+
+    def signed(self, record: SourceRecord) -> SignedRange | None:
+        """Return what a mill has signed; None for a record that is no message of this domain, which the log names."""
+        try:
+            return SignedRange.unpack(record.value, *self._known)
+        except DamagedError as error:
+            log.warning("passed over", topic=self.tp.topic, offset=record.offset, why=str(error))
+            return None
+
+    async def accepted(
+        self, client: AIOKafkaConsumer, order: DomainOrder, start: int, end: int
+    ) -> AsyncIterator[tuple[int, SignedRange]]:
+        """Yield what counts of the messages ``[start, end)``, each with its offset; judge it before the next."""
+        async for record in read_range(client, self.tp, start, end):
+            signed = self.signed(record)
+            if signed is not None and (part := order.accept(signed)) is not None:
+                yield record.offset, part
 
 
 async def verdict_logs(client: AIOKafkaConsumer, domain: Domain) -> dict[Source, VerdictLog]:
@@ -86,9 +102,8 @@ class Rebuilding:
     """Learns what is known of a domain; `run` once."""
 
     def __init__(self, settings: Settings, domain: Domain) -> None:
-        self._settings, self._domain = settings, domain
-        self._fingerprint = domain_fingerprint(domain)
-        self._deduplication = deduplication_in(domain)
+        self._settings, self._domain, self._deduplication = settings, domain, deduplication_in(domain)
+        self._signatures = SignatureLog(domain)
         self._logs: dict[Source, VerdictLog] = {}
 
     async def run(self) -> Rebuilt:
@@ -124,7 +139,7 @@ class Rebuilding:
         self, order: DomainOrder, base: SliceStart, signatures: AIOKafkaConsumer, verdicts: AIOKafkaConsumer
     ) -> Rebuilt:
         """Judge again until all that is out has been."""
-        tp = TopicPartition(self._domain.signatures_topic, 0)
+        tp = self._signatures.tp
         first, end = (await offsets(signatures, [tp]))[tp]
         if first > base.signature:
             raise SourceError(
@@ -135,29 +150,15 @@ class Rebuilding:
         pending: dict[Source, list[JudgedRange]] = defaultdict(list)
         position = base.signature
         if any(out.values()):
-            async for record in read_range(signatures, tp, position, end):
-                await self._again(record, order, out, pending, verdicts)
-                position = record.offset + 1
+            async for offset, part in self._signatures.accepted(signatures, order, position, end):
+                if (known := out.get(part.source)) is None:
+                    pending[part.source].append(order.judge(part, offset))
+                else:
+                    order.take(part, offset, known)
+                    out[part.source] = await self._logs[part.source].next(verdicts)
+                position = offset + 1
                 if not any(out.values()):
                     break
         if any(out.values()):
             raise DifferenceError(f"{tp.topic} lost messages of which verdicts are out: {TWO_HISTORIES}")
         return Rebuilt(order, position, self._logs, pending)
-
-    async def _again(
-        self,
-        record: SourceRecord,
-        order: DomainOrder,
-        out: dict[Source, JudgedRange | None],
-        pending: dict[Source, list[JudgedRange]],
-        verdicts: AIOKafkaConsumer,
-    ) -> None:
-        signed = signed_range(record, self._domain, self._fingerprint, self._deduplication.width)
-        part = order.accept(signed) if signed is not None else None
-        if part is None:
-            return
-        if (known := out.get(part.source)) is None:
-            pending[part.source].append(order.judge(part, record.offset))
-        else:
-            order.take(part, record.offset, known)
-            out[part.source] = await self._logs[part.source].next(verdicts)

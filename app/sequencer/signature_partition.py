@@ -29,7 +29,7 @@ from ..worker.ending import end_process
 from ..worker.sending import Send
 from .domain_messages import SLICE_KEY, JudgedRange, Source, VerdictEnd, domain_fingerprint
 from .domain_order import DomainOrder
-from .rebuilding import Rebuilding, Rebuilt, signed_range
+from .rebuilding import Rebuilding, Rebuilt, SignatureLog
 from .settled_domains import settle_domain
 from .verdict_log import VerdictLog
 
@@ -108,7 +108,7 @@ class SignaturePartition:
         self.position = 0
         """The offset up to which messages have been judged, and their verdicts are durable."""
         self._context = context
-        self._fingerprint = domain_fingerprint(context.domain)
+        self._fingerprint, self._signatures = domain_fingerprint(context.domain), SignatureLog(context.domain)
         self._halted_by = ""
         self._generation: int | None = None
         self._order: DomainOrder | None = None
@@ -186,9 +186,8 @@ class SignaturePartition:
     def _judge(self, order: DomainOrder, records: Sequence[SourceRecord]) -> Mapping[Source, Sequence[JudgedRange]]:
         """Take step 1."""
         judged: dict[Source, list[JudgedRange]] = defaultdict(list)
-        width = order.window.deduplication.width
         for record in records:
-            signed = signed_range(record, self._context.domain, self._fingerprint, width)
+            signed = self._signatures.signed(record)
             part = order.accept(signed) if signed is not None else None
             if part is not None:
                 judged[part.source].append(order.judge(part, record.offset))

@@ -3,11 +3,11 @@
 from collections import Counter
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 
 from tokenmill.errors import DifferenceError
 
-from ...kafka.clients import consumer, offsets, read_range
+from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import require_topic
 from ...milling.duplicates.verdicts import REASONS
 from ...sequencer.domain_messages import (
@@ -17,10 +17,9 @@ from ...sequencer.domain_messages import (
     Source,
     VerdictEnd,
     deduplication_in,
-    domain_fingerprint,
 )
 from ...sequencer.domain_order import DomainOrder, first_slice
-from ...sequencer.rebuilding import are_out, recorded_slices, signed_range, verdict_logs
+from ...sequencer.rebuilding import SignatureLog, are_out, recorded_slices, verdict_logs
 from ...sequencer.verdict_log import VerdictLog, told
 from ...settings import Domain, Settings
 from .judged_records import JudgedLog
@@ -38,7 +37,7 @@ class DomainCheck:
         self.logs: dict[Source, JudgedLog] = {}
         """What there was of each raw partition's verdicts."""
         self._settings, self._domain, self._deduplication = settings, domain, deduplication_in(domain)
-        self._verdicts: dict[Source, VerdictLog] = {}
+        self._signatures, self._verdicts = SignatureLog(domain), dict[Source, VerdictLog]()
         self._out: dict[Source, JudgedRange | None] = {}
         self._whole = 0
 
@@ -52,7 +51,7 @@ class DomainCheck:
             BrokerError: no broker answers.
 
         """
-        tp = TopicPartition(self._domain.signatures_topic, 0)
+        tp = self._signatures.tp
         async with consumer(self._settings) as signatures, consumer(self._settings) as verdicts:
             await require_topic(verdicts, tp.topic)
             logs = self._verdicts = await verdict_logs(verdicts, self._domain)
@@ -98,14 +97,10 @@ class DomainCheck:
         verdicts: AIOKafkaConsumer,
         span: tuple[int, int],
     ) -> None:
-        tp = TopicPartition(self._domain.signatures_topic, 0)
-        fingerprint, width = domain_fingerprint(self._domain), order.window.deduplication.width
         for source in self._verdicts:
             await self._next(source, verdicts)
-        async for record in read_range(signatures, tp, *span):
-            signed = signed_range(record, self._domain, fingerprint, width)
-            if signed is not None and (part := order.accept(signed)) is not None:
-                await self._judge(order, part, record.offset, verdicts)
+        async for offset, part in self._signatures.accepted(signatures, order, *span):
+            await self._judge(order, part, offset, verdicts)
             for one in order.started:
                 if slices.get(one.number, one) != one and not self.result.differences:
                     text = f"{self._domain.slices_topic} says of slice {one.number} that it begins elsewhere"
@@ -115,7 +110,8 @@ class DomainCheck:
                 break
         for source, out in self._out.items():
             if out is not None:
-                text = f"verdicts are out on the message at offset {out.signature} of {tp.topic}, which has lost it"
+                topic = self._signatures.tp.topic
+                text = f"verdicts are out on the message at offset {out.signature} of {topic}, which has lost it"
                 self._differs(source, text, out.begin)
 
     async def _next(self, source: Source, client: AIOKafkaConsumer) -> None:

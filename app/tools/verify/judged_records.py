@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 
 from tokenmill.errors import DifferenceError
 from tokenmill.records import SourceRecord, index_at
@@ -28,7 +28,7 @@ from ...sequencer.domain_messages import (
     VerdictEnd,
     deduplication_in,
 )
-from ...sequencer.rebuilding import signed_range
+from ...sequencer.rebuilding import SignatureLog
 from ...sequencer.verdict_log import VerdictLog, VerdictQueue
 from ...settings import Domain
 from .verify_result import Side, VerifyDifference
@@ -67,7 +67,7 @@ class JudgedRecords:
         self._log, self._mill, self._seen = log, mill, seen
         self._skips = np.array(sorted(skips), np.int64)
         self._deduplication = deduplication_in(log.domain)
-        self._verdicts = VerdictLog(log.domain, log.source)
+        self._signatures, self._verdicts = SignatureLog(log.domain), VerdictLog(log.domain, log.source)
         self._queue = VerdictQueue(log.domain, log.begin.next_offset)
         self._looked = 0
         self._signed: deque[tuple[JudgedRange, SignedRange | None]] = deque()
@@ -129,14 +129,13 @@ class JudgedRecords:
         first, end = self._log.signatures
         if judged.signature < first:
             return None
-        topic = TopicPartition(self._log.domain.signatures_topic, 0)
+        topic = self._signatures.tp
         while self._messages and self._messages[0].offset < judged.signature:
             self._messages.popleft()
         if not self._messages:
             self._messages.extend(await anext(read_batches(self._clients[1], topic, judged.signature, end), ()))
         if self._messages and self._messages[0].offset == judged.signature:
-            width = self._deduplication.width
-            signed = signed_range(self._messages[0], self._log.domain, self._verdicts.fingerprint, width)
+            signed = self._signatures.signed(self._messages[0])
             if signed is not None and (signed.source, signed.end) == (self._log.source, judged.end):
                 return signed.since(judged.begin)
         text = f"{topic.topic} does not hold at offset {judged.signature} what the verdicts from here on are of"
