@@ -135,7 +135,7 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
     def _chunk(self, indices: Sequence[int]) -> Chunk:
         wanted = arguments.numbers_in(indices, len(self), "samples")
         with self._reachable:
-            return self._reader().find([(self._order, wanted)], batch_size=len(wanted))
+            return self._reader().find([(self._order, wanted)])
 
     def _reader(self) -> RowReader:
         if self._rows is None:

@@ -488,7 +488,7 @@ class RowReader:
             return None
         mine = self.ranks.samples_of_last(begin, samples)
         with self.trainable.lock:
-            return self.find(self.trainable.items(mine), batch_size=len(mine))
+            return self.find(self.trainable.items(mine))
 
     def reach(self, first: int, samples: int) -> None:
         """Have the eras of samples in memory before they are counted and located, where that is worth waiting for."""
@@ -542,13 +542,10 @@ class RowReader:
         there = begin + self.trainable.ready(begin, end - begin)
         return max(min(segments.end(there), first + wanted) - first, 0)
 
-    def find(self, items: Items, steps: int = 1, *, batch_size: int | None = None) -> Chunk:
-        """Return samples as a chunk; costs nothing that grows with their eras.
-
-        Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are. With
-        ``batch_size``, they are one batch of so many.
-        """
-        return self._chunk(items, steps, self._search(items), batch_size)
+    def find(self, items: Items) -> Chunk:
+        """Return samples as a chunk of one batch; costs nothing that grows with their eras."""
+        found = self._search(items)
+        return self._chunk(items, 1, found, len(found.addresses))
 
     def _search(self, items: Items) -> LocatedRows:
         samples = samples_of(items)

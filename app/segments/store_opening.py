@@ -16,14 +16,12 @@ from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
 from tokenmill.store import PartitionWriter, Start, Store, StreamInfo
 from tokenmill.store.layout import partition_directory
-from tokenmill.wire.message import Message
 
 from ..backoff import Backoff
 from ..kafka.clients import offsets, read_range
 from ..kafka.control_log import IgnoreList
 from ..kafka.control_topic import Settled
 from ..kafka.token_topic import message_at, message_of, offered
-from .following import find_start
 
 LOCK_SECONDS: Final = 0.25
 """How soon a partition that waits for another process's lock on its directory tries again."""
@@ -75,21 +73,6 @@ async def _opened(store: Store, stream: str, partition: int) -> PartitionWriter:
     except asyncio.CancelledError:
         opening.add_done_callback(lambda done: None if done.exception() else done.result().close())
         raise
-
-
-async def reading_start(
-    client: AIOKafkaConsumer, tokens: TopicPartition, recipe: Recipe, writer: PartitionWriter
-) -> tuple[int, Message | None]:
-    """Return an offset at or below the writer's next block: its hint where that is true, else found by number.
-
-    Returns the hint's message as well.
-    """
-    held = (await offsets(client, [tokens]))[tokens]
-
-    async def first_message(offset: int) -> Message | None:
-        return await message_at(client, tokens, recipe.fingerprint, (offset, held[1]))
-
-    return await find_start(held, writer.next_block, writer.chain, writer.source_hint, first_message)
 
 
 async def holds_beginning(client: AIOKafkaConsumer, tokens: TopicPartition, recipe: Recipe, block: int) -> bool:

@@ -21,17 +21,18 @@ from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.store import PartitionWriter, Start, Store
 from tokenmill.store.layout import partition_directory
+from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer, offsets
 from ..kafka.control_log import IgnoreList
 from ..kafka.fetched_batches import FetchedBatch, unpacked
-from ..kafka.token_topic import offered
+from ..kafka.token_topic import message_at, offered
 from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
-from .following import GapSearch
-from .store_opening import cut_off, holds_beginning, late_start, open_writer, reading_start
+from .following import GapSearch, find_start
+from .store_opening import cut_off, holds_beginning, late_start, open_writer
 
 HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
 """What only a person can remedy: the topic or the store contradicts itself, or the stream."""
@@ -273,7 +274,14 @@ class TokenPartition:
         return True
 
     async def _find_start(self, client: AIOKafkaConsumer, appender: BlockAppender) -> int:
-        start, hint = await reading_start(client, self._tokens, self._context.recipe, appender.writer)
+        """Return an offset at or below the next block: the writer's hint where that is true, else found by number."""
+        tokens, recipe, writer = self._tokens, self._context.recipe, appender.writer
+        held = (await offsets(client, [tokens]))[tokens]
+
+        async def first_message(offset: int) -> Message | None:
+            return await message_at(client, tokens, recipe.fingerprint, (offset, held[1]))
+
+        start, hint = await find_start(held, writer.next_block, writer.chain, writer.source_hint, first_message)
         if hint is not None:
             appender.newest_timestamp = hint.cursor.last_timestamp
         return start

@@ -93,8 +93,8 @@ class EraPlaces:
 
         Until the sequence's last era is there, only the first pass is known and returned.
         """
-        first, stop = self._sequence.eras
-        if not first <= number < (self.eras.eras if stop is None else min(stop, self.eras.eras)):
+        first = self._sequence.eras[0]
+        if not first <= number <= self.last_era():
             return []
         one = self.in_pass()
         within = self.between(first, number)

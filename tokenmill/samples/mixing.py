@@ -345,15 +345,11 @@ class Schedule:
         points = [*self.points, *(point for change in self.changes for point in change.points)]
         return tuple(sorted({name for point in points for name in point.weights}))
 
-    def base(self, place: int) -> tuple[int, list[int]]:
-        """Return the last place, up to this one, of which it is known what each stream had given, and that."""
-        known = [change for change in self.changes if change.known <= place]
-        taken = known[-1].taken if known else {}
-        return (known[-1].known if known else 0), [taken.get(name, 0) for name in self.names]
-
     def course_at(self, place: int) -> "Course":
-        """Return what goes on by this schedule from a place on."""
-        return Course(self, *self.base(place)).go_to(place)
+        """Return what goes on by this schedule from a place on, by way of the last change that was known there."""
+        known = [(change.known, change.taken) for change in self.changes if change.known <= place]
+        begin, taken = known[-1] if known else (0, {})
+        return Course(self, begin, [taken.get(name, 0) for name in self.names]).go_to(place)
 
     def before(self, place: int) -> "Schedule":
         """Return the schedule as it was known when this place was the next one."""

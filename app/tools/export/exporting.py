@@ -106,7 +106,7 @@ def export(
             f"(segment_blocks), and the fullest partition here has {most}. Wait for more, close the stream (then all "
             "of it is exported), or use a stream with smaller segments"
         )
-    writer = BY_NAME[to](out.absolute(), RowShape.of(info, what))
+    writer = BY_NAME[to](out.absolute(), RowShape(what, info.dtype, info.block_tokens if what == "blocks" else None))
     made_of = LATER_FILES.get(to, {}) | {
         "stream": stream,
         "fingerprint": info.fingerprint.hex(),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import orjson
 
 from tokenmill.samples.document_index import DocumentIndex
-from tokenmill.store import PartitionReader, StreamInfo
+from tokenmill.store import PartitionReader
 from tokenmill.store.sealing import index_of_lengths
 
 from ...sources.items import library
@@ -38,11 +38,6 @@ class RowShape:
     dtype: "np.dtype[np.unsignedinteger]"
     block_tokens: int | None
     """Tokens of every row; None: documents, each of its own length."""
-
-    @classmethod
-    def of(cls, info: StreamInfo, what: What) -> "RowShape":
-        """Return the shape of a stream's blocks or documents."""
-        return cls(what, info.dtype, info.block_tokens if what == "blocks" else None)
 
     @property
     def number(self) -> str:

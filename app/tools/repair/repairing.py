@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -295,9 +295,8 @@ def _replace(old: Path, new: Path) -> list[Path]:
 
 def _free_name(path: Path) -> Path:
     """Return a name that says that the file is broken and that no other broken one has."""
-    names = (path.with_name(f"{path.name}{layout.BROKEN}{number}") for number in count(2))
-    plain = path.with_name(f"{path.name}{layout.BROKEN}")
-    return plain if not plain.exists() else next(name for name in names if not name.exists())
+    names = (path.with_name(f"{path.name}{layout.BROKEN}{number}") for number in chain([""], count(2)))
+    return next(name for name in names if not name.exists())
 
 
 @dataclass(frozen=True, slots=True)
