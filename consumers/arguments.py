@@ -27,12 +27,6 @@ from tokenmill.store import StreamInfo
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _LONGEST_SECONDS: Final = threading.TIMEOUT_MAX
 """What the system can wait for in one go: some 292 years."""
-_MOST_PREFETCHED: Final = 1024
-"""Each batch that is prefetched keeps a buffer of pinned memory; two hide the copying of any."""
-_PORTS: Final = range(1 << 16)
-_LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
-"""A name of a label; Prometheus keeps those that begin with two underscores for itself."""
-_LARGEST_WEIGHT: Final = float(np.finfo(np.float32).max)
 _SHOWN: Final = 200
 """Characters of a value that a message repeats."""
 _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -63,12 +57,6 @@ _TAKEN_BY: Final[Mapping[str, str]] = {
     "world_size": "Batches, PaddedBatches and document samplers: divide numbers of samples yourself",
 }
 """Arguments that people look for in a class which has them not."""
-_LOADER: Final = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "collate_fn")
-_OF_LOADERS: Final = (
-    "is an argument of torch's DataLoader, which reads batches by processes as DataLoader(StepDataset(…), "
-    "batch_size=None, num_workers=2) or PaddedBatches(…).loader(num_workers=2); one is seldom needed, and "
-    "device='cuda' copies out of pinned memory by itself"
-)
 
 Given = ParamSpec("Given")
 Read = TypeVar("Read")
@@ -172,7 +160,9 @@ stream_name: Final = _argument(
 )
 seed_of: Final = _argument(_seed, "a whole number of 64 bits, -2**63 to 2**64 - 1, such as 1")
 eras_of: Final = _argument(_eras, "a range of one era or more, such as range(0, 8), or None for all")
-loss_weight_of: Final = _argument(lambda value: _number(value, _LARGEST_WEIGHT), "a number, 0 or more, such as 0.5")
+loss_weight_of: Final = _argument(
+    lambda value: _number(value, float(np.finfo(np.float32).max)), "a number, 0 or more, such as 0.5"
+)
 seconds: Final = _argument(
     lambda value: _number(value, _LONGEST_SECONDS),
     f"a finite number of seconds, 0 or more and {_LONGEST_SECONDS:.0f} at most, such as 30.0",
@@ -191,7 +181,7 @@ place_of: Final[Callable[[str, Any], tuple[int, int] | int]] = _argument(
     _place, "a partition and a token, as in windows[0, 7], or a window's number"
 )
 port_of: Final = _argument(
-    lambda value: number if (number := _int(value)) in _PORTS else None,
+    lambda value: number if (number := _int(value)) in range(1 << 16) else None,
     "a whole number from 0 (any that is free) to 65535",
 )
 
@@ -242,7 +232,7 @@ def numbers_in(indices: Any, count: int, things: str) -> npt.NDArray[np.int64]:
 
 def prefetch_of(value: Any) -> int:
     """Return how many batches to send ahead; raises InputError where it is no such number."""
-    return whole("prefetch", value, 0, "batches", _MOST_PREFETCHED)
+    return whole("prefetch", value, 0, "batches", 1024)  # each keeps a buffer of pinned memory; two hide any copying
 
 
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
@@ -368,7 +358,8 @@ def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
     """
     found = {}
     for name, value in labels.items():
-        if not _LABEL.fullmatch(name) or name in taken:
+        # Prometheus keeps those that begin with two underscores for itself.
+        if not re.fullmatch(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", name) or name in taken:
             raise InputError(
                 f"the label {name!r} cannot be: give letters, digits and underscores, and none of {sorted(taken)}"
             )
@@ -400,8 +391,12 @@ def naming_unknown(init: Callable[Concatenate[Any, Given], None]) -> Callable[Co
 
 
 def _refusal(kind: str, name: str, known: list[str]) -> str:
-    if name in _LOADER:
-        return f"{kind} takes no {name}, which {_OF_LOADERS}"
+    if name in {"num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "collate_fn"}:
+        return (
+            f"{kind} takes no {name}, which is an argument of torch's DataLoader, which reads batches by processes as "
+            "DataLoader(StepDataset(…), batch_size=None, num_workers=2) or PaddedBatches(…).loader(num_workers=2); one "
+            "is seldom needed, and device='cuda' copies out of pinned memory by itself"
+        )
     if meant := [one for one in known if name in _OTHER_NAMES.get(one, ())] or get_close_matches(name, known, 1):
         return f"{kind} takes no {name}; {meant[0]} is meant, perhaps"
     for one, takers in _TAKEN_BY.items():

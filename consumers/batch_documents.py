@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,6 @@ from tokenmill.wire.pieces import PADDING
 
 from . import arguments
 from .transfer import to_device
-
-_MOST_PADDED: Final = 1 << 20
-"""Documents to pad to, 4 MiB of entries; a batch of more tokens can have as many as these."""
-_MOST_BLOCK: Final = 1 << 16
-"""Tokens of a side of a block of a block mask."""
-_PADDING_ID: Final = -1
-_WHOLE: Final = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 class BatchDocuments:
@@ -52,7 +45,7 @@ class BatchDocuments:
         Raises InputError where they are no tensor ``[batch, sequence_length]`` of whole numbers.
         """
         given: Any = document_ids
-        whole = isinstance(given, torch.Tensor) and given.dtype in _WHOLE
+        whole = isinstance(given, torch.Tensor) and given.dtype in {torch.int8, torch.int16, torch.int32, torch.int64}
         if not whole or given.ndim != 2:  # noqa: PLR2004 - rows of tokens
             raise InputError(
                 f"document_ids is {arguments.shown(document_ids)}: give a tensor [batch, sequence_length] of whole "
@@ -70,7 +63,7 @@ class BatchDocuments:
     @cached_property
     def document_ids(self) -> torch.Tensor:
         """``[batch, sequence_length]``, int64: the number in its row of each token's document; -1: padding."""
-        ids = np.where(self._stretches.padding, _PADDING_ID, self._numbers)
+        ids = np.where(self._stretches.padding, -1, self._numbers)
         return self._to_device(self._spread(ids))
 
     @cached_property
@@ -127,7 +120,7 @@ class BatchDocuments:
         begin, it is known which pairs of blocks of ``block_size`` tokens see each other not at all, in part or wholly.
         Raises InputError where ``block_size`` is no whole number of tokens.
         """
-        size = arguments.whole("block_size", block_size, 1, "tokens", _MOST_BLOCK)
+        size = arguments.whole("block_size", block_size, 1, "tokens", 1 << 16)
         length = self._shape[1]
         numbers = self._spread(self._numbers.astype(np.int32))
         first = numbers[:, ::size]
@@ -152,7 +145,7 @@ class BatchDocuments:
         Raises InputError where there are more documents; or ``documents`` is no whole number, or above a million and
         the tokens of x.
         """
-        most = max(self._shape[0] * self._shape[1], _MOST_PADDED)
+        most = max(self._shape[0] * self._shape[1], 1 << 20)  # in 4 MiB of entries
         missing = arguments.whole("documents", documents, 0, "documents", most) + 1 - len(self.cu_seqlens)
         if missing < 0:
             there = len(self.cu_seqlens) - 1

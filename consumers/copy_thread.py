@@ -16,10 +16,6 @@ from .transfer import End
 
 LONG_SECONDS: Final = 0.001
 """Of a step, from which on a thread is worth it: to hand something over takes up to a hundredth of it."""
-_PAUSE: Final = 0.25
-"""Part of a step after which the thread begins: at its beginning, a loop is busy with having a device begin ..."""
-_LONGEST_PAUSE: Final = 0.005
-"""... and would wait for the interpreter's lock, up to 5 ms each time, while the thread has it."""
 
 Copied = TypeVar("Copied")
 Made = TypeVar("Made")
@@ -60,7 +56,9 @@ class CopyThread(Generic[Copied, Made]):
                 yield None
                 continue
             if (seconds := step_seconds()) > LONG_SECONDS:
-                self._begin(partial(_next, make, copies), min(_PAUSE * seconds, _LONGEST_PAUSE))
+                # At the beginning of a step, a loop is busy with having a device begin, and would wait for the
+                # interpreter's lock, up to 5 ms each time, while the thread has it.
+                self._begin(partial(_next, make, copies), min(0.25 * seconds, 0.005))
             yield from found
 
     def settle(self) -> None:

@@ -22,11 +22,6 @@ from .waiting import ReachableStream
 
 _NONE: Final = -1
 """The number of a label that is missing or unknown."""
-_INT64: Final = range(1 << 63)
-_MAPPED_BLOCKS: Final = 1 << 20
-"""Of a partition, whose segments are kept mapped, with 32 MiB of rows: documents are asked for in any order."""
-_MAPPED_SEGMENTS: Final = (8, 256)
-"""As many at least, and at most."""
 _LABELS_AT_ONCE: Final = 1 << 16
 _ITERATED_AT_ONCE: Final = 256
 
@@ -109,7 +104,7 @@ class Labels:
             return self._numbers.get(_key(value), _NONE)
         if isinstance(value, bool):
             return int(value)
-        return value if isinstance(value, int) and value in _INT64 else _NONE
+        return value if isinstance(value, int) and 0 <= value < 1 << 63 else _NONE
 
 
 def _key(value: Any) -> tuple[type, Any]:
@@ -373,8 +368,8 @@ class Documents(HasTokenizer):
         if found is None:
             self._reachable.require()
             directory = partition_directory(self._store, self.info.name, partition)
-            least, most = _MAPPED_SEGMENTS
-            mapped = min(max(_MAPPED_BLOCKS // self.info.segment_blocks, least), most)
+            # Documents are asked for in any order: a million blocks, with 32 MiB of rows, are kept mapped.
+            mapped = min(max((1 << 20) // self.info.segment_blocks, 8), 256)
             options: dict[str, Any] = {"check": self._check, "open_segments": mapped}
             found = self._readers[partition] = PartitionReader(directory, self.info, partition, **options)
         return found

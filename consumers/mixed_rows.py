@@ -11,8 +11,6 @@ from tokenmill.store import MapWatch
 from .sample_lookup import Chunk, LocatedRows, RowReader, StreamSamples
 from .transfer import End
 
-_FIRST_SAMPLES: Final = 256
-"""What is looked up first, so that the first batch comes soon; then four times as much each time."""
 _FEW_PLACES: Final = 1 << 16
 """How far an end is looked for at a time."""
 
@@ -51,7 +49,7 @@ class MixedReader:
         the streams meets the slices."""
         self.whole_steps = whole_steps
         self._watch = MapWatch()
-        self._most_samples = _FIRST_SAMPLES
+        self._most_samples = 256  # so that the first batch comes soon; then four times as many each time
 
     def read(self, place: MixturePlace, step: int, steps: int) -> Chunk | End | None:
         """Return the next steps of this process from a place and step on, ``steps`` at most, and at first fewer.

@@ -32,12 +32,9 @@ from .sample_lookup import RowReader
 
 MIXED: Final = ("linear", "unit", "at_end", "interleave", "by")
 """The arguments of `Mixture` that `Batches` does not have, except streams and weights."""
-_AT_END: Final = ("wait", "repeat", "leave")
 _DIGITS: Final = 40
 """Most digits of a weight's numerator and denominator: exact arithmetic on longer ones takes long."""
 _FORMAT: Final = 1
-_MEASURED_BLOCKS: Final = 1024
-"""Blocks of a stream's first era whose padding is counted, spread over it evenly."""
 
 
 class Mixing(NamedTuple):
@@ -193,7 +190,7 @@ def at_end_of(value: Any, streams: Mapping[str, Batches]) -> dict[str, str]:
     named = value if isinstance(value, Mapping) else dict.fromkeys(streams, value)
     found = dict.fromkeys(streams, "wait")
     for name, one in named.items():
-        found[name] = choice("at_end", one, _AT_END)
+        found[name] = choice("at_end", one, ("wait", "repeat", "leave"))
         if one == "repeat" and streams[name]._position.sequence.passes == 1:
             raise InputError(
                 f"at_end is 'repeat' for {name!r}, whose Batches go through it once: give them passes=4, or as many as "
@@ -412,7 +409,7 @@ def fill_of(trainable: TrainableSamples, name: str) -> Fraction:
             "wait for it, or count samples"
         )
     size = trainable.samples_of_first()
-    chosen = np.unique(np.linspace(0, size - 1, _MEASURED_BLOCKS).astype(np.int64))
+    chosen = np.unique(np.linspace(0, size - 1, 1024).astype(np.int64))
     samples = trainable.locate(chosen)
     tokens = padded = 0
     for partition, block in sorted({*zip(samples.partitions.tolist(), samples.blocks.tolist(), strict=True)}):

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,6 @@ from .documents import Documents
 from .samplers import DocumentSampler, EraSampler
 from .text import HasTokenizer
 from .transfer import begin_ahead, device_of
-
-_AHEAD: Final = 4096
-"""Documents that are looked up in one go."""
-_LONGEST: Final = 1 << 31
-_IDS: Final = range(1 << 32)
 
 Piece = tuple[int, int, Tokens]
 """Row, first column, and what is to be there."""
@@ -92,13 +87,13 @@ class PaddedBatches(HasTokenizer):
         self._data_rank = DataRank.of(rank, world_size)
         self._ranks = arguments.ranks_of(batch_size, self._data_rank.rank, self._data_rank.world_size, (0, 1))
         self._max_length = (
-            None if max_length is None else arguments.whole("max_length", max_length, 1, "tokens", _LONGEST)
+            None if max_length is None else arguments.whole("max_length", max_length, 1, "tokens", 1 << 31)
         )
         self._is_fixed = arguments.choice("padding", padding, ("longest", "max_length")) == "max_length"
         if self._is_fixed and self._max_length is None:
             raise InputError("padding is 'max_length', without a max_length: give both, or 'longest'")
         wanted = _padding_of(documents) if padding_id is None else padding_id
-        self._padding_id = arguments.whole("padding_id", wanted, 0, "an id", _IDS[-1])
+        self._padding_id = arguments.whole("padding_id", wanted, 0, "an id", (1 << 32) - 1)
         self._device = device_of(device)
         ahead = arguments.prefetch_of(prefetch)
         self._prefetch = ahead if self._device.type == "cuda" else 0
@@ -209,7 +204,7 @@ class PaddedBatches(HasTokenizer):
 
     def _produce(self) -> Iterator[PaddedBatch]:
         sample, step, end = self._sample, self._step, len(self)
-        while steps := min(end - step, max(_AHEAD // self._ranks.batch_size, 1)):
+        while steps := min(end - step, max(4096 // self._ranks.batch_size, 1)):
             yield from self._read(sample, step, steps)
             sample += steps * self._ranks.global_batch
             step += steps

@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_BYTES: Final = 1 << 30
 """Of tokens kept ahead: two eras of 512 MiB, thirty times the default."""
-_AHEAD_AT_LEAST: Final = 32 << 20
-"""Small eras are read ahead up to so many bytes, for the loop looks up 16 MiB at a time."""
 _WORTH_WAITING: Final = 64 << 20
 """Of an era for which the loop waits: 50 ms on a disk of 1.3 GB/s. In a larger one that is not read yet, the samples of
 the next batches come first."""
@@ -46,8 +44,6 @@ _LATER_BYTES: Final = 40 << 20
 """... and not for the others, so that two eras of the default size, or more small ones, share a run's fixed cost."""
 _GAP_BYTES: Final = 32 << 10
 """Between two samples in a file: to read them is cheaper than another request."""
-_AWAITED_SEGMENTS: Final = 256
-"""Of an era: opening the files of so many takes 10 ms. The loop does not wait for more, for it may need few of them."""
 _WHOLE: Final = 1 << 62
 """Behind the end of any file."""
 _THREADS: Final = 2
@@ -192,9 +188,12 @@ class EraReadAhead:
                 Thread(target=_work, args=(self._tasks,), name="read-ahead", daemon=True).start()
 
     def _wants_more(self, end: Turn) -> bool:
-        """Whether another run should follow: one after what is wanted, and more where these are small."""
+        """Whether another run should follow: one after what is wanted, and more where these are small.
+
+        The loop looks up 16 MiB at a time, so twice that is read ahead.
+        """
         later = [run for run in self._runs if run.first > end]
-        return not later or sum(run.bytes for run in later) < min(_AHEAD_AT_LEAST, self._most_bytes)
+        return not later or sum(run.bytes for run in later) < min(32 << 20, self._most_bytes)
 
     def _following(self, turn: Turn) -> Turn | None:
         """Return the era after one, perhaps in the next pass; None where it is not known."""
@@ -220,7 +219,7 @@ class EraReadAhead:
             for partition, (begin, part) in enumerate(zip(begins, last, strict=True))
             for segment in self._segments(partition, range(begin, part.stop))
         ]
-        is_awaited = len(segments) <= _AWAITED_SEGMENTS
+        is_awaited = len(segments) <= 256  # noqa: PLR2004 - files that open in 10 ms; of more, few may be needed
         described = self._descriptions([paths for paths, _ in segments]) if is_awaited else []
         is_whole = count <= self._most_bytes // 2
         reading = PartsAhead([*described, *(tokens for _, tokens in segments if is_whole)])

@@ -34,28 +34,16 @@ from tokenmill.store.segment import Crcs, crcs_of_runs
 from .prefetch import EraReadAhead
 from .waiting import ReachableStream
 
-_INTERFACE_VERSION: Final = 3
-"""Of numpy's array interface: https://numpy.org/doc/stable/reference/arrays.interface.html."""
-
 _STRETCH_BYTES: Final = 512 << 10
 """Of rows that are copied in one go: several batches share the call's cost, and they fit into a core's own cache."""
 
 Rows = npt.NDArray[np.unsignedinteger]
 Addresses = npt.NDArray[np.int64]
-_UNKNOWN: Final = -1
-"""No address."""
-_PIECES_AHEAD: Final = 512
-"""Samples whose pieces are read in one go, those of the batches after the one that was asked for: a tenth of the cost
-of reading them batch by batch."""
 
 Items = Sequence[tuple[EraOrder, Numbers]]
 """Samples behind each other, as items of eras."""
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
-
-_FIRST_SAMPLES: Final = 256
-"""What is looked up first, so that the first batch comes soon where each sample may be in another era or segment; then
-four times as much each time."""
 
 
 def addresses_of(tokens: Rows, starts: npt.NDArray[np.int64]) -> Addresses:
@@ -139,7 +127,7 @@ class _Memory:
             "shape": (count,),
             "strides": (1,),
             "typestr": f"|V{width}",
-            "version": _INTERFACE_VERSION,
+            "version": 3,  # of https://numpy.org/doc/stable/reference/arrays.interface.html
         }
 
 
@@ -168,7 +156,7 @@ class EraTable:
         self._views = order.views
         self._trainable = trainable
         self._checks_copies = checks_copies and trainable.checks and order.views == 1
-        self._starts = np.full(order.blocks, _UNKNOWN, np.int64)
+        self._starts = np.full(order.blocks, -1, np.int64)
         self._crcs = np.empty(order.blocks if self._checks_copies else 0, np.uint32)
         self._sound = np.zeros(order.blocks, np.bool_) if trainable.checks and not self._checks_copies else None
         """Which of the blocks need not be checked in place any more; None: none needs it."""
@@ -383,7 +371,7 @@ class Chunk:
         held = self._pieces  # another thread may be reading those of later batches
         if self.kept is None and held is not None and held[0] <= start < stop <= held[1]:
             return held[2].between((start - held[0]) * self.split, (stop - held[0]) * self.split)
-        steps = _PIECES_AHEAD // max(self.batch_size, 1)
+        steps = 512 // max(self.batch_size, 1)  # a tenth of the cost of reading them batch by batch
         ahead = min(start + max(steps, 1) * self.batch_size, len(self.samples.blocks))
         if self.kept is None and ahead > stop:
             with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
@@ -457,7 +445,8 @@ class RowReader:
         self._tables: dict[EraOrder, EraTable] = {}
         """Of the eras that the last chunk was from."""
         self._watch = MapWatch()
-        self._most_samples = _FIRST_SAMPLES
+        self._most_samples = 256
+        """To be looked up next: few at first, as each may be in another era or segment, then four times as many."""
         self.checks_copies = True
         """Whether whole blocks may be checked after they were copied: where all samples of a batch are whole blocks."""
 

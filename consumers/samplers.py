@@ -4,7 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from tokenmill.samples import (
 from . import arguments
 from .arguments import DataRank, naming_unknown
 from .documents import Documents
-
-STATE_FORMAT: Final = 1
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +62,7 @@ class DocumentSampler(ABC):
     @property
     def _identity(self) -> dict[str, Any]:
         """What decides the sequence, for states: JSON."""
-        shared = {"format": STATE_FORMAT, "order": self._kind, "seed": self._seed}
+        shared = {"format": 1, "order": self._kind, "seed": self._seed}
         return shared | self.documents._identity | self._own
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar, Final, NoReturn, Protocol, Self
+from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import torch
 
@@ -20,11 +20,6 @@ from .step_schedule import Found, Phases, Stagings, Walk
 from .text import HasTokenizer
 from .transfer import End, begin_ahead, next_usable
 from .waiting import Awaited, ReachableStream, StoreWait
-
-_CHUNK_BYTES: Final = 32 << 20
-"""Of tokens that are looked up in one go: 1024 batches of 16 x 1024 share the cost of finding them in the store."""
-_CHUNK_SAMPLES: Final = 16_384
-"""At most, so that the first batch of small samples comes soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +69,8 @@ class StepLoop(HasTokenizer, Closing, ABC):
         self._turn = 0
         """Counts what makes running iterations invalid."""
         self._closed = False
-        self._most_samples = min(_CHUNK_BYTES // delivery.row_bytes, _CHUNK_SAMPLES)
+        self._most_samples = min((32 << 20) // delivery.row_bytes, 16_384)
+        """Looked up in one go: 1024 batches of 16 x 1024 share the cost of that, and those of small ones come soon."""
         self._delivered = self._sampled = self._missing = 0  # the last: damaged samples that batches lack
         self._waited = self._worked = 0.0
 

@@ -19,8 +19,6 @@ from tokenmill.errors import InputError
 
 from .sample_lookup import Rows
 
-_DTYPES: Final = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
-"""Torch's dtypes of tokens, by their bytes. It copies and widens all three, and computes in the first alone."""
 _REUSED_BYTES: Final = 32 << 20
 """Of x and y that are kept to be used again: of all batches that a thread makes of what is copied in one go ..."""
 _REUSED_AT_LEAST: Final = 8
@@ -280,7 +278,8 @@ class LaneStaging:
     ) -> None:
         self._widens = widen
         self._lane = lane
-        self._slots = [lane.pinned(rows, columns, _DTYPES[dtype.itemsize]) for _ in range(slots)]
+        tokens = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}[dtype.itemsize]  # torch copies and widens all three
+        self._slots = [lane.pinned(rows, columns, tokens) for _ in range(slots)]
         self._rows: list[Rows] = [slot.numpy() for slot in self._slots]
         self._copied: list[Mark | None] = [None] * slots
         """Of each buffer, the last copy out of it."""

@@ -17,8 +17,6 @@ _SAY_AFTER: Final = 5.0
 """Seconds of waiting after which it is reported; the first wait is reported at once. A loop that has caught up with a
 stream waits a little for each era, and need not report that."""
 _SAY_EVERY: Final = 60.0
-_ADVISE_AFTER: Final = 15.0
-"""Seconds of waiting after which what to do is said, too, for the first time."""
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +168,6 @@ class StoreWait:
                     log.warning("waiting for %s (%.0f seconds so far)", awaited.what, waited)
                 else:  # a healthy start: advice comes when it takes longer
                     log.warning("waiting for %s", awaited.what.partition(": ")[0])
-                self._said = begun if waited else begun - _SAY_EVERY + _ADVISE_AFTER
+                self._said = begun if waited else begun - _SAY_EVERY + 15.0  # then what to do is said, too
         time.sleep(min(self._poll_seconds, left))
         self.waited_seconds += time.monotonic() - begun

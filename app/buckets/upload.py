@@ -103,10 +103,6 @@ def _joined(parts: list[memoryview]) -> memoryview:
 
 LANES: Final = 4
 """Segments that are on their way at once; each holds its largest object in memory, 128 MiB at most."""
-HEAD_SEGMENTS: Final = 16
-"""Most segments of one head: what a kill in between makes the next upload compare."""
-_KEPT_ERAS: Final = 256
-"""Of those that were read: to find which era holds a block looks at the same ones for each partition."""
 HEAD_ERAS: Final = 1024
 HEAD_ERA_BYTES: Final = 1 << 20
 """Most eras of one head, and bytes of their lines but for the last one's."""
@@ -137,7 +133,7 @@ class Upload:
         self._lanes = lanes
         self._tokenizer = read_tokenizer(store, local)
         self._eras = open_eras(store, stream)
-        self._era = lru_cache(_KEPT_ERAS)(self._eras.era)
+        self._era = lru_cache(256)(self._eras.era)  # each partition looks at the same ones to find a block
         self._readers: dict[int, PartitionReader] = {}
         self._done_with = -1
         """How many eras were trainable when there was nothing more to upload."""
@@ -200,7 +196,7 @@ class Upload:
             return False
         if heads.look(self._bucket):
             return True  # another upload was here
-        segments = self._put_all(islice(self._wanted(count), HEAD_SEGMENTS))
+        segments = self._put_all(islice(self._wanted(count), 16))  # what a kill makes the next upload compare
         eras = self._complete(count, heads.stops | {one.partition: one.stop for one in segments})
         head = heads.following(segments, eras).encode()
         if self._bucket.create(heads.path(heads.next_number), head):

@@ -16,26 +16,15 @@ from ..sources import Item, Reading, Refused, Shape, find_sources, read_items
 from ..sources.items import Unmet
 from .local_state import LocalState
 
-LEFT_OUT: Final = ("site-packages", "dist-packages", "__pycache__")
 SUFFIXES: Final = (".py", ".txt", ".rst")
 PASSAGE_BYTES: Final = 4096
 """A single long text is cut into documents of at least this, at blank lines: one document would be one partition's."""
-LINES_SUFFIXES: Final = (".jsonl", ".ndjson")
-LONGEST_NAME: Final = 40
 
 Items = Callable[[Shape], Iterator[Item | Refused]]
 PARTITIONS: Final = 4
 """Two for each mill worker, so that a takeover can be seen."""
 VOCABULARY: Final = 8192
 """Small, as the model is; ids fit uint16."""
-SEQUENCE_LENGTH: Final = 256
-"""Short, so that a tiny model makes many steps on a CPU."""
-SEGMENT_BLOCKS: Final = 512
-"""Some ten segments in each partition, instead of one."""
-ERA_SECONDS: Final = 1.0
-"""How soon text is trainable, so that the model begins early in the demo."""
-SESSION_SECONDS: Final = 3.0
-"""How soon Kafka takes a dead worker's partitions away: sooner than by default, so that the takeover is seen."""
 FEED_SECONDS: Final = 26.0
 """How long the text is fed, unless it is too long for that."""
 MOST_BYTES_A_SECOND: Final = 2_000_000
@@ -81,8 +70,8 @@ def own_text(path: Path) -> DemoText:
     """
     if not path.exists():
         raise InputError(f"there is no file or folder {path}; check --text (or TEXT= of make demo)")
-    name = re.sub("[^a-z0-9]+", "-", path.absolute().stem.lower()).strip("-")[:LONGEST_NAME] or "text"
-    if path.is_file() and path.suffix.lower() not in LINES_SUFFIXES:
+    name = re.sub("[^a-z0-9]+", "-", path.absolute().stem.lower()).strip("-")[:40] or "text"
+    if path.is_file() and path.suffix.lower() not in {".jsonl", ".ndjson"}:
         return DemoText(name, str(path), path.stat().st_size, lambda shape: _passages(path, shape))
     files = [Path(folder, file) for folder, _, names in os.walk(path) for file in names] or [path]
     return DemoText(
@@ -95,7 +84,7 @@ def own_text(path: Path) -> DemoText:
 
 def _files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        folders[:] = [name for name in folders if name not in {"site-packages", "dist-packages", "__pycache__"}]
         yield from (Path(folder, name) for name in names if name.endswith(SUFFIXES))
 
 
@@ -154,10 +143,10 @@ def demo_settings(state: LocalState, text: DemoText, bootstrap_servers: str) -> 
         raw_topics=(topic,),
         store=state.store,
         tokenizer=str(state.directory / "runs" / topic / "tokenizer.json"),
-        sequence_length=SEQUENCE_LENGTH,
-        segment_blocks=SEGMENT_BLOCKS,
-        era_max_seconds=ERA_SECONDS,
-        session_timeout=SESSION_SECONDS,
+        sequence_length=256,  # a tiny model makes many steps of these on a CPU
+        segment_blocks=512,  # some ten segments in each partition, instead of one
+        era_max_seconds=1.0,  # the model begins early in the demo
+        session_timeout=3.0,  # a dead worker loses its partitions so soon that the takeover is seen
         group=f"tokenmill-{topic}",
         workers=2,
     )

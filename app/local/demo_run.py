@@ -41,10 +41,6 @@ from .live_view import LiveScene, LiveView, TrainingStatus, log_to_file, saying_
 from .local_state import DEMO_DIRECTORY, LocalState, program
 
 EXAMPLE: Final = Path("examples/train_gpt.py")
-FIRST_SECONDS: Final = 300.0
-"""How long the model may wait for its first data: longer than a busy machine takes to start the service."""
-NICENESS: Final = 10
-"""The service comes first: on two cores, training must not slow it down."""
 LEAST_STEPS: Final = 50
 """Below so many, a difference of losses is noise."""
 COMPARED: Final = 0.2
@@ -78,7 +74,7 @@ class DemoTrainer:
         self.code = 0
         self._log = log
         self._command = [sys.executable, str(example()), str(store), stream, "--json", "--threads=1", "--cpu"]
-        self._command += [f"--seconds={seconds}", f"--timeout={FIRST_SECONDS}"]
+        self._command += [f"--seconds={seconds}", "--timeout=300"]  # a busy machine starts the service sooner
 
     @property
     def training(self) -> TrainingStatus | None:
@@ -97,7 +93,7 @@ class DemoTrainer:
                 start_new_session=True,
             )
         try:
-            os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+            os.setpriority(os.PRIO_PROCESS, process.pid, 10)  # on two cores, it must not slow the service down
             await self._listen(process)
         finally:
             with suppress(ProcessLookupError):
@@ -141,8 +137,6 @@ def _mean_loss(reports: Sequence[TrainingStatus], begin: float, end: float) -> f
 
 SHOWN_PIECES: Final = 3
 SHOWN_CHARACTERS: Final = 160
-FOUND_CHARACTERS: Final = 60
-"""Enough of a piece to find its place in the text; its end may be a token that no text holds."""
 
 
 def say_result(view: LiveView, killed: int, result: VerifyResult) -> bool:
@@ -201,7 +195,7 @@ def _where(piece: TracedPiece) -> str:
 
 def _excerpt(text: str, piece: str) -> str:
     """Return in one line what a record's text says where a piece of a block begins in it."""
-    start = max(0, text.find(piece[:FOUND_CHARACTERS]))
+    start = max(0, text.find(piece[:60]))  # not all of it: its end may be a token that no text holds
     line = " ".join(text[start : start + 4 * SHOWN_CHARACTERS].split())
     return f"{'… ' if start else ''}{line[:SHOWN_CHARACTERS]}{' …' if len(line) > SHOWN_CHARACTERS else ''}"
 
@@ -209,14 +203,7 @@ def _excerpt(text: str, piece: str) -> str:
 LOOK_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 120.0
 """How long to wait without any progress. A restart of everything takes 20."""
-SETTLED_SECONDS: Final = 1.5
-"""How long all must be settled: longer than between two heartbeats and two looks at the brokers."""
-KILL_AT: Final = 0.4
-"""Share of the text after which a worker is killed: early enough to see it come back before the text ends."""
-RESTART_SECONDS: Final = 8.0
-"""Before the killed worker starts again: long enough to see the other one do its work."""
 STARTING: Final = "starting the service"
-DIFFERENT_CODE: Final = TokenMillError.exit_code
 
 
 def is_running(status: Status) -> bool:
@@ -274,7 +261,7 @@ class DemoFeeding:
 
     def _progress(self, summary: Summary) -> None:
         self.share = min(1.0, summary.bytes / max(1, self._plan.text.bytes))
-        if self.share >= KILL_AT and not self.killed:
+        if self.share >= 0.4 and not self.killed:  # noqa: PLR2004 - it is seen to come back before the text ends
             self._kill()
 
     def _kill(self) -> None:
@@ -321,7 +308,7 @@ class _Demo:
         self._state = state
         self._settings = settings
         self._view = view
-        limits = WatchLimits(first_backoff=RESTART_SECONDS)
+        limits = WatchLimits(first_backoff=8.0)  # long enough to see the other worker do a killed one's work
         self._supervisor = Supervisor(settings, limits=limits, log_directory=state.logs, on_event=self._show_event)
         self._feeding = DemoFeeding(plan, settings, view, self._supervisor.status)
         self._trainer = self._make_trainer()
@@ -343,7 +330,7 @@ class _Demo:
                 good = await self._end()
                 await self._train_on()
         next_commands(self._view, self._plan.directory, self._settings)
-        return 0 if good else DIFFERENT_CODE
+        return 0 if good else TokenMillError.exit_code
 
     async def _prepare(self, tokenizer: Future[Tokenizer]) -> None:
         learnt = await asyncio.wrap_future(tokenizer)
@@ -355,7 +342,8 @@ class _Demo:
     async def _end(self) -> bool:
         """Wait for the last block, verify all of them, and show where one came from."""
         self._doing = "filling the last blocks"
-        await until(lambda status: status.settled, self._supervisor.status, SETTLED_SECONDS)
+        # For longer than between two heartbeats, and two looks at the brokers.
+        await until(lambda status: status.settled, self._supervisor.status, 1.5)
         blocks = self._supervisor.status().stored
         self._view.say(f"{blocks:,} blocks are in the store; each is computed again by the reference, and compared")
         self._doing = f"verifying, 0 of {blocks:,} blocks"

@@ -21,7 +21,6 @@ from tokenmill.errors import BrokerError
 from tokenmill.extras import how_to_install
 
 LOCK = "broker.lock.toml"
-DOWNLOADS = 8  # at once: 45 small files wait for answers more than for bytes
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ def kafka_jars() -> list[Path]:
     if missing:
         _log.info("downloading Apache Kafka: %d jars into %s, once", len(missing), cache)
         cache.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(DOWNLOADS) as pool:
+        with ThreadPoolExecutor(8) as pool:  # 45 small files wait for answers more than for bytes
             list(pool.map(lambda jar: _download(jar, cache), missing))
     return list(paths.values())
 

@@ -157,8 +157,6 @@ STYLES: Final = {"green": ["running"], "yellow": ["starting"], "bold red": ["cut
 EVENT_STYLES: Final = {"ended": "red", "not started": "red", "not served": "red", "took over": "green"}
 SHOWN_PARTITIONS: Final = 6
 """Of one worker; more are counted."""
-BETWEEN: Final = 2
-"""Cells of the sign between two facts that may end a line."""
 WIDE: Final = 100
 """Cells from which on there is room for the blocks of each split."""
 REFRESH_SECONDS: Final = 0.25
@@ -174,7 +172,7 @@ def picture(scene: LiveScene, rates: Rates, seconds: float, width: int) -> Itera
     yield Text()
     yield _line(f"{int(seconds) // 60:02}:{int(seconds) % 60:02}  {scene.title}", "bold")
     for style, found in groupby(facts(scene, rates), key=itemgetter(1)):
-        yield from (_line(line, style) for line in flowed((fact for fact, _ in found), " · ", width - BETWEEN))
+        yield from (_line(line, style) for line in flowed((fact for fact, _ in found), " · ", width - 2))
     for table in (_workers(scene.status.workers, rates), _partitions(scene.status.partitions, wide=width >= WIDE)):
         yield Text()
         for line in map(_line, table.lines(width)):

@@ -4,11 +4,8 @@ import errno
 import os
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from tokenmill.errors import InputError
-
-OWNER_ONLY: Final = 0o600
 
 
 def require_directory(flag: str, path: Path) -> None:
@@ -48,5 +45,5 @@ def _why(error: OSError, path: Path) -> str:
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner can read, also while it is written."""
     path.unlink(missing_ok=True)  # an older file would keep its rights
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY), "w", encoding="utf-8") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)

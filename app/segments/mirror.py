@@ -48,8 +48,6 @@ FETCH_WAIT_MS: Final = 500
 """How long a fetch at the end of the log waits for its first byte, as in the workers."""
 FETCH_BYTES: Final = 2 * 1024 * 1024
 """Most bytes of one partition in one fetch, as a segment worker has it."""
-HALT_SECONDS: Final = 1.0
-"""How often it is looked whether the reason of a halt has ended."""
 FIRST_PAUSE: Final = 0.5
 """Seconds before a new start; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
@@ -204,7 +202,7 @@ class StreamFlow:
         while True:
             if partition.halt:
                 client.pause(tp)
-                await asyncio.sleep(HALT_SECONDS)
+                await asyncio.sleep(1.0)
                 if partition.may_go_on():
                     await partition.resume()
                 continue

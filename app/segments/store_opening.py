@@ -23,12 +23,8 @@ from ..kafka.control_log import IgnoreList
 from ..kafka.control_topic import Settled
 from ..kafka.token_topic import message_at, message_of, offered
 
-LOCK_SECONDS: Final = 0.25
-"""How soon a partition that waits for another process's lock on its directory tries again."""
 DISK_SECONDS: Final = 0.5
-"""How soon one that waits for its disk tries again; then ever later ..."""
-LONGEST_DISK_SECONDS: Final = 5.0
-"""... up to this: blocks come soon after the disk is back, and until then it is hardly touched."""
+"""How soon a partition that waits for its disk tries again; then ever later."""
 
 
 async def bring_stream(store: Store, settled: Settled) -> None:
@@ -52,13 +48,13 @@ async def open_writer(
     ``wait`` is called before each new attempt with what is waited for and why. Raises as `PartitionWriter.open`, but
     for `LockedError` and `DiskError`.
     """
-    backoff = Backoff(DISK_SECONDS, LONGEST_DISK_SECONDS)
+    backoff = Backoff(DISK_SECONDS, 5.0)  # blocks come soon after it is back, and until then it is hardly touched
     while wanted():
         try:
             return await _opened(store, stream, partition)
         except LockedError as error:
             wait("waiting for the directory", error)
-            await asyncio.sleep(LOCK_SECONDS)
+            await asyncio.sleep(0.25)
         except DiskError as error:
             wait("waiting for the disk", error)
             await asyncio.sleep(backoff.next())

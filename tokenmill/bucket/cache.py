@@ -33,15 +33,9 @@ CLAIM_SECONDS: Final = 0.05
 """How often it is looked which eras are wanted."""
 LONGEST_PAUSE: Final = 30.0
 """Seconds until the next try while the bucket or the disk fails; the first come after one, two, four."""
-LEFT_SECONDS: Final = 30.0
-"""How long segments stay that a process wanted which has ended: those beside it, or the next one, want them soon."""
-TOGETHER: Final = 8
-"""Segments that are fetched before it is looked again which eras are wanted."""
 _CLAIM_BYTES: Final = 4096
 _LEFT: Final = ".left"
 """Ends the name of a claim of a process that has ended."""
-_MOST_HAD: Final = 256
-"""Eras of batches that somebody has, the newest ones: their numbers must fit into a claim."""
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +152,7 @@ class BucketCache:
         """
         if self._work.error is not None:
             raise self._work.error
-        if self._claimed != (claim := [[*now], [*following], [*had[-_MOST_HAD:]]]):
+        if self._claimed != (claim := [[*now], [*following], [*had[-256:]]]):  # so many fit into a claim
             self._claimed = claim
             with layout.locked(self._folder.claims):
                 os.pwrite(self._claim, json.dumps(claim).encode().ljust(_CLAIM_BYTES), 0)
@@ -223,7 +217,7 @@ class FetchWork:
                 bring_eras(heads, eras, self._folder.path, self._bucket)
                 looked = monotonic()
             missing = self._missing(heads)
-            wanted = [self._named(heads, place) for place in islice(missing, TOGETHER)]
+            wanted = [self._named(heads, place) for place in islice(missing, 8)]
             for fetched in fetch_all(self._bucket, self._folder.info, wanted):
                 self._folder.put(fetched)
             if not wanted:
@@ -271,7 +265,7 @@ class FetchWork:
                     os.utime(file)
                     file.rename(file.with_suffix(_LEFT))
                     yield [], [], had, [*now, *later]
-                elif time() - file.stat().st_mtime < LEFT_SECONDS:
+                elif time() - file.stat().st_mtime < 30:  # noqa: PLR2004 - seconds; the next process wants the same soon
                     yield [], [], had, [*now, *later]
                 else:
                     file.unlink(missing_ok=True)

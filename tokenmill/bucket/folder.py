@@ -23,10 +23,6 @@ from tokenmill.store import EraWriter, Start, Store, StreamInfo, layout, read_st
 from tokenmill.store.store import write_start
 from tokenmill.untrusted import FETCHERS, read_json_file
 
-TEMPORARY_BYTES: Final = 2 << 30
-"""What is kept in a folder for one command."""
-_REMOVED: Final = (".bin", ".docs", ".index")
-"""Ends of the names of files that are removed to make room; the others are small."""
 _temporary: list[TemporaryDirectory[str]] = []
 """Removed when the process ends."""
 
@@ -66,7 +62,8 @@ class SegmentFolder:
     def _make_room(self, new: Path) -> None:
         if self._most_bytes is None:
             return
-        files = [(path.stat(), path) for path in new.parent.iterdir() if path.suffix in _REMOVED]
+        large = {".bin", ".docs", ".index"}
+        files = [(path.stat(), path) for path in new.parent.iterdir() if path.suffix in large]
         over = sum(status.st_size for status, _ in files) - self._most_bytes
         for status, path in sorted(files, key=lambda one: one[0].st_mtime_ns):
             if over > 0 and path.stem != new.stem:
@@ -139,7 +136,7 @@ def open_temporarily(store: Path) -> Path:
     if (address := address_of(store)) is None:
         return store
     _temporary.append(folder := TemporaryDirectory(prefix="tokenmill-"))
-    return open_folder(address, Path(folder.name), TEMPORARY_BYTES)
+    return open_folder(address, Path(folder.name), 2 << 30)
 
 
 def store_folder(store: Any, stream: str, cached: Any, most_bytes: int | None) -> Path:

@@ -20,8 +20,6 @@ from tokenmill.wire.pieces import PADDING
 
 _BLOCKS_AT_ONCE: Final = 8192
 """Whose pieces are looked at together: what has not ended there is kept for the next ones."""
-_AHEAD: Final = 4
-"""Times as many blocks behind the range as before are looked at where documents have not ended."""
 
 Lengths = npt.NDArray[np.int32]
 
@@ -292,7 +290,7 @@ def documents_beginning_in(
             return index, count, begun - count
         if reached == last:
             return None
-        ahead *= _AHEAD
+        ahead *= 4
 
 
 def packing_in(info: StreamInfo) -> PackingParameters:

@@ -126,9 +126,6 @@ class _Stretch(NamedTuple):
     content: Content
 
 
-_NOWHERE: Final = _Stretch(0, 0, Content(0, ""))
-
-
 class UsedContent:
     """The pins of a sequence's positions in one store, and how far its eras reach; safe to use from several threads.
 
@@ -148,7 +145,7 @@ class UsedContent:
         self._lock = Lock()
         self._remembered: list[_Stretch] = []
         """Ascending, without overlap."""
-        self._latest = _NOWHERE
+        self._latest = _Stretch(0, 0, Content(0, ""))
         self._agreed: Content | None = None
         """The content of the state that was compared with this store and agrees."""
 

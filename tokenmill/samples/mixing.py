@@ -31,14 +31,10 @@ import numpy.typing as npt
 
 from tokenmill.samples.sequence import Numbers
 
-_LONGEST_PERIOD: Final = 1 << 16
-"""Most samples of a pattern that is kept and repeated: a second's work in 25 milliseconds, and half a megabyte."""
 _TRIALS: Final = 4
 """Patterns that are looked at for one that repeats itself, in a stretch of the same weights."""
 
 _Due: TypeAlias = int | float | Fraction
-_PARTS: Final = 256
-"""Into how many pieces a linear stretch between two points is cut at most; each has the weights of its middle."""
 
 Weights = Mapping[str, Fraction]
 
@@ -209,7 +205,7 @@ class Mixer:
         self._settle_piece()
         end, weights = self._end(), self.plan.pieces[self._piece].weights
         period = lcm(*(weight.denominator for weight in weights))
-        if period > _LONGEST_PERIOD or not self._trials:
+        if period > 1 << 16 or not self._trials:
             return None
         stop = None
         if end is not None:  # what is due behind the piece's end may be due at another time than the pattern says
@@ -441,10 +437,10 @@ class Schedule:
 
 
 def _steadily(points: Sequence[Point]) -> list[Point]:
-    """Return points between which weights change steadily, as pieces of constant weights."""
+    """Return points between which weights change steadily, as pieces that have the weights of their middle."""
     found = []
     for (start, before), (stop, after) in pairwise(points):
-        parts = min(_PARTS, stop - start)
+        parts = min(256, stop - start)
         first, last = _normal(before), _normal(after)
         for part in range(parts):
             share = Fraction(2 * part + 1, 2 * parts)

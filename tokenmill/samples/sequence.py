@@ -21,8 +21,6 @@ from tokenmill.store import StreamInfo
 
 Numbers = npt.NDArray[np.int64]
 
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-"""The fractional part of the golden ratio, of 2**64."""
 _STORED: Final = 1 << 20
 """Most samples of an era whose order is computed once and kept, in 8 MiB: that is cheaper than computing it part by
 part. The parts of larger eras are large enough."""
@@ -218,7 +216,8 @@ def rotation(steps: Numbers, global_batch: int) -> Numbers:
     Multiples of the golden ratio: each row meets all places of a step equally often, whatever repeats itself in them.
     Neighbours stay together, so a slice is mixed as well as the samples are.
     """
-    fractions = (steps.astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(32)
+    golden = np.uint64(0x9E3779B97F4A7C15)  # the fractional part of the golden ratio, of 2**64
+    fractions = (steps.astype(np.uint64) * golden) >> np.uint64(32)
     return (fractions * np.uint64(global_batch) >> np.uint64(32)).astype(np.int64) % global_batch
 
 

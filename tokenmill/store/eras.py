@@ -30,7 +30,6 @@ eras: all rows before them belong to finished commits."""
 END: Final = 1
 _ROW: Final = Struct("<QQQQIIII")
 _CRC: Final = Struct("<I")
-_NUMBER: Final = Struct("<Q")
 _CRC_AT: Final = ROW_BYTES - _CRC.size
 
 
@@ -106,15 +105,7 @@ def scan(rows: bytes, seed: int, number: int) -> EraScan:
 
 
 def _crc(seed: int, number: int, row: bytes) -> int:
-    return crc32(row, crc32(_NUMBER.pack(number), seed))
-
-
-_LONGEST_LINE: Final = 1 << 20
-"""Of an era of 10,000 partitions."""
-_KEPT_ERAS: Final = 4
-"""That a reader keeps: who reads ahead, looks and locates asks for the same ones one after the other."""
-_KEPT_ROWS: Final = 1024
-"""Of the index, that a reader keeps: a run asks for the same ones again and again."""
+    return crc32(row, crc32(number.to_bytes(8, "little"), seed))
 
 
 class EraReader:
@@ -182,7 +173,7 @@ class EraReader:
         try:
             era = Era.unpack(line)
             if era.number == number:
-                if len(self._kept) >= _KEPT_ERAS:
+                if len(self._kept) >= 4:  # noqa: PLR2004 - who reads ahead, looks and locates asks for the same ones
                     self._kept.clear()
                 self._kept[number] = era
                 return era
@@ -254,7 +245,7 @@ class EraReader:
         row = self._rows.get(number)
         if row is None:
             row = self._row_of(number, read_part(self._index, number * ROW_BYTES, (number + 1) * ROW_BYTES))
-            if len(self._rows) >= _KEPT_ROWS:
+            if len(self._rows) >= 1024:  # noqa: PLR2004 - a run asks for the same ones again and again
                 self._rows.clear()
             self._rows[number] = row
         return row
@@ -285,7 +276,8 @@ class EraReader:
     def is_complete(self) -> bool:
         """Return whether the end marker is the last era, or the last line: then all that it ends was written once."""
         size = _size(self._lines)
-        last = read_part(self._lines, max(size - _LONGEST_LINE, 0), size).removesuffix(b"\n").rpartition(b"\n")[2]
+        end = read_part(self._lines, max(size - (1 << 20), 0), size)  # lines of 10,000 partitions are as long
+        last = end.removesuffix(b"\n").rpartition(b"\n")[2]
         with suppress(ValueError):
             return self.ended or Era.unpack(last).end
         return False

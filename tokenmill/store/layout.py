@@ -52,8 +52,6 @@ TEMPORARY: Final = ".tmp"
 """Ends the name of a file that is still being written; recovery removes what a crash left."""
 
 _SEGMENT: Final = re.compile(r"([0-9]{12,})\.(?:bin|docs|commits|index|json|idx)")
-_PARTITION: Final = re.compile(r"0|[1-9][0-9]*")
-_STREAM: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ def stream_directory(store: Path, stream: str) -> Path:
 
     Raises StoreError where the name could lead elsewhere, or is none that a Kafka topic could have.
     """
-    if not _STREAM.fullmatch(stream) or stream in {".", ".."}:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", stream) or stream in {".", ".."}:
         raise StoreError(f"{stream!r} is no stream name: use up to 249 letters, digits, dots, underscores and hyphens")
     return store / stream
 
@@ -148,7 +146,7 @@ def segment_firsts(names: Iterable[str]) -> list[int]:
 
 def partition_numbers(names: Iterable[str]) -> list[int]:
     """Return the partitions among the names in a stream's directory, in order."""
-    return sorted(int(name) for name in names if _PARTITION.fullmatch(name))
+    return sorted(int(name) for name in names if re.fullmatch(r"0|[1-9][0-9]*", name))
 
 
 GOES_ON: Final = "a segment worker tries again by itself, and `tokenmill pack` goes on when it is called again"
@@ -352,11 +350,6 @@ ERA_ADVICE: Final = (
     "again from the control topic (or copy both from another store of the stream)"
 )
 """What to do about damaged eras."""
-PACKED_ERA_ADVICE: Final = (
-    f"Move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and call the same `tokenmill pack` command again: it writes "
-    "both again (or copy both from another store of the stream)"
-)
-"""The same, of a stream that was packed."""
 
 
 def is_packed(store: Path, stream: str) -> bool:
@@ -444,7 +437,12 @@ def description_damaged(path: Path, what: str) -> DamagedError:
 def eras_damaged(path: Path, what: str) -> DamagedError:
     """Return the error for damage to the eras of a stream, ``<store>/<stream>/eras.…``."""
     store, stream = path.parents[1], path.parent.name
-    advice = PACKED_ERA_ADVICE if is_packed(store, stream) else ERA_ADVICE
+    advice = ERA_ADVICE
+    if is_packed(store, stream):
+        advice = (
+            f"Move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and call the same `tokenmill pack` command again: it "
+            "writes both again (or copy both from another store of the stream)"
+        )
     return DamagedError(f"{path}: {what}", cache_advice(store, stream) or advice)
 
 

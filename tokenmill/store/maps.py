@@ -39,8 +39,6 @@ _LOOK_SHARE: Final = 100
 _GROWN_SECONDS: Final = 5.0
 """How long a map is used once its file has another length: growth hides whether bytes before it were changed as well,
 and to map a segment that is being written at each of its commits would cost more than to read it."""
-_CLOCK_TICK_NS: Final = 20_000_000
-"""Two changes of a file within a tick of the kernel's clock may have the same time: it has 100 a second at least."""
 
 _SYSTEM: Final = ctypes.CDLL(None, use_errno=True)
 _mmap = _SYSTEM.mmap
@@ -61,9 +59,10 @@ Identity = tuple[int, int, int, int]
 def is_settled(identity: Identity) -> bool:
     """Return whether each change of the file from now on gives it another identity: none can be within its last tick.
 
-    As Git does it with the files of its index, see "racy-git" in its documentation.
+    The kernel's clock has 100 ticks a second at least, and changes within one may have the same time. As Git does it
+    with the files of its index, see "racy-git" in its documentation.
     """
-    return time_ns() - identity[-1] > _CLOCK_TICK_NS
+    return time_ns() - identity[-1] > 20_000_000  # noqa: PLR2004 - two ticks
 
 
 class FileMap:
@@ -179,10 +178,6 @@ def _map(path: Path, descriptor: int, size: int) -> int:
     return int(address)
 
 
-_AHEAD_BYTES: Final = 16 * 1024
-"""What `FileAhead` reads and keeps: a read of so much costs hardly more than one of a line."""
-
-
 def read_part(path: Path, first: int, stop: int) -> bytes:
     """Return the bytes ``[first, stop)`` of a file, as many as there are; none where there is no file."""
     with _opened(path) as descriptor:
@@ -204,7 +199,8 @@ class FileAhead:
         """Return the bytes ``[first, stop)``, as many as there are; those up to ``end`` do not change any more."""
         at = first - self._first
         if at < 0 or at + stop - first > len(self._data):
-            self._data = read_part(self._path, first, max(stop, min(end, first + _AHEAD_BYTES)))
+            # A read of 16 KiB costs hardly more than one of a line.
+            self._data = read_part(self._path, first, max(stop, min(end, first + (16 << 10))))
             self._first, at = first, 0
         return self._data[at : at + stop - first]
 
@@ -216,8 +212,6 @@ _ANNOUNCED: Final = 256
 _CACHESTAT: Final = 451
 """The number of `cachestat`, on every processor; the C library has no function for it."""
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_REFUSED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-"""What a system or a file system answers that cannot send this file there."""
 
 
 class FileRange(NamedTuple):
@@ -298,8 +292,8 @@ def _read(descriptor: int, at: int, count: int) -> int:
     try:
         return os.sendfile(_nowhere(), descriptor, at, count)
     except OSError as error:
-        if error.errno not in _REFUSED:
-            raise
+        if error.errno not in {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}:
+            raise  # else the system, or a file system, cannot send this file there
     return len(os.pread(descriptor, count, at))
 
 

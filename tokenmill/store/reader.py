@@ -21,10 +21,6 @@ from tokenmill.store.segment import Crcs, DocumentPiece, Marks, Numbers, Part, P
 from tokenmill.store.store import StreamInfo, read_start, read_stream
 from tokenmill.wire.pieces import Piece, decode_entry
 
-_KNOWN_SEGMENTS: Final = 16_384
-"""Sealed segments whose manifest is remembered, at a kilobyte each: to map one again then reads no other file."""
-
-
 OnDamage = Literal["refuse", "skip"]
 
 _OPEN_SEGMENTS: Final = 8
@@ -416,7 +412,7 @@ class PartitionReader:
         first = segment.paths.first
         if segment.manifest is not None:  # one that was seen growing holds all its rows
             self._known[first] = segment
-        while len(self._known) > _KNOWN_SEGMENTS:
+        while len(self._known) > 16_384:  # noqa: PLR2004 - a kilobyte each; to map one again then reads no other file
             self._known.popitem(last=False)
         self._cache[first] = segment
         self._cache.move_to_end(first)

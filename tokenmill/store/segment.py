@@ -61,9 +61,6 @@ class Part(NamedTuple):
 
 Numbers = npt.NDArray[np.int64]
 
-_ITEM: Final = np.dtype(f"V{PIECE.itemsize}")
-"""A piece as bytes, which numpy copies without a look at its fields."""
-
 
 class Pieces(NamedTuple):
     """The pieces of some blocks, one block's after the other's."""
@@ -100,7 +97,7 @@ def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, bloc
     firsts = np.cumsum(counts) - counts
     at = np.repeat(starts + ENTRY_HEADER.size - firsts * PIECE.itemsize, counts)
     at += np.arange(len(at)) * PIECE.itemsize
-    rows = _items(table, _ITEM)[at].view(PIECE)
+    rows = _items(table, np.dtype(f"V{PIECE.itemsize}"))[at].view(PIECE)  # copied without a look at its fields
     begins = rows["start"]
     rises = np.empty(len(rows), np.bool_)
     np.greater(begins[1:], begins[:-1], out=rises[1:])
@@ -171,8 +168,6 @@ _RUNS_AT_LEAST: Final = 8
 _SMALL_BYTES: Final = 1 << 20
 """Files up to which all blocks are looked at with the first: an era can have thousands of such files, and to come back
 to each of them costs more."""
-_DENSE: Final = 4
-"""A run is worth reading whole if one in so many of its blocks is wanted; more of them will be."""
 _REMEMBERED_BYTES: Final = 64 << 20
 """Marks of one byte a block that are kept for readers to come: of 131 GB of tokens in blocks of 2 kB."""
 
@@ -240,7 +235,8 @@ def _without_sound_runs(
     runs = rows // each
     runs = runs[np.flatnonzero(np.diff(runs, prepend=-1))]
     runs = runs[(runs + 1) * each <= len(crcs)]
-    if len(runs) < _RUNS_AT_LEAST or not (whole or len(rows) * _DENSE >= len(runs) * each):
+    # A run is worth reading whole if a quarter of its blocks is wanted; more of them will be.
+    if len(runs) < _RUNS_AT_LEAST or not (whole or len(rows) * 4 >= len(runs) * each):
         return rows
     span = each * size
     found = [crc32(data[start : start + span]) for start in (runs * span).tolist()]
@@ -292,10 +288,6 @@ def _moving(size: int) -> tuple[Crcs, ...]:
             table[1 << bit : 2 << bit] = table[: 1 << bit] ^ moved
         tables.append(table)
     return tuple(tables)
-
-
-_ENTRIES_DENSE: Final = 8
-"""Once one in so many of a sealed segment's entries was asked for, to check all with one call costs less."""
 
 
 class Segment:
@@ -435,7 +427,8 @@ class Segment:
     def _check_entries(self, table: npt.NDArray[np.uint8], numbers: Numbers, starts: Numbers, ends: Numbers) -> None:
         """Hold entries against their CRCs; where many of a sealed segment were asked for, the whole table, once."""
         self._entries_asked += len(numbers)
-        if self._entries_asked * _ENTRIES_DENSE >= self.blocks and self._table_is_sound is None and self.manifest:
+        # Once an eighth of a sealed segment's entries was asked for, to check all with one call costs less.
+        if self._entries_asked * 8 >= self.blocks and self._table_is_sound is None and self.manifest:
             self._table_is_sound = crc32(table[: self.manifest.docs_bytes]) == self.manifest.docs_crc32
         if self._table_is_sound:
             return

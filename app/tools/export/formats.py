@@ -436,10 +436,6 @@ def _shape_of(length: int) -> bytes:
     return bytes([1 << 2 | code]) + np.array([length], dtype).tobytes()
 
 
-_LITDATA: Final = {"uint8": 4, "uint16": 5, "uint32": 6}
-"""litData's numbers of dtypes (``litdata.constants``)."""
-
-
 class LitDataShards(_Shards):
     """What `litdata.StreamingDataset` reads: rows are dicts with ``tokens`` as an array, and ids and fields as JSON.
 
@@ -462,13 +458,14 @@ class LitDataShards(_Shards):
     def index(self, content: ExportContent) -> None:
         """Write ``index.json``, with all shards."""
         names = ["tokens", "partition", self.shape.number, self.shape.about]
+        dtype = {"uint8": 4, "uint16": 5, "uint32": 6}[self.shape.dtype.name]  # as in litdata.constants
         leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
         spec = {"type": "builtins.dict", "context": json.dumps(names), "children_spec": [leaf] * len(names)}
         config = {
             "chunk_bytes": None,
             "chunk_size": None,
             "compression": None,
-            "data_format": [f"no_header_numpy:{_LITDATA[self.shape.dtype.name]}", "int", "int", "str"],
+            "data_format": [f"no_header_numpy:{dtype}", "int", "int", "str"],
             "data_spec": json.dumps([1, spec]),
             "encryption": None,
         }
