@@ -20,7 +20,6 @@ from stat import S_ISDIR
 from typing import Any, Final, NoReturn, Self
 from uuid import uuid4
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map  # as the docs of default_collate say
 
@@ -360,7 +359,8 @@ class MixtureDataset(StepDataset):
 
 def _for_workers(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as other processes can use them; raises InputError for those that stay with the loop."""
-    kept = [name for name in ("device", "stop", "worker") if not _is_default(options.get(name))]
+    given = {name: options[name] for name in ("device", "stop", "worker") if options.get(name) is not None}
+    kept = [name for name, value in given.items() if str(value) != "cpu"]
     if kept:
         raise InputError(
             f"{kind} takes no {kept[0]}, which is {arguments.shown(options[kept[0]])}: give none. Its batches "
@@ -386,11 +386,6 @@ def _refuse_collating(batches: Any, **_: Any) -> NoReturn:
 
 
 default_collate_fn_map[Batch] = default_collate_fn_map[ModelInputs] = _refuse_collating
-
-
-def _is_default(value: Any) -> bool:
-    """Whether an option says what holds without it."""
-    return value is None or (isinstance(value, str | torch.device) and str(value) == "cpu")
 
 
 def _is_orphan(parent: int) -> bool:

@@ -44,7 +44,9 @@ class LocalState:
     def save(self, settings: Settings) -> None:
         """Write the settings that differ from the defaults, without passwords; only the owner can read the file."""
         values = settings.model_dump(mode="json", exclude_unset=True, exclude={"topic", *SECRETS})
-        lines = [f"{name} = {_toml(value)}\n" for name, value in values.items() if value is not None]
+        # As JSON in a string where a value has null, for which TOML has no word.
+        told = {name: json.dumps(value) if _has_null(value) else value for name, value in values.items()}
+        lines = [f"{name} = {_inline(told[name])}\n" for name, value in values.items() if value is not None]
         write_private(self.settings_file, "".join(lines))
 
     def saved(self) -> Settings | None:
@@ -67,11 +69,6 @@ def program() -> str:
     if called.name != "tokenmill":
         return "python -m tokenmill.app.cli"
     return "tokenmill" if shutil.which("tokenmill") == str(called) else str(called)
-
-
-def _toml(value: object) -> str:
-    """Return a setting's value as TOML has it: as JSON in a string where it has null, for which TOML has no word."""
-    return json.dumps(json.dumps(value)) if _has_null(value) else _inline(value)
 
 
 def _inline(value: object) -> str:

@@ -6,7 +6,6 @@ rebalance never moves a partition to another disk. Where a partition continues i
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer
@@ -107,7 +106,9 @@ def create_app(settings: Settings) -> BatchApp:
     Raises StoreError where the directory is a foreign store; LockedError where a mirror fills it; DiskError where it
     cannot be used, or no longer holds the store that our supervisor's last worker filled.
     """
-    store = _open_store(settings.store)
+    known = os.environ.get(STORE_VARIABLE)  # what our supervisor's last worker filled
+    store = Store.open_or_create(settings.store) if known is None else Store(settings.store.absolute(), known)
+    store.require()
     StoreLock(store.path, exclusive=False)  # as long as this process lives
     app = BatchApp(f"{settings.group}-store-{store.id}", **faust_options(settings))
     writer = SegmentWriter(settings, app, store)
@@ -115,16 +116,6 @@ def create_app(settings: Settings) -> BatchApp:
     tokens = app.topic(*[stream.tokens_topic for stream in settings.streams()], value_type=bytes)
     app.agent(tokens, name="append", isolated_partitions=True)(writer.partitions.feed_all)
     return app
-
-
-def _open_store(path: Path) -> Store:
-    """Return the store in a directory, a new one where there is none, or only the one that `STORE_VARIABLE` names."""
-    known = os.environ.get(STORE_VARIABLE)
-    if known is None:
-        return Store.open_or_create(path)
-    store = Store(path.absolute(), known)
-    store.require()
-    return store
 
 
 def _fail(error: Exception) -> None:

@@ -53,7 +53,12 @@ class StoredObjects:
 
     def __init__(self, address: str) -> None:
         """Open it; nothing is asked for yet. Raises OSError or ValueError where the address cannot be one."""
-        _require_own_threads()
+        if _used_by - {os.getpid()}:  # obstore would wait for ever for threads that only the parent has
+            raise InputError(
+                "this process was forked from one that has used a bucket, whose threads are not here: start it in "
+                "another way, as with DataLoader(…, multiprocessing_context='forkserver')"
+            )
+        _used_by.add(os.getpid())
         self._library, stores = _library("obstore"), _library("obstore.store")
         parts = urlsplit(address)
         with self._errors():
@@ -116,16 +121,6 @@ def address_of(store: object) -> str | None:
         scheme, colon, rest = str(store).partition(":/")
         return f"{scheme}://{'/' * (scheme == 'file')}{rest}" if colon and scheme in SCHEMES else None
     return store if isinstance(store, str) and "://" in store else None
-
-
-def _require_own_threads() -> None:
-    """Refuse a forked process, in which obstore would wait for ever for threads that only its parent has."""
-    if _used_by - {os.getpid()}:
-        raise InputError(
-            "this process was forked from one that has used a bucket, whose threads are not here: start it in another "
-            "way, as with DataLoader(…, multiprocessing_context='forkserver')"
-        )
-    _used_by.add(os.getpid())
 
 
 def _library(module: str) -> Any:

@@ -277,19 +277,15 @@ class UsedContent:
             if index < len(self._remembered) and self._remembered[index].start < sample:
                 latest = self._remembered[index]
             else:
-                place = self._place(sample - 1)
+                place = self._places.place(sample - 1)
+                if place is None and self._eras.refresh():
+                    place = self._places.place(sample - 1)
                 if place is None:
                     last = self._places.last_era()
                     return self._content_of(last) if last >= 0 else None
                 latest = self._stretch(place, self._places.between(place.era, place.era + 1))
             self._latest = latest
         return latest.content
-
-    def _place(self, sample: int) -> EraPlace | None:
-        place = self._places.place(sample)
-        if place is None and self._eras.refresh():
-            place = self._places.place(sample)
-        return place
 
     def _stretch(self, place: EraPlace, samples: int) -> _Stretch:
         """Return the pin of the positions in an era; in a later pass, of the whole pass."""

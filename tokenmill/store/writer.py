@@ -94,11 +94,11 @@ def _recover_segment(paths: layout.SegmentPaths, info: StreamInfo, chain_before:
         check_blocks(paths, info, rows, range(last.blocks - len(last.rows), last.blocks))
         check_link(paths, info, rows, chain_before)
     committed = (last.bin_bytes, last.docs_bytes) if last else (0, 0)
-    truncated = sum(
-        _truncate(path, wanted)
-        for path, wanted in zip((paths.tokens, paths.documents), committed, strict=True)
-        if path.exists()
-    )
+    truncated = 0
+    for path, wanted in zip((paths.tokens, paths.documents), committed, strict=True):
+        if path.exists() and (size := path.stat().st_size) > wanted:  # what no commit covers
+            os.truncate(path, wanted)
+            truncated += size - wanted
     truncated += _settle_log(paths.commits, log, found)
     return Recovered(paths, chain_before, rows, found.end, last.source_offset if last else sealing.UNKNOWN, truncated)
 
@@ -207,14 +207,6 @@ def _check_last(directory: Path, first: int, info: StreamInfo, partition: int, s
     commits = sealing.scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).commits
     whole = bool(commits) and commits[-1].chain.hex() == manifest.chain_after
     return commits[-1].source_offset if whole else sealing.UNKNOWN
-
-
-def _truncate(path: Path, wanted: int) -> int:
-    """Cut off what no commit covers; return how many bytes that were."""
-    size = path.stat().st_size
-    if size > wanted:
-        os.truncate(path, wanted)
-    return size - wanted
 
 
 def _settle_log(path: Path, log: bytes, found: sealing.Scan) -> int:
