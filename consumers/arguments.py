@@ -20,9 +20,7 @@ import numpy.typing as npt
 
 from tokenmill.bucket.folder import store_folder
 from tokenmill.errors import InputError
-from tokenmill.packings import Chunks
-from tokenmill.samples import Position, Ranks, SequenceId, packing_in
-from tokenmill.store import StreamInfo
+from tokenmill.samples import Ranks, SequenceId
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _LONGEST_SECONDS: Final = threading.TIMEOUT_MAX
@@ -274,30 +272,6 @@ def ranks_of(batch_size: Any, rank: Any, world_size: Any, worker: Any) -> Ranks:
     )
 
 
-def require_chunks(info: StreamInfo) -> None:
-    """Raise InputError where a stream's blocks are no chunks, whose segments could be read in order."""
-    packing = packing_in(info)
-    if not isinstance(packing, Chunks):
-        name = type(packing).__name__.lower()
-        raise InputError(
-            f"in_order is True, and {info.name} is packed as {name!r}, whose blocks are no chunks of one document: "
-            'give False, or mill a stream with packing = {name = "chunks"}'
-        )
-
-
-def require_resumable(position: Position, ranks: Ranks, views: int) -> None:
-    """Raise InputError where a run in order cannot go on from a position with steps of another size."""
-    segments = position.segments(views)
-    if segments is None or segments.global_batch == ranks.global_batch:
-        return
-    if segments.start(position.sample) != position.sample:
-        raise InputError(
-            f"batch_size is {ranks.batch_size} and world_size {ranks.world_size}, so a step takes {ranks.global_batch} "
-            f"samples, but the state is one amid chunks that are read {segments.global_batch} side by side: give as "
-            "many until they are through, or a state from where `batch.begins` is True for the next batch"
-        )
-
-
 def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
     """Return what to say of steps that take more samples than a whole sequence has."""
     first, stop = sequence.eras
@@ -310,14 +284,6 @@ def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
     return InputError(
         f"batch_size is {ranks.batch_size} and world_size {ranks.world_size}, so a step takes {ranks.global_batch} "
         f"samples, but {there}: give a smaller batch_size, or more eras"
-    )
-
-
-def behind_end(sample: int, stream: str, total: int) -> InputError:
-    """Return what to say of a state that is behind the end of a sequence."""
-    return InputError(
-        f"the state stands at sample {sample}, but these eras of {stream} have {total} in all passes: name the eras "
-        "that it was saved with, or more; or skip fewer steps"
     )
 
 

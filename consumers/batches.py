@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from tokenmill.bucket.cache import open_cache
-from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
+from tokenmill.errors import InputError
+from tokenmill.packings import Chunks
+from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views, packing_in
 from tokenmill.store import OnDamage, read_stream
 from tokenmill.store.layout import StorePath, ending, store_directory
 
@@ -153,8 +155,11 @@ class Batches(StepLoop):
         target = device_of(device)
         reachable = ReachableStream((self._store, stream))
         self._views = views = count_views(info, length)
-        if sequence.in_order:
-            arguments.require_chunks(info)
+        if sequence.in_order and not isinstance(packing := packing_in(info), Chunks):
+            raise InputError(
+                f"in_order is True, and {info.name} is packed as {type(packing).__name__.lower()!r}, whose blocks are "
+                'no chunks of one document: give False, or mill a stream with packing = {name = "chunks"}'
+            )
         with reachable:
             self._trainable = TrainableSamples(
                 self._store, info, sequence, views, check=check, on_damage=on_damage, whole=True
@@ -213,7 +218,18 @@ class Batches(StepLoop):
         """
         state = arguments.state_of(state_dict, {"format"}, "what state_dict() of Batches returned")
         position = self._trainable.content.accept(Position.from_dict(state, self._position.sequence))
-        arguments.require_resumable(position, self._ranks, self._views)
+        ranks = self._ranks
+        if (
+            (segments := position.segments(self._views)) is not None
+            and segments.global_batch != ranks.global_batch
+            and segments.start(position.sample) != position.sample
+        ):
+            raise InputError(
+                f"batch_size is {ranks.batch_size} and world_size {ranks.world_size}, so a step takes "
+                f"{ranks.global_batch} samples, but the state is one amid chunks that are read {segments.global_batch} "
+                "side by side: give as many until they are through, or a state from where `batch.begins` is True for "
+                "the next batch"
+            )
         self._go_on(position, state.get("lengths"))
 
     @property
@@ -275,7 +291,10 @@ class Batches(StepLoop):
             return False
         ahead = ranks.turn - ranks.global_batch  # a worker's turn may begin so far behind
         if begin.sample - ahead > total:
-            raise arguments.behind_end(begin.sample, self._info.name, total)
+            raise InputError(
+                f"the state stands at sample {begin.sample}, but these eras of {self._info.name} have {total} in all "
+                "passes: name the eras that it was saved with, or more; or skip fewer steps"
+            )
         ends = begin.end(total, self._views)
         if not begin.sample and ends < (1 if self._keeps_last else ranks.global_batch):
             raise arguments.too_large(ranks, begin.sequence, total)
