@@ -263,7 +263,7 @@ class Documents(HasTokenizer):
             StoreError: the store is not there any more.
             DamagedError: a file is damaged or cut off (with ``check``: a block or an entry).
         """
-        documents = self._numbers_of(indices)
+        documents = arguments.numbers_in(indices, len(self), "documents")
         with self._reachable:
             parts: list[list[Tokens]] = [[] for _ in documents]
             for slot, _, tokens in self._stretches(documents):
@@ -307,7 +307,7 @@ class Documents(HasTokenizer):
         """
         if self.labels is None:
             raise InputError("these documents have no labels: open Documents with a label_field")
-        labels = self.labels if indices is None else self.labels[self._numbers_of(indices)]
+        labels = self.labels if indices is None else self.labels[arguments.numbers_in(indices, len(self), "documents")]
         if self.label_names is not None:
             return dict(
                 zip(self.label_names, np.bincount(labels, minlength=len(self.label_names)).tolist(), strict=True)
@@ -325,10 +325,6 @@ class Documents(HasTokenizer):
             mine = np.array(self._index.in_partition(partition), np.int64)
             found[mine] = self.eras.start + np.searchsorted(stops, self._index.last_blocks(mine), side="right")
         return found
-
-    def _numbers_of(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> Numbers:
-        """Return the numbers of documents, 0 or more; raises as `take`."""
-        return arguments.numbers_in(indices, len(self), "documents")
 
     def _stretches(self, documents: Numbers, most: int | None = None) -> Iterator[tuple[int, int, Tokens]]:
         """Yield the tokens of documents in pieces, where they are in the files: read-only views.

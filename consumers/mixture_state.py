@@ -310,8 +310,7 @@ class MixtureLeg:
             course = schedule.course_at(at)
             return MixturePlace(course, course.given)
         samples = dict.fromkeys(schedule.names, 0)
-        parts = [part for part in position.ranges if part.first_step < at]
-        for part, stop in zip(parts, [*(part.first_step for part in parts[1:]), at], strict=True):
+        for part, stop in position.made(at):
             begun, ended = (schedule.before(edge).course_at(edge).given for edge in (part.first_step, stop))
             for name, taken in ended.items():
                 samples[name] += (taken - begun.get(name, 0)) * part.global_batch

@@ -311,6 +311,7 @@ class _Demo:
         limits = WatchLimits(first_backoff=8.0)  # long enough to see the other worker do a killed one's work
         self._supervisor = Supervisor(settings, limits=limits, log_directory=state.logs, on_event=self._show_event)
         self._feeding = DemoFeeding(plan, settings, view, self._supervisor.status)
+        self._training_log = state.logs / "training.log"
         self._trainer = self._make_trainer()
         self._doing = STARTING
 
@@ -382,10 +383,6 @@ class _Demo:
             return None
         stream = self._settings.streams()[0].name
         return DemoTrainer(self._settings.store, stream, self._plan.train_seconds, self._training_log)
-
-    @property
-    def _training_log(self) -> Path:
-        return self._state.logs / "training.log"
 
     def _show_event(self, event: Event) -> None:
         if event.kind == "moved" and self._doing == STARTING:

@@ -136,6 +136,11 @@ class Position:
         last = kept[-1]
         return replace(self, sample=last.first_sample + (step - last.first_step) * last.global_batch, ranges=kept)
 
+    def made(self, step: int) -> list[tuple[StepRange, int]]:
+        """Return the ranges of the steps before one, and before which step each of them ends."""
+        parts = [part for part in self.ranges if part.first_step < step]
+        return list(zip(parts, [*(part.first_step for part in parts[1:]), step], strict=True))
+
     def up_to(self, total: int | None) -> "Position":
         """Return the same position, or the end of a last step that took only what there was of ``total`` samples."""
         if total is None or self.sample <= total:

@@ -410,8 +410,8 @@ class MixtureTracer:
         if self._whole_steps:
             (name,) = (name for name, _ in self._drawn(number, number + 1))
             first = sum(
-                part.global_batch * sum(one == name for one, _ in self._drawn(part.first_step, min(stop, number)))
-                for part, stop in self._made(number)
+                part.global_batch * sum(one == name for one, _ in self._drawn(part.first_step, stop))
+                for part, stop in position.made(number)
             )
             drawn = [(name, first + row) for row in range(len(samples))]
         else:
@@ -421,13 +421,6 @@ class MixtureTracer:
         for row, (name, own) in enumerate(drawn):
             traced = self._tracers[name].sample(own)
             yield TracedPart(name, replace(traced, use=replace(traced.use, step=number, row=row)))
-
-    def _made(self, number: int) -> list[tuple[StepRange, int]]:
-        """Return the ranges of steps before one, and where each ends."""
-        starts = [part.first_step for part in self._ranges[1:]]
-        return [
-            (part, stop) for part, stop in zip(self._ranges, [*starts, number], strict=True) if part.first_step < number
-        ]
 
     def _drawn(self, first: int, stop: int) -> list[tuple[str, int]]:
         """Return the stream of each place, and which of the stream's it is."""
