@@ -125,7 +125,7 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(module, "consumer", consumer)
     for reader in (module, store_opening):
         monkeypatch.setattr(reader, "offsets", offsets)
-    monkeypatch.setattr(store_opening, "message_at", message_at)
+        monkeypatch.setattr(reader, "message_at", message_at)
     await made.partition.resume()
     yield made
     made.partition.stop()
