@@ -231,8 +231,9 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         told = given is not None
         if given is None:
             given = {"data": self._place.begin(info.seed - info.id), "made": 0}
-        stop = partial(_is_orphan, os.getppid())
-        batches = self._open(given["data"], worker=(info.id, info.num_workers), stop=stop)
+        parent = os.getppid()  # once it is gone, a worker that waits for eras would wait for ever
+        worker = (info.id, info.num_workers)
+        batches = self._open(given["data"], worker=worker, stop=lambda: os.getppid() != parent)
         if told:
             made = given["made"]  # the last of these was this worker's in its turn
             last = batches.step + info.id + (made - 1) * info.num_workers
@@ -386,8 +387,3 @@ def _refuse_collating(batches: Any, **_: Any) -> NoReturn:
 
 
 default_collate_fn_map[Batch] = default_collate_fn_map[ModelInputs] = _refuse_collating
-
-
-def _is_orphan(parent: int) -> bool:
-    """Whether the process that loops is gone: a worker that waits for eras would wait for ever."""
-    return os.getppid() != parent

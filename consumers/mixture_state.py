@@ -407,8 +407,8 @@ def fill_of(trainable: TrainableSamples, name: str) -> Fraction:
             f"by='tokens' looks at the padding of the first era of {name!r}, which is not in {trainable.store} yet: "
             "wait for it, or count samples"
         )
-    size = trainable.samples_of_first()
-    chosen = np.unique(np.linspace(0, size - 1, 1024).astype(np.int64))
+    ((order, _),) = trainable.items(np.zeros(1, np.int64))
+    chosen = np.unique(np.linspace(0, order.samples - 1, 1024).astype(np.int64))
     samples = trainable.locate(chosen)
     tokens = padded = 0
     for partition, block in sorted({*zip(samples.partitions.tolist(), samples.blocks.tolist(), strict=True)}):

@@ -92,8 +92,11 @@ class PaddedBatches(HasTokenizer):
         self._is_fixed = arguments.choice("padding", padding, ("longest", "max_length")) == "max_length"
         if self._is_fixed and self._max_length is None:
             raise InputError("padding is 'max_length', without a max_length: give both, or 'longest'")
-        wanted = _padding_of(documents) if padding_id is None else padding_id
-        self._padding_id = arguments.whole("padding_id", wanted, 0, "an id", (1 << 32) - 1)
+        if padding_id is None:
+            padding_id, end = documents.info.recipe.get("padding"), documents.info.values["end_of_document"]
+            if padding_id is None:
+                padding_id = end if isinstance(end, int) else [0, *end][-1]
+        self._padding_id = arguments.whole("padding_id", padding_id, 0, "an id", (1 << 32) - 1)
         self._device = device_of(device)
         ahead = arguments.prefetch_of(prefetch)
         self._prefetch = ahead if self._device.type == "cuda" else 0
@@ -287,10 +290,3 @@ class _StepNumbers:
         first = self._batches._step
         for number in range(len(self)):
             yield sample + number * size, first + number
-
-
-def _padding_of(documents: Documents) -> int:
-    """Return the id that the stream's padding is made of."""
-    found, end = documents.info.recipe.get("padding"), documents.info.values["end_of_document"]
-    ends = [end] if isinstance(end, int) else [0, *end]
-    return int(ends[-1] if found is None else found)

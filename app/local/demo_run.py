@@ -206,11 +206,6 @@ LONGEST_SECONDS: Final = 120.0
 STARTING: Final = "starting the service"
 
 
-def is_running(status: Status) -> bool:
-    """Whether every partition has a worker."""
-    return bool(status.partitions) and all(row["worker"] for row in status.partitions)
-
-
 async def until(condition: Callable[[Status], bool], look: Callable[[], Status], lasting: float = 0.0) -> None:
     """Wait until the condition has held for ``lasting`` seconds; any progress restarts the time limit.
 
@@ -325,11 +320,18 @@ class _Demo:
             self._view.say(f"watch it in a browser: {self._settings.page_url}", "bold")
         with self._view:
             async with beside(*works), saying_when_cancelled(self._view):
-                await until(is_running, self._supervisor.status)
+                await until(
+                    lambda status: bool(status.partitions) and all(row["worker"] for row in status.partitions),
+                    self._supervisor.status,
+                )
                 self._doing = "feeding"
                 await self._feeding.run()
                 good = await self._end()
-                await self._train_on()
+                if self._trainer is not None and not self._trainer.ended.is_set():
+                    self._view.say("the model trains on for a while")
+                    self._doing = "training"
+                    await self._trainer.ended.wait()
+                    await asyncio.sleep(0)  # so that `_train` says how it went
         next_commands(self._view, self._plan.directory, self._settings)
         return 0 if good else TokenMillError.exit_code
 
@@ -366,14 +368,6 @@ class _Demo:
             self._view.say(f"the training ended with code {trainer.code}; {self._training_log} says why", "red")
         else:
             self._view.say(training_line(trainer.reports), "bold cyan")
-
-    async def _train_on(self) -> None:
-        """Wait for the training's end."""
-        if self._trainer is not None and not self._trainer.ended.is_set():
-            self._view.say("the model trains on for a while")
-            self._doing = "training"
-            await self._trainer.ended.wait()
-            await asyncio.sleep(0)  # so that `_train` says how it went
 
     def _make_trainer(self) -> DemoTrainer | None:
         if not self._plan.train:

@@ -22,7 +22,6 @@ from tokenmill.samples.sequence import Samples, count_views, join, rotation
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import PartitionReader, partitions_in, read_stream
 from tokenmill.store.layout import StorePath, store_directory
-from tokenmill.store.sealing import Rows
 from tokenmill.wire.pieces import PADDING
 
 _AT_ONCE: Final = 4096
@@ -227,7 +226,9 @@ class Tracer:
         first = bisect_left(blocks, offset, key=partial(self._last, reader))
         for block in blocks[first:]:
             pieces = reader.pieces(block)
-            if self._is_beyond(pieces, offset):
+            first_offset, last_offset = pieces["offset"][0], pieces["offset"][-1]
+            # Without an age, offsets never fall; with one, a block's first piece is not above the record.
+            if first_offset > offset if self._age is None else last_offset > offset + self._age + 1:
                 break
             mine = (pieces["offset"] == offset) & (pieces["position"] != PADDING)
             if mine.any():
@@ -317,12 +318,6 @@ class Tracer:
         if partition not in self._samples.readers and partition not in there:
             raise InputError(f"{self._store} has the partitions {there} of {self._info.name}, not {partition}")
         return self._samples.reader(partition)
-
-    def _is_beyond(self, pieces: Rows, offset: int) -> bool:
-        """Return whether neither a block with these pieces nor a later one holds tokens of a record."""
-        if self._age is None:  # offsets never fall
-            return int(pieces["offset"][0]) > offset
-        return int(pieces["offset"][-1]) > offset + self._age + 1  # its first piece's is not above the record's
 
     @staticmethod
     def _last(reader: PartitionReader, block: int) -> int:

@@ -101,10 +101,6 @@ class TrainableSamples:
         with self.lock:
             return self.reader(partition).pieces_of(blocks)
 
-    def samples_of_first(self) -> int:
-        """Return how many samples the era has that was asked for last."""
-        return self._spans[0].order.samples
-
     def ready(self, sample: int, wanted: int, least: int | None = None) -> int:
         """Return how many samples from ``sample`` on are trainable, at most ``wanted``.
 
