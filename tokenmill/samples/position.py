@@ -139,7 +139,7 @@ class Position:
     def made(self, step: int) -> list[tuple[StepRange, int]]:
         """Return the ranges of the steps before one, and before which step each of them ends."""
         parts = [part for part in self.ranges if part.first_step < step]
-        return list(zip(parts, [*(part.first_step for part in parts[1:]), step], strict=True))
+        return list(zip(parts, [*(part.first_step for part in parts[1:]), step], strict=False))  # of step 0: none
 
     def up_to(self, total: int | None) -> "Position":
         """Return the same position, or the end of a last step that took only what there was of ``total`` samples."""
