@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -156,15 +158,28 @@ def explain(settings: Settings, *, as_json: AsJson = False) -> None:
     show(f"memory: up to {size(facts['memory_bytes'])}, disk: up to {size(facts['disk_bytes'])}, for a full window")
 
 
-@command("dedup counts", "tokenmill dedup counts", shown=("bootstrap_servers", "raw_topics"))
-def counts(settings: Settings, *, as_json: AsJson = False) -> None:
+@command(
+    "dedup counts",
+    "tokenmill dedup counts",
+    "tokenmill dedup counts --to times.parquet",
+    shown=("bootstrap_servers", "raw_topics"),
+)
+def counts(
+    settings: Settings,
+    *,
+    to: Annotated[
+        Path | None, option("A Parquet file for each document that came again, with how often.", "FILE")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Count the duplicates of each raw topic of a service, and how often kept documents came again.
 
     All verdicts of the raw topics' domains are read.
     """
-    from ..tools.inspect.duplicate_counts import count_duplicates  # noqa: PLC0415 - as above
+    from ..tools.inspect.duplicate_counts import count_duplicates, times_file  # noqa: PLC0415 - as above
 
-    found = asyncio.run(count_duplicates(settings))
+    with times_file(to) if to is not None else nullcontext() as add:
+        found = asyncio.run(count_duplicates(settings, add))
     if as_json:
         show_json(found)
         return

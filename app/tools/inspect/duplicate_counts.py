@@ -1,8 +1,13 @@
 """How many documents of a service were left out as duplicates, and how often each kept one came again."""
 
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+
+from tokenmill.store.layout import blaming
 
 from ...kafka.clients import consumer
 from ...milling.duplicates.parameters import PLACE
@@ -10,6 +15,8 @@ from ...milling.duplicates.signatures import Hashes
 from ...milling.duplicates.verdicts import REASONS
 from ...sequencer.settled_domains import settled_domains
 from ...settings import Settings
+from ...sources.items import library
+from ..export.folder import new_file
 from .duplicates import all_ranges
 
 PART: Final = 1 << 20
@@ -49,6 +56,12 @@ class TimesAgain:
             firsts = np.flatnonzero(np.concatenate([[True], offsets[1:] != offsets[:-1]]))
             self._times[source] = offsets[firsts], np.add.reduceat(times, firsts)
 
+    def rows(self) -> Iterator[tuple[int, Hashes, Hashes]]:
+        """Yield the number of each source, the offsets of its documents, ascending, and how often each came again."""
+        self._sort()
+        for source, (offsets, times) in sorted(self._times.items()):
+            yield source, offsets, times
+
     def histogram(self) -> list[int]:
         """Return how many documents came again once, twice, 3 to 4 times, 5 to 8 times, and so on."""
         self._sort()
@@ -59,11 +72,37 @@ class TimesAgain:
         return found
 
 
-async def count_duplicates(settings: Settings) -> list[dict[str, Any]]:
+AddTimes: TypeAlias = Callable[[Sequence[str], TimesAgain], None]
+"""Takes a domain's raw topics, and how often its documents came again."""
+
+
+@contextmanager
+def times_file(path: Path) -> Iterator[AddTimes]:
+    """Write a Parquet file with a row for each document that came again: its place, and how often.
+
+    Its partition and offset are those that an export of documents has. The file has its name once the block is over.
+    Raises InputError where pyarrow is not installed, and DiskError where the file cannot be written.
+    """
+    arrow, parquet = (library(name, "export", "--to") for name in ("pyarrow", "pyarrow.parquet"))
+    kinds = {"raw_topic": arrow.string(), "partition": arrow.int32(), "offset": arrow.int64(), "times": arrow.int64()}
+    schema = arrow.schema(kinds.items())
+    with blaming(path), new_file(path) as file, parquet.ParquetWriter(file, schema) as writer:
+
+        def add(raw_topics: Sequence[str], again: TimesAgain) -> None:
+            for source, offsets, times in again.rows():
+                place = [raw_topics[source >> 32]] * len(times), [source & 0xFFFFFFFF] * len(times)
+                columns = *place, offsets.view(np.int64), times.view(np.int64)
+                writer.write_table(arrow.table(list(map(arrow.array, columns, kinds.values())), schema=schema))
+
+        yield add
+
+
+async def count_duplicates(settings: Settings, add: AddTimes | None) -> list[dict[str, Any]]:
     """Return, as JSON types, what was judged in each domain of the settings' raw topics; all verdicts are read.
 
     ``topics``: by raw topic, ``offsets judged``, and duplicates by their reason; ``again``: `TimesAgain.histogram`.
-    Raises TopicError where no raw topic has a stream, and DifferenceError where a log holds two histories.
+    What `times_file` yields gets each domain. Raises TopicError where no raw topic has a stream, and DifferenceError
+    where a log holds two histories.
     """
     found = []
     async with consumer(settings) as client:
@@ -76,5 +115,7 @@ async def count_duplicates(settings: Settings) -> list[dict[str, Any]]:
                     if number:
                         topics[raw.topic][REASONS[kind]] += number
                 again.add(judged.places)
+            if add is not None:
+                add(domain.raw_topics, again)
             found.append({"domain": domain.name, "topics": topics, "again": again.histogram()})
     return found

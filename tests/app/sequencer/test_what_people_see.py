@@ -5,9 +5,11 @@ import random
 from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from tests.app.commands import invoke
 from tests.app.sequencer.judged_order import are_signed, domain_settings, feed, judged
@@ -163,9 +165,13 @@ def test_what_became_of_a_record_is_what_was_judged_of_it(topics: JudgedTopics) 
 
 
 @pytest.mark.needs("minutes")
-def test_counts_are_those_of_the_verdicts(topics: JudgedTopics) -> None:
+def test_counts_are_those_of_the_verdicts(topics: JudgedTopics, tmp_path: Path) -> None:
     """By raw topic, and how often documents came again, over the domain."""
-    (counted,) = json.loads(topics.command("dedup", "counts", "--json"))
+    file = tmp_path / "times.parquet"
+    (counted,) = json.loads(topics.command("dedup", "counts", "--json", "--to", str(file)))
+    rows = parquet.read_table(file).to_pylist()
+    assert {RecordPlace(one["raw_topic"], one["partition"], one["offset"]): one["times"] for one in rows} == topics.kept
+    assert len(rows) == len(topics.kept)
     assert counted["domain"] == topics.domain.name
     for raw_topic in topics.settings.raw_topics:
         kinds = Counter(one.reason for place, one in topics.found.items() if place.topic == raw_topic)
