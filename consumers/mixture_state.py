@@ -41,13 +41,11 @@ class Mixing(NamedTuple):
     """How streams are mixed: with the streams, it decides the order."""
 
     points: tuple[Point, ...]
-    """The weights that were given, by place."""
     linear: bool
-    """Whether weights change steadily from place to place."""
     by_step: bool
     """Whether places are steps."""
     at_end: dict[str, str]
-    """What each stream does at its end."""
+    """Of each stream."""
     whole_steps: bool
     """Whether all samples of a step are of one stream."""
     counts_tokens: bool

@@ -149,7 +149,6 @@ class Found(NamedTuple):
     chunk: Chunk
     phase: Phase
     first_step: int
-    """The number of the first step."""
     workers: int
     """How far the numbers of steps are apart."""
 

@@ -3,10 +3,8 @@
 A segment is uploaded once all its blocks belong to eras that are trainable in the store: an era's chain hashes pin
 them, so no store has others. Killed at any moment, the next upload goes on after the last head; what was put behind it
 is there already, and is compared. Any number of uploads may run at once, from any stores of the stream: a head's number
-is created by one of them, and the others go on from that head.
-
-Where a bucket's segments begin and end is a function of the stream alone (`StreamInfo.in_bucket`), and so are their
-files: every upload makes the same bytes, from any store.
+is created by one of them, and the others go on from that head. Every upload makes the same bytes, from any store: where
+a bucket's segments begin and end is a function of the stream alone (`StreamInfo.in_bucket`).
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,10 +1,6 @@
 """Which stream of a mixture each sample is from: arithmetic on sample numbers and weights, no I/O.
 
-Weights are fractions, so no host rounds. Stream i ought to have ``wanted_i(n)`` of the first n samples: the sum of its
-weights up to there. Its j-th sample may be taken as sample n once ``wanted_i(n + 1) > j - 1``, and is due at the time t
-(a fraction) when ``wanted_i(t) = j``. Of the streams whose next one may be taken, the one comes that is due first; of
-several, the one whose name is first. With constant weights that is the earliest ``(taken + 1) / weight`` among those
-with ``taken < weight * n``, where n counts the sample itself.
+docs/training.md has the rule, and a plain program that follows it. Weights are fractions, so no host rounds.
 
 Where all weights are known beforehand, no stream is ever off by a whole sample: each unit of a stream has the window in
 which an ideal division would make it, these windows can all be kept (the ideal division shows it), and who always
@@ -245,7 +241,7 @@ class Mixer:
             self._trials = _TRIALS
 
     def _choose(self, stop: int) -> list[int]:
-        """Choose one by one up to ``stop``, the piece's end, or where a stream leaves: the rule as it stands above.
+        """Choose one by one up to ``stop``, the piece's end, or where a stream leaves: by the rule.
 
         Times are counted from the piece's start, in a unit of which all are whole multiples.
         """

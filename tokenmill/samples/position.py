@@ -21,9 +21,8 @@ class SequenceId:
     """Everything that decides which sample has which number."""
 
     stream: str
-    """The stream's name."""
     fingerprint: str
-    """The stream's fingerprint, 32 hexadecimal digits."""
+    """32 hexadecimal digits."""
     sequence_length: int
     """Tokens of x, and of y, in a sample."""
     seed: int

@@ -30,9 +30,7 @@ class Samples(NamedTuple):
     """The places of samples: int64 arrays, ``[samples]`` each."""
 
     partitions: Numbers
-    """The partition of each."""
     blocks: Numbers
-    """The number of its block in the partition."""
     views: Numbers
     """The number of its view in the block, from 0."""
 
@@ -61,7 +59,6 @@ class EraOrder:
         """
         self.era = era.number
         self.samples = era.blocks * views
-        """Samples of the era."""
         self.blocks = era.blocks
         self.views = views
         """Samples of each block."""
@@ -123,7 +120,6 @@ class SegmentOrder:
     global_batch: int
     """Samples of all ranks in one step: blocks that are read side by side."""
     views: int
-    """Of each block."""
 
     @property
     def group(self) -> int:
@@ -162,7 +158,6 @@ class Ranks:
     rank: int = 0
     """This rank's number, from 0."""
     world_size: int = 1
-    """Number of ranks."""
     worker: int = 0
     """The number of this process among those that read for this rank, from 0: they take its steps in turns."""
     workers: int = 1

@@ -4,9 +4,8 @@ The identity names the consumer group that fills the store. Two copies with one 
 would get a part of the blocks. So an identity is bound to its host and directory, and writers refuse a copy. Readers
 ignore the identity: they read copies, on any host.
 
-``stream.json`` describes a stream, and ``start.json`` says where a partition begins. That is raised, durably, before
-old segments are unlinked, and written before the first block of a store whose token topic no longer held the chain's
-beginning. It holds the chain hash before its block, which is nowhere else in the store.
+``stream.json`` describes a stream, and ``start.json`` says where a partition begins, with the chain hash before that,
+which is nowhere else in the store (docs/format.md).
 """
 
 import os

@@ -38,7 +38,6 @@ class Given:
     """A block as a donor holds it."""
 
     number: int
-    """Its number in the partition."""
     tokens: bytes
     """Its token ids, ``block_bytes`` bytes."""
     entry: bytes
@@ -308,7 +307,7 @@ class Repaired:
     what: str
     """The first damaged file, and what is wrong with it."""
     blocks: int = 0
-    """Blocks that it holds now; 0 where it was not changed."""
+    """That it holds now; 0 where it was not changed."""
     given: int = 0
     """Of these, blocks that the donor gave; the others were its own."""
     lost: Sequence[range] = ()
