@@ -218,9 +218,6 @@ class RowOptions(NamedTuple):
     loss_weight: float = 1.0
 
 
-_PLAIN: Final = RowOptions()
-
-
 class DamagedRowError(Exception):
     """A copied row is not what was committed; `Chunk.refuse` raises the error that names the block."""
 
@@ -430,7 +427,7 @@ class RowReader:
         ahead: EraReadAhead | None = None,
         *,
         skip: bool,
-        options: RowOptions = _PLAIN,
+        options: RowOptions | None = None,
     ) -> None:
         self.trainable = trainable
         self._ahead = ahead
@@ -441,7 +438,7 @@ class RowReader:
         self.columns = sequence_length + 1
         """Tokens of a row."""
         self._skip = skip
-        self.options = options
+        self.options = options or RowOptions()
         self._tables: dict[EraOrder, EraTable] = {}
         """Of the eras that the last chunk was from."""
         self._watch = MapWatch()

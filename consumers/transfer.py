@@ -19,11 +19,6 @@ from tokenmill.errors import InputError
 
 from .sample_lookup import Rows
 
-_REUSED_BYTES: Final = 32 << 20
-"""Of x and y that are kept to be used again: of all batches that a thread makes of what is copied in one go ..."""
-_REUSED_AT_LEAST: Final = 8
-"""... and where batches are large, x and y of the one that the loop has, of the next one, and of two that it keeps."""
-
 Wide: TypeAlias = npt.NDArray[np.int64]
 Mark: TypeAlias = Any
 """A point in the work that was given to a lane, as a `torch.cuda.Event`."""
@@ -251,8 +246,10 @@ class ReusedMemory:
                 if arrays and arrays[0].shape != shape:
                     arrays.clear()
                 arrays.append(array)
-                if len(arrays) > max(_REUSED_BYTES // max(array.nbytes, 1), _REUSED_AT_LEAST):
-                    del arrays[0]  # who holds so many keeps them
+                # Those of all batches that are made of one copy; or, where batches are large, x and y of the one that the
+                # loop has, of the next one, and of two that it keeps. Who holds more keeps them.
+                if len(arrays) > max((32 << 20) // max(array.nbytes, 1), 8):
+                    del arrays[0]
             yield torch.from_numpy(array)
 
 

@@ -25,12 +25,6 @@ from ..backoff import Backoff
 from ..segments.mirror import CheckpointKeeper, MirroredStream
 from ..tasks import beside, in_thread
 
-LOOK_SECONDS: Final = 5.0
-"""How often the bucket is asked for new heads, one request for each stream."""
-FIRST_PAUSE: Final = 1.0
-LONGEST_PAUSE: Final = 60.0
-"""Seconds until a new start while bucket or disk fail, doubled each time."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -193,13 +187,13 @@ class BucketMirror:
                 return
             async with beside(*([] if self._keeper is None else [self._keeper.run()])):
                 while True:
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(5.0)  # each look is one request for each stream
                     await self._look()
         finally:
             self._close()
 
     async def _look(self) -> None:
-        pause = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        pause = Backoff(1.0, 60.0)
         while True:
             try:
                 return await in_thread(self._copy)

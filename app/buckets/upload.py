@@ -99,13 +99,6 @@ def _joined(parts: list[memoryview]) -> memoryview:
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
-LANES: Final = 4
-"""Segments that are on their way at once; each holds its largest object in memory, 128 MiB at most."""
-HEAD_ERAS: Final = 1024
-HEAD_ERA_BYTES: Final = 1 << 20
-"""Most eras of one head, and bytes of their lines but for the last one's."""
-
-
 class Lacking(NamedTuple):
     """What a store has of a stream and could upload, and the bucket lacks."""
 
@@ -119,8 +112,11 @@ class Lacking(NamedTuple):
 class Upload:
     """Brings one stream of a store into a bucket, `step` by `step`."""
 
-    def __init__(self, store: Path, stream: str, bucket: Bucket, *, lanes: int = LANES) -> None:
-        """Open the stream; nothing is asked of the bucket yet."""
+    def __init__(self, store: Path, stream: str, bucket: Bucket, *, lanes: int = 4) -> None:
+        """Open the stream; nothing is asked of the bucket yet.
+
+        Each lane, of segments that are on their way at once, has its largest object in memory, 128 MiB at most.
+        """
         self.stream: Final = stream
         local = read_stream(store, stream)
         self.heads: Final = HeadLog(local.in_bucket())
@@ -262,12 +258,15 @@ class Upload:
         return bisect_right(range(count), block, key=reached)
 
     def _complete(self, count: int, stops: dict[int, int]) -> Sequence[Era]:
-        """Return the eras after those of the last head that are complete with segments up to ``stops``."""
+        """Return the eras after those of the last head that are complete with segments up to ``stops``.
+
+        At most 1024 of them, with 1 MiB of lines but for the last one's.
+        """
         found: list[Era] = []
         size = 0
-        for number in range(len(self.heads.eras), min(count, len(self.heads.eras) + HEAD_ERAS)):
+        for number in range(len(self.heads.eras), min(count, len(self.heads.eras) + 1024)):
             era = self._era(number)
-            if size >= HEAD_ERA_BYTES or not self.heads.covers(era, stops):
+            if size >= 1 << 20 or not self.heads.covers(era, stops):
                 break
             found.append(era)
             size += len(era.pack())

@@ -37,7 +37,6 @@ HOST = "127.0.0.1"
 PORTS = range(20_000, 32_768)
 START_SECONDS = 60.0  # to serve clients; takes 2 on an idle machine, 5 after a crash
 STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL; takes 1
-LOG_LINES = 15  # of the log's end, in an error
 
 # 512 MiB is what Kafka needs to be at ease with one user; the serial collector has the smallest footprint.
 # Then: no files outside our directory; no half-dead broker after an error; no advice to Kafka's authors in the log.
@@ -205,7 +204,7 @@ class Broker:
         self._pid_path.unlink(missing_ok=True)
 
     def _log_end(self) -> str:
-        lines = self.log_path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        lines = self.log_path.read_text(errors="replace").splitlines()[-15:]
         return "\n".join([f"The end of its log, {self.log_path}:", *lines])
 
 
@@ -245,7 +244,6 @@ METADATA, VERSION = 3, 1
 CLIENT = b"tokenmill"
 # Header (API, version, correlation id, client id), then an empty array of topics: none.
 REQUEST = struct.pack(f">hhih{len(CLIENT)}si", METADATA, VERSION, 1, len(CLIENT), CLIENT, 0)
-SECONDS = 2.0  # for one attempt; a broker on loopback answers within milliseconds
 
 
 def answers(host: str, port: int) -> bool:
@@ -254,7 +252,7 @@ def answers(host: str, port: int) -> bool:
     A KRaft broker that accepts connections may not have joined its cluster yet; until then it names no broker.
     """
     try:
-        with socket.create_connection((host, port), timeout=SECONDS) as link, link.makefile("rb") as replies:
+        with socket.create_connection((host, port), timeout=2.0) as link, link.makefile("rb") as replies:
             link.sendall(struct.pack(">i", len(REQUEST)) + REQUEST)
             head = replies.read(12)  # length, correlation id, number of brokers
     except OSError:

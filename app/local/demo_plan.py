@@ -16,7 +16,6 @@ from ..sources import Item, Reading, Refused, Shape, find_sources, read_items
 from ..sources.items import Unmet
 from .local_state import LocalState
 
-SUFFIXES: Final = (".py", ".txt", ".rst")
 PASSAGE_BYTES: Final = 4096
 """A single long text is cut into documents of at least this, at blank lines: one document would be one partition's."""
 
@@ -85,7 +84,7 @@ def own_text(path: Path) -> DemoText:
 def _files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in {"site-packages", "dist-packages", "__pycache__"}]
-        yield from (Path(folder, name) for name in names if name.endswith(SUFFIXES))
+        yield from (Path(folder, name) for name in names if name.endswith((".py", ".txt", ".rst")))
 
 
 def _size(files: Iterator[Path] | list[Path]) -> int:

@@ -200,7 +200,6 @@ def _excerpt(text: str, piece: str) -> str:
     return f"{'… ' if start else ''}{line[:SHOWN_CHARACTERS]}{' …' if len(line) > SHOWN_CHARACTERS else ''}"
 
 
-LOOK_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 120.0
 """How long to wait without any progress. A restart of everything takes 20."""
 STARTING: Final = "starting the service"
@@ -226,7 +225,7 @@ async def until(condition: Callable[[Status], bool], look: Callable[[], Status],
                 f"the service has made no progress for {LONGEST_SECONDS:.0f} s, {status.lag} records wait: "
                 "its logs, in the state's folder logs/, say why"
             )
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(0.2)
 
 
 class DemoFeeding:

@@ -155,8 +155,6 @@ def plain_line(scene: LiveScene, rates: Rates) -> str:
 STYLES: Final = {"green": ["running"], "yellow": ["starting"], "bold red": ["cut off", "silent", "ended", "nobody"]}
 """Words of tables that are seen from afar."""
 EVENT_STYLES: Final = {"ended": "red", "not started": "red", "not served": "red", "took over": "green"}
-SHOWN_PARTITIONS: Final = 6
-"""Of one worker; more are counted."""
 WIDE: Final = 100
 """Cells from which on there is room for the blocks of each split."""
 REFRESH_SECONDS: Final = 0.25
@@ -192,7 +190,7 @@ def _workers(workers: tuple[WorkerStatus, ...], rates: Rates) -> ShownTable:
     rows = []
     for worker in workers:
         does = DONE.get(worker.role)
-        few = len(worker.partitions) <= SHOWN_PARTITIONS
+        few = len(worker.partitions) <= 6  # noqa: PLR2004 - more are counted
         state = worker.state if worker.restart_in is None else f"starts in {worker.restart_in:.0f} s"
         rate = "-" if does is None else f"{short(rates.per_second(does, worker.name))} {does}/s"
         partitions = " ".join(worker.partitions) or "-" if few else f"{len(worker.partitions):,} partitions"

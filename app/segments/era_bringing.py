@@ -23,11 +23,7 @@ from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
 
 LOOK_SECONDS: Final = 0.5
-"""How often control topics are read: what a new era waits at most, apart from its blocks ..."""
-LOOKS_PER_ERA: Final = 8
-"""... but where none has come for a while: there are as many looks within the longest life of an open era."""
-WAITING: Final = (DiskError, LockedError)
-"""What heals by itself: the eras are opened again, which recovers."""
+"""How often control topics are read, but where no era has come for a while: what a new one waits at most."""
 FINAL: Final = (DamagedError, DifferenceError, GapError)
 """What only a person can remedy."""
 
@@ -74,7 +70,7 @@ class EraBringer:
             return QUIET if rests else None
 
         shortest = min((settings.for_topic(name).era_max_seconds for name in settings.raw_topics), default=0.0)
-        longest = min(QUIET_LOOK_SECONDS, shortest / LOOKS_PER_ERA)
+        longest = min(QUIET_LOOK_SECONDS, shortest / 8)  # so many looks within the longest life of an open era
         await ask_repeatedly(settings, ask, LOOK_SECONDS, "no eras can be read now", longest=longest)
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
@@ -92,7 +88,7 @@ class EraBringer:
             await self._bring(client, settled)
             self.waits.pop(name, None)
             self.looked.add(name)
-        except WAITING as error:
+        except (DiskError, LockedError) as error:  # which heals by itself: the eras are opened again, which recovers
             self._close(name)
             if str(self.waits.get(name)) != str(error):
                 log.warning("waiting for the eras' files", stream=name, reason=str(error))

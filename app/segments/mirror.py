@@ -42,12 +42,6 @@ from .token_partition import SegmentContext, TokenPartition
 
 PASSING: Final = (errors.BrokerError, KafkaError, errors.SourceError, errors.DiskError, OSError)
 """What a new start gets over: it looks at everything again, and goes on with what the store holds."""
-POLL_MS: Final = 500
-"""How long one poll of a partition waits for records; also how soon a change of its leader is noticed."""
-FETCH_WAIT_MS: Final = 500
-"""How long a fetch at the end of the log waits for its first byte, as in the workers."""
-FETCH_BYTES: Final = 2 * 1024 * 1024
-"""Most bytes of one partition in one fetch, as a segment worker has it."""
 FIRST_PAUSE: Final = 0.5
 """Seconds before a new start; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
@@ -144,7 +138,7 @@ class StreamFlow:
         async def failure() -> None:
             await failed
 
-        options = {"max_partition_fetch_bytes": FETCH_BYTES, "fetch_max_wait_ms": FETCH_WAIT_MS}
+        options = {"max_partition_fetch_bytes": 2 << 20, "fetch_max_wait_ms": 500}  # as the workers have it
         async with consumer(self._settings, **options) as client:
             client.assign(self.topics)
             for tp in self.topics:  # nothing is fetched before a partition has its place
@@ -206,7 +200,8 @@ class StreamFlow:
                 if partition.may_go_on():
                     await partition.resume()
                 continue
-            records: Sequence[Any] = (await client.getmany(tp, timeout_ms=POLL_MS)).get(tp, ())
+            # This is also how soon a change of the leader is noticed.
+            records: Sequence[Any] = (await client.getmany(tp, timeout_ms=500)).get(tp, ())
             self._require_leader(client, tp)
             position = await client.position(tp)
             if records or position > self._passed[tp]:

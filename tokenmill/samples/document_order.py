@@ -13,9 +13,9 @@ import numpy.typing as npt
 from tokenmill.eras import Permutation
 from tokenmill.samples.sequence import Numbers
 
-_BUCKETS: Final = 1 << 62
 _STRATA: Final = 1 << 61
-"""Added to the number of a window or stratum where a permutation wants that of an era: keys of their own."""
+"""Added to the number of a stratum, and twice as much to a window's, where a permutation wants that of an era: keys of
+their own."""
 
 Lengths = npt.NDArray[np.int32]
 
@@ -43,7 +43,7 @@ def bucket_order(order: Numbers, lengths: Lengths, *, window: int, bucket: int, 
         part = order[start : start + window]
         part = part[np.argsort(lengths[part], kind="stable")]
         whole = len(part) // bucket
-        chosen = _permuted(whole, seed, passed, _BUCKETS + number)
+        chosen = _permuted(whole, seed, passed, (1 << 62) + number)
         found[start : start + whole * bucket] = part[: whole * bucket].reshape(whole, bucket)[chosen].reshape(-1)
         found[start + whole * bucket : start + len(part)] = part[whole * bucket :]
     return found

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,6 @@ from tokenmill.store.store import StreamInfo, read_start, read_stream
 from tokenmill.wire.pieces import Piece, decode_entry
 
 OnDamage = Literal["refuse", "skip"]
-
-_OPEN_SEGMENTS: Final = 8
-"""Segments kept mapped in addition to the growing one: an era is in one or two, and few systems have memory for
-page tables without end."""
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +47,14 @@ class PartitionReader:
         *,
         check: bool = True,
         on_damage: OnDamage = "refuse",
-        open_segments: int = _OPEN_SEGMENTS,
+        open_segments: int = 8,
         whole: bool = False,
     ) -> None:
         """Open what there is; a partition without a directory has no blocks yet.
 
-        Without ``check``, tokens and entries are read as they are, changed or not; skipping needs it.
+        So many segments are kept mapped in addition to the growing one: an era is in one or two, and few systems have
+        memory for page tables without end. Without ``check``, tokens and entries are read as they are, changed or not;
+        skipping needs it.
         ``whole`` says that all blocks of a segment will be read soon after the first: the system may then read and map
         it in large pieces, which costs less than page by page, but more than a few blocks do.
         """

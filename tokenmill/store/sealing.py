@@ -327,11 +327,6 @@ class Manifest:
         return cls(**values)
 
 
-_MEGATRON: Final = Struct("<9sQBQQ")
-_CODES: Final = {"uint8": 1, "uint16": 8, "uint32": 4}
-"""Megatron's codes. It has none for uint32; its int32 (4) reads the same ids, as every id is below 2**31."""
-
-
 def megatron_index(blocks: int, block_tokens: int, dtype: "np.dtype[np.unsignedinteger]") -> bytes:
     """Return the ``.idx`` of a ``.bin`` of ``blocks`` blocks."""
     return index_of_lengths(np.full(blocks, block_tokens), dtype)
@@ -340,7 +335,9 @@ def megatron_index(blocks: int, block_tokens: int, dtype: "np.dtype[np.unsignedi
 def index_of_lengths(lengths: npt.NDArray[np.int64], dtype: "np.dtype[np.unsignedinteger]") -> bytes:
     """Return the ``.idx`` of a ``.bin`` of sequences of so many tokens, back to back, each a document of its own."""
     count = len(lengths)
-    header = _MEGATRON.pack(b"MMIDIDX\x00\x00", 1, _CODES[dtype.name], count, count + 1)
+    # Megatron has no code for uint32; its int32 (4) reads the same ids, as every id is below 2**31.
+    code = {"uint8": 1, "uint16": 8, "uint32": 4}[dtype.name]
+    header = Struct("<9sQBQQ").pack(b"MMIDIDX\x00\x00", 1, code, count, count + 1)
     pointers, ends = (np.cumsum(lengths) - lengths).astype("<i8") * dtype.itemsize, np.arange(count + 1, dtype="<i8")
     return header + lengths.astype("<i4").tobytes() + pointers.tobytes() + ends.tobytes()
 
