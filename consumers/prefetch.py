@@ -37,11 +37,6 @@ DEFAULT_BYTES: Final = 1 << 30
 _WORTH_WAITING: Final = 64 << 20
 """Of an era for which the loop waits: 50 ms on a disk of 1.3 GB/s. In a larger one that is not read yet, the samples of
 the next batches come first."""
-_RUN_BYTES: Final = 8 << 20
-"""Consecutive small eras that are read as one: their blocks follow each other in each partition. The loop waits for the
-first of them ..."""
-_LATER_BYTES: Final = 40 << 20
-"""... and not for the others, so that two eras of the default size, or more small ones, share a run's fixed cost."""
 _GAP_BYTES: Final = 32 << 10
 """Between two samples in a file: to read them is cheaper than another request."""
 _WHOLE: Final = 1 << 62
@@ -208,7 +203,9 @@ class EraReadAhead:
         """Return the eras to be read together from a known one on: one, or several small ones."""
         eras, size = self._samples.eras, self._samples.info.block_bytes
         before, stop, known = eras.blocks_before(turn.era), turn.era + 1, self._samples.places.last_era() + 1
-        together = min(_LATER_BYTES, self._most_bytes // 2) if self._runs else _RUN_BYTES
+        # The loop waits for the first run, and not for the others: so many that two eras of the default size, or more
+        # small ones, share a run's fixed cost.
+        together = min(40 << 20, self._most_bytes // 2) if self._runs else 8 << 20
         while stop < known and (eras.blocks_before(stop + 1) - before) * size <= together:
             stop += 1
         count = (eras.blocks_before(stop) - before) * size

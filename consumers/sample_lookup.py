@@ -34,9 +34,6 @@ from tokenmill.store.segment import Crcs, crcs_of_runs
 from .prefetch import EraReadAhead
 from .waiting import ReachableStream
 
-_STRETCH_BYTES: Final = 512 << 10
-"""Of rows that are copied in one go: several batches share the call's cost, and they fit into a core's own cache."""
-
 Rows = npt.NDArray[np.unsignedinteger]
 Addresses = npt.NDArray[np.int64]
 
@@ -114,8 +111,8 @@ class Gathering:
             yield self.rows(start, start + together).reshape(-1, size, self._columns)
 
     def together(self, size: int) -> int:
-        """Return how many rows `stretches` copies in one go."""
-        return max(_STRETCH_BYTES // max(size * self.row_bytes, 1), 1) * size
+        """Return how many rows `stretches` copies in one go: several batches that fit into a core's own cache."""
+        return max((512 << 10) // max(size * self.row_bytes, 1), 1) * size
 
 
 class _Memory:

@@ -246,8 +246,8 @@ class ReusedMemory:
                 if arrays and arrays[0].shape != shape:
                     arrays.clear()
                 arrays.append(array)
-                # Those of all batches that are made of one copy; or, where batches are large, x and y of the one that the
-                # loop has, of the next one, and of two that it keeps. Who holds more keeps them.
+                # Those of all batches that are made of one copy; or, where batches are large, x and y of the one that
+                # the loop has, of the next one, and of two that it keeps. Who holds more keeps them.
                 if len(arrays) > max((32 << 20) // max(array.nbytes, 1), 8):
                     del arrays[0]
             yield torch.from_numpy(array)

@@ -190,7 +190,13 @@ class Upload:
             return False
         if heads.look(self._bucket):
             return True  # another upload was here
-        segments = self._put_all(islice(self._wanted(count), 16))  # what a kill makes the next upload compare
+        wanted = islice(self._wanted(count), 16)  # what a kill makes the next upload compare
+        read = (segment_files(self._reader(number), heads.info, first, stop) for number, first, stop in wanted)
+        segments: list[BucketSegment] = []
+        for files in in_lanes(self._put, read, self._lanes):
+            segments.append(files.segment)
+            self.segments += 1
+            self.bytes += len(files.data["bin"])
         eras = self._complete(count, heads.stops | {one.partition: one.stop for one in segments})
         head = heads.following(segments, eras).encode()
         if self._bucket.create(heads.path(heads.next_number), head):
@@ -271,17 +277,6 @@ class Upload:
             found.append(era)
             size += len(era.pack())
         return found
-
-    def _put_all(self, wanted: Iterator[tuple[int, int, int]]) -> list[BucketSegment]:
-        """Upload segments, several at a time; return them in their order."""
-        info = self.heads.info
-        read = (segment_files(self._reader(partition), info, first, stop) for partition, first, stop in wanted)
-        done: list[BucketSegment] = []
-        for files in in_lanes(self._put, read, self._lanes):
-            done.append(files.segment)
-            self.segments += 1
-            self.bytes += len(files.data["bin"])
-        return done
 
     def _put(self, files: SegmentFiles) -> SegmentFiles:
         """Upload a segment, the seal last; one whose seal is there is there."""

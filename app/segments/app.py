@@ -6,7 +6,7 @@ rebalance never moves a partition to another disk. Where a partition continues i
 
 import os
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from faust.types import TP
@@ -27,9 +27,6 @@ from ..worker.transport import BatchApp
 from .era_bringing import EraBringer
 from .store_opening import bring_stream
 from .token_partition import SegmentContext, TokenPartition
-
-WATCH_SECONDS: Final = 2.0
-"""How soon a partition that halted goes on when a person has removed the reason."""
 
 
 class SegmentWriter(StreamWorker[TokenPartition]):
@@ -76,7 +73,7 @@ class SegmentWriter(StreamWorker[TokenPartition]):
             await read_on(client, {settled.stream.control_topic: settled.control for settled in streams})
             self.partitions.look_after_halted()
 
-        await ask_repeatedly(self._settings, ask, WATCH_SECONDS, "the control topics cannot be read now")
+        await ask_repeatedly(self._settings, ask, 2.0, "the control topics cannot be read now")
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
         self._started_at[tp] = offset

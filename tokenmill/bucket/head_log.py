@@ -19,7 +19,6 @@ from tokenmill.errors import BucketError
 from tokenmill.store import StreamInfo
 from tokenmill.untrusted import parse_json
 
-FORMAT: Final = 1
 FOLDER: Final = "heads"
 LANES: Final = 32
 """Heads that are read at once: a thousand take less than 2 seconds from a bucket that is 50 ms away."""
@@ -49,7 +48,7 @@ class Head:
 
     def encode(self) -> bytes:
         """Return the head's bytes."""
-        values = {"format": FORMAT, "head": self.number, "before": self.before}
+        values = {"format": 1, "head": self.number, "before": self.before}
         return canonical_json({**values, "segments": self.segments, "eras": self.eras}) + b"\n"
 
     @classmethod

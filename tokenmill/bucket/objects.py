@@ -31,13 +31,6 @@ SCHEMES: Final = ("s3", "gs", "az", "file")
 BUCKET_FILE: Final = "bucket.json"
 """Says that there is a bucket of this format; with it a bucket is probed."""
 FORMAT: Final = 1
-TRIES: Final = 6
-"""How often an object is put that is not there after a failure."""
-FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 5.0
-"""Seconds between two tries, doubled each time."""
-
-
 _FINAL: Final = (PermissionError, FileNotFoundError)
 """What asking again does not change: the login lacks a right, or there is no such bucket."""
 
@@ -177,7 +170,7 @@ class Bucket:
 
         Raises BucketError where the bucket does not take it, or does not answer.
         """
-        for tries in range(TRIES):
+        for tries in range(6):
             found: Data | None = data
             try:
                 self._objects.create(path, data)
@@ -188,7 +181,7 @@ class Bucket:
                 return found is data or np.array_equal(np.frombuffer(found, np.uint8), np.frombuffer(data, np.uint8))
             if isinstance(failure, _FINAL):
                 break
-            self._pause(min(FIRST_PAUSE * 2**tries, LONGEST_PAUSE))
+            self._pause(min(0.2 * 2**tries, 5.0))
         raise self._failed(f"does not take {path}", failure) from failure
 
     def _settle(self, path: str) -> None:

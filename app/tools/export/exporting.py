@@ -19,9 +19,6 @@ from tokenmill.store.sealing import sealed_segments
 from .folder import ExportedFile, ExportedSegment, ExportFolder, blaming_export
 from .formats import BY_NAME, LATER_FILES, ExportFormat, FormatChoice, RowShape, What, block_rows, document_rows
 
-Report = Callable[[int, int, str], None]
-"""Called with the segments that are done, those that there are to do, and the one that was written last."""
-
 
 @dataclass(slots=True)
 class Exported:
@@ -76,13 +73,20 @@ class _Segment(NamedTuple):
 
 
 def export(
-    store: Path, stream: str, out: Path, *, to: FormatChoice, what: What, report: Report | None = None
+    store: Path,
+    stream: str,
+    out: Path,
+    *,
+    to: FormatChoice,
+    what: What,
+    report: Callable[[int, int, str], None] | None = None,
 ) -> Exported:
     """Write the segments of a stream into a folder, those that it lacks; on return they are durable.
 
     Names and content of the files are a function of the segments: every export of a stream, from any store and in any
     number of calls, has the same. Of a stream that has ended they have all blocks up to its end. A document is in the
-    file of the segment in which it begins. Index files name only files that are whole.
+    file of the segment in which it begins. Index files name only files that are whole. ``report`` is called with the
+    segments that are done, those that there are to do, and the one that was written last.
 
     Raises:
         InputError: the folder holds something else; nothing is sealed or has ended yet; a library is missing.
