@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, Self
 
 from tokenmill.errors import InputError
@@ -190,14 +191,31 @@ class Mixture(StepLoop):
         self._streams = dict(sorted({**self._streams, **streams}.items()))
         self._mixing.at_end.setdefault(name, "wait")
         self._add_part(name)
-        course = self._place.course
-        held = course.schedule.plan.pieces[course.schedule.plan.piece_at(start)].weights
-        others = {other: part * (1 - share) for other, part in zip(course.schedule.names, held, strict=True) if part}
+        others = {other: part * (1 - share) for other, part in self._place.course.schedule.weights_at(start).items()}
         self._change({**others, name: share}, from_step)
 
     def shares(self) -> dict[str, StreamShare]:
         """Return, of each stream, what it was to give and gave up to now, and how fresh its latest samples are."""
-        return mixture_state.shares_of(self._now(), self._reader.parts, self._mixing.whole_steps)
+        place = self._now()
+        course, schedule, taken = place.course, place.course.schedule, place.course.given
+        weights = {} if course.ended else schedule.weights_at(course.place)
+        wanted = dict(zip(schedule.names, schedule.plan.wanted(course.place), strict=True))
+        found = {}
+        for name, part in self._reader.parts.items():
+            content = part.trainable.content
+            samples = place.samples.get(name, 0) if self._mixing.whole_steps else taken.get(name, 0)
+            passed, closed = content.used(samples - 1) or (None, None)
+            gone = name in schedule.left and schedule.left[name] <= course.place
+            found[name] = StreamShare(
+                share=Fraction(0) if gone else weights.get(name, Fraction(0)),
+                wanted=wanted.get(name, Fraction(0)),
+                delivered=taken.get(name, 0),
+                samples=samples,
+                passes=0 if passed is None else passed + (samples == content.total()),
+                left=gone,
+                newest=closed,
+            )
+        return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, as `Batches` do; weights that were set, and streams that left, come with it.
@@ -219,10 +237,8 @@ class Mixture(StepLoop):
         ):  # steps to come begin at other samples now
             later = [point for point in self._resolved() if point.start > place]
             if later and not any(change.points for change in schedule.changes):
-                pieces = schedule.plan.pieces
-                held = pieces[schedule.plan.piece_at(place)].weights
-                now = {name: weight for name, weight in zip(schedule.names, held, strict=True) if weight}
-                schedule = schedule.with_points(place, taken, [Point(place, now), *later])
+                now = Point(place, schedule.weights_at(place))
+                schedule = schedule.with_points(place, taken, [now, *later])
         self._place = self._open(schedule, place, taken, {n: p.sample for n, p in saved.positions.items()})
 
     def rewind(self) -> Self:

@@ -28,7 +28,6 @@ from tokenmill.wire.pieces import PADDING
 from .arguments import choice, flag, schedule_of, shown
 from .batches import Batches
 from .mixed_rows import MixedReader, MixturePlace
-from .sample_lookup import RowReader
 
 MIXED: Final = ("linear", "unit", "at_end", "interleave", "by")
 """The arguments of `Mixture` that `Batches` does not have, except streams and weights."""
@@ -369,30 +368,6 @@ def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str
         else:
             positions[name] = Position.beginning(sequence, 1)
     return Saved(position, schedule, taken, positions, rotates)
-
-
-def shares_of(place: MixturePlace, parts: Mapping[str, RowReader], whole_steps: bool) -> dict[str, StreamShare]:  # noqa: FBT001
-    """Return what each stream gave up to a place."""
-    course = place.course
-    schedule, plan, taken = course.schedule, course.schedule.plan, course.given
-    wanted = dict(zip(schedule.names, plan.wanted(course.place), strict=True))
-    weights = dict(zip(schedule.names, plan.pieces[plan.piece_at(course.place)].weights, strict=True))
-    found = {}
-    for name, part in parts.items():
-        content = part.trainable.content
-        samples = place.samples.get(name, 0) if whole_steps else taken.get(name, 0)
-        passed, closed = content.used(samples - 1) or (None, None)
-        gone = name in schedule.left and schedule.left[name] <= course.place
-        found[name] = StreamShare(
-            share=Fraction(0) if gone or course.ended else weights.get(name, Fraction(0)),
-            wanted=wanted.get(name, Fraction(0)),
-            delivered=taken.get(name, 0),
-            samples=samples,
-            passes=0 if passed is None else passed + (samples == content.total()),
-            left=gone,
-            newest=closed,
-        )
-    return found
 
 
 def fill_of(trainable: TrainableSamples, name: str) -> Fraction:

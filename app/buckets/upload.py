@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.bucket.head_log import BucketSegment, HeadLog
+from tokenmill.bucket.head_log import BucketSegment, Head, HeadLog
 from tokenmill.bucket.objects import Bucket, Data, in_lanes
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DamagedError, DifferenceError
@@ -198,7 +198,8 @@ class Upload:
             self.segments += 1
             self.bytes += len(files.data["bin"])
         eras = self._complete(count, heads.stops | {one.partition: one.stop for one in segments})
-        head = heads.following(segments, eras).encode()
+        lines = tuple(era.pack().decode() for era in eras)
+        head = Head(heads.next_number, heads.before, tuple(segments), lines).encode()
         if self._bucket.create(heads.path(heads.next_number), head):
             heads.add(head)
         return True  # else another upload was quicker: the next step takes its head

@@ -6,7 +6,6 @@ are there with it. Readers take heads from 0 on; the first number that is missin
 nothing back.
 """
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -87,10 +86,6 @@ class HeadLog:
         """Begin before head 0."""
         self.before = self.before or sha256(self.info.encode()).hexdigest()
         self._log = EraLog(self.info.fingerprint)
-
-    def following(self, segments: Sequence[BucketSegment], eras: Sequence[Era]) -> Head:
-        """Return the next head."""
-        return Head(self.next_number, self.before, tuple(segments), tuple(era.pack().decode() for era in eras))
 
     def covers(self, era: Era, stops: dict[int, int] | None = None) -> bool:
         """Return whether all blocks of an era are there, with the partitions reaching ``stops``, or as they do now."""

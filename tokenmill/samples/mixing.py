@@ -367,6 +367,12 @@ class Schedule:
         """The place from which on no stream gives anything, since all that were to give left; None: there is none."""
         return self._pieces[1]
 
+    def weights_at(self, place: int) -> dict[str, Fraction]:
+        """Return the weights that hold at a place, of the streams that have one; their sum is 1."""
+        plan = self.plan
+        held = plan.pieces[plan.piece_at(place)].weights
+        return {name: weight for name, weight in zip(self.names, held, strict=True) if weight}
+
     @property
     def plan(self) -> Plan:
         """What is known of the weights now."""
