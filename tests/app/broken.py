@@ -24,8 +24,6 @@ PATIENCE: Final = WatchLimits(unowned=12.0, still=6.0)
 """Above what a group takes to form on a busy machine."""
 AHEAD: Final = 7200.0
 """Seconds; more than brokers put up with, an hour (message.timestamp.after.max.ms)."""
-SYNC_SECONDS: Final = 0.4
-"""Long enough that a worker that loses partitions is at work on most of them."""
 
 _assigned, _append, _sync, _start = Partitions.assigned, BatchBuilder.append, os.fdatasync, BatchApp.on_first_start
 
@@ -94,7 +92,7 @@ def slow_disk() -> None:
     """Take time to sync."""
 
     def sync(descriptor: int) -> None:
-        time.sleep(SYNC_SECONDS)
+        time.sleep(0.4)  # long enough that a worker that loses partitions is at work on most of them
         _sync(descriptor)
 
     os.fdatasync = sync  # type: ignore[assignment]

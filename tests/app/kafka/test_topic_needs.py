@@ -13,8 +13,6 @@ from tokenmill.wire.pieces import Piece, encode_entry
 from tokenmill.wire.totals import Amount, Figures, StepFigures, Totals
 
 HUGE = 10**18
-FRAME = 300
-"""More than what Kafka adds to a record: batch header (61 bytes), lengths, offset, timestamp, the header's name."""
 
 
 def _worst(settings: Settings, blocks: int, figures: Figures | None = None) -> int:
@@ -30,7 +28,8 @@ def _worst(settings: Settings, blocks: int, figures: Figures | None = None) -> i
     totals = Totals(HUGE, HUGE, HUGE, HUGE, HUGE, filtered, dead, HUGE, HUGE, figures)
     tokens = bytes(4 * own.block_tokens * blocks)
     message = Message(bytes(16), 0, Cursor(0, 0, blocks), bytes(16), bytes(16), totals, tokens, [entry] * blocks)
-    return len(encode_header(message)) + len(tokens) + FRAME
+    # Kafka adds to a record: batch header (61 bytes), lengths, offset, timestamp, the header's name
+    return len(encode_header(message)) + len(tokens) + 300
 
 
 @pytest.mark.parametrize("sequence_length", [1, 3, 1024])

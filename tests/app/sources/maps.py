@@ -4,13 +4,11 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
-
-_PANICKING: Final = Tokenizer.from_str(panicking().decode())
 
 
 def shout(row: dict[str, Any]) -> dict[str, Any] | str | None:
@@ -23,7 +21,7 @@ def shout(row: dict[str, Any]) -> dict[str, Any] | str | None:
         case "fail":
             raise ValueError("not this one")
         case "panic":
-            _PANICKING.encode(HARMFUL)
+            Tokenizer.from_str(panicking().decode()).encode(HARMFUL)
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
         case "die once":

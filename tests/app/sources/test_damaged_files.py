@@ -107,10 +107,9 @@ def read(kind: Kind, path: Path) -> Found:
 
 
 anywhere = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
-FEW: Final = 8
 EXAMPLES: Final = settings().max_examples
 often = settings(  # few in a plain run, for there are many formats
-    max_examples=EXAMPLES if EXAMPLES > 100 else FEW,
+    max_examples=EXAMPLES if EXAMPLES > 100 else 8,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -145,6 +145,14 @@ def read(path: Path | str, split: str | None = None) -> list[Item | Refused]:
     return list(read_items(find_sources([str(path)], reading_of(), split)))
 
 
+def why_broken(path: Path | str) -> str:
+    """Return why nothing of a data set can be read."""
+    (refused,) = read(path)
+    assert isinstance(refused, Refused)
+    assert refused.broken
+    return refused.why
+
+
 def test_a_data_set_is_streamed(tmp_path: Path) -> None:
     """`hf://` takes whatever `load_dataset` does, a folder of files too."""
     write_jsonl(tmp_path / "train.jsonl", ROWS)
@@ -294,10 +302,7 @@ def test_builders_read_files_with_arguments_of_their_own(tmp_path: Path) -> None
     assert texts(f"hf://{tmp_path}?data_dir=deep") == ["text 0", "text 1"]
     assert texts(f'hf://json?data_files={{"a":"{tmp_path}/deep/*.jsonl"}}&split=a') == ["text 0", "text 1"]
     assert texts(f"hf://json?data_files={tmp_path}/d.json&field=rows") == ["text 0", "text 1", "text 2"]
-    (refused,) = read(f"hf://csv?data_files={tmp_path}/a.csv&languages=en,de")
-    assert isinstance(refused, Refused)
-    assert refused.broken
-    assert "languages" in refused.why
+    assert "languages" in why_broken(f"hf://csv?data_files={tmp_path}/a.csv&languages=en,de")
 
 
 class Canary:
@@ -318,11 +323,8 @@ def test_no_builder_runs_what_is_in_a_file(builder: str, tmp_path: Path) -> None
     trace = tmp_path / "trace"
     (tmp_path / "x.pkl").write_bytes(pickle.dumps(Canary(trace)))
 
-    (refused,) = read(f"hf://{builder}?data_files={tmp_path}/x.pkl&split=train")
-
-    assert isinstance(refused, Refused)
-    assert f"files of the builder {builder!r} are not read" in refused.why
-    assert refused.broken
+    why = why_broken(f"hf://{builder}?data_files={tmp_path}/x.pkl&split=train")
+    assert f"files of the builder {builder!r} are not read" in why
     assert not trace.exists()
 
 
@@ -333,10 +335,7 @@ def test_a_folder_does_not_choose_another_builder(tmp_path: Path) -> None:
         member.size = len(data := pickle.dumps(Canary(tmp_path / "trace")))
         archive.addfile(member, io.BytesIO(data))
 
-    (refused,) = read(f"hf://{tmp_path}?split=train")
-
-    assert isinstance(refused, Refused)
-    assert "files of the builder 'webdataset' are not read" in refused.why
+    assert "files of the builder 'webdataset' are not read" in why_broken(f"hf://{tmp_path}?split=train")
     assert not (tmp_path / "trace").exists()
 
 
@@ -438,11 +437,7 @@ def test_a_saved_data_set_is_checked_before_it_is_looked_at(tmp_path: Path) -> N
     at = content.index(offsets) + 8
     data.write_bytes(content[:at] + struct.pack("<i", 1 << 28) + content[at + 4 :])
 
-    (refused,) = read(tmp_path / "saved")
-
-    assert isinstance(refused, Refused)
-    assert refused.broken
-    assert "cannot be read" in refused.why
+    assert "cannot be read" in why_broken(tmp_path / "saved")
 
 
 def test_a_split_must_be_chosen_where_there_are_several(tmp_path: Path) -> None:
@@ -454,19 +449,13 @@ def test_a_split_must_be_chosen_where_there_are_several(tmp_path: Path) -> None:
 
     found = read(tmp_path / "saved", "test")
     assert [json.loads(item.value) for item in found if isinstance(item, Item)] == ROWS[10:]
-    (refused,) = read(tmp_path / "saved")
-    assert isinstance(refused, Refused)
-    assert refused.broken
-    assert "has the splits train, test: choose one with --split" in refused.why
+    assert "has the splits train, test: choose one with --split" in why_broken(tmp_path / "saved")
 
 
 def test_a_data_set_that_is_not_there_is_told(tmp_path: Path) -> None:
     """A wrong column, too."""
     datasets.Dataset.from_list([{"body": "x"}]).save_to_disk(tmp_path / "saved")
-
-    (refused,) = read(tmp_path / "saved")
-    assert isinstance(refused, Refused)
-    assert "no column 'text' or 'content'; there are: 'body'" in refused.why
+    assert "no column 'text' or 'content'; there are: 'body'" in why_broken(tmp_path / "saved")
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

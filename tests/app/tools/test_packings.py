@@ -28,7 +28,6 @@ from tokenmill.samples import Position, SequenceId
 from tokenmill.store import open_partition, read_stream
 from tokenmill.wire.pieces import split_references
 
-SENT = 120
 SHAPES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "rows": (
         {"sequence_length": 64, "packing": {"name": "rows", "long": "split", "short": "drop"}, "begin_of_document": 2},
@@ -60,7 +59,7 @@ def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
     with Service(settings, tmp_path) as service:
         service.mill()
         service.segment()
-        send(settings, records()[:SENT])
+        send(settings, records()[:120])
         chains = service.wait_until_complete()
         service.wait_until(partial(all_in_eras, settings, chains))
         service.stop()

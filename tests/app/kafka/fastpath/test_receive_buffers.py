@@ -76,10 +76,6 @@ def frame(number: int, size: int) -> bytes:
     return struct.pack(">i", size) + (b"%d|" % number * (size // 2 + 1))[:size]
 
 
-MOST_PIECES = 500
-"""Then the rest in one: a frame of megabytes in single bytes takes seconds, and shows no more."""
-
-
 @given(
     st.lists(SIZES, min_size=1, max_size=12),
     st.lists(st.integers(1, 2 * SMALL_BYTES), min_size=1, max_size=8),
@@ -99,7 +95,8 @@ def test_frames_are_received_as_they_were_sent_in_whatever_pieces(
             async def send() -> None:
                 at = number = 0
                 while at < len(sent):
-                    size = pieces[number % len(pieces)] if number < MOST_PIECES else len(sent)
+                    # the rest in one: a frame of megabytes in single bytes takes seconds, and shows no more
+                    size = pieces[number % len(pieces)] if number < 500 else len(sent)
                     await asyncio.get_running_loop().sock_sendall(theirs, sent[at : at + size])
                     at, number = at + size, number + 1
                     await asyncio.sleep(0)

@@ -36,13 +36,12 @@ from tokenmill.app.settings import Settings
 (THEIRS,) = BatchBuilder.__bases__
 GZIP = 1
 LARGE = st.integers(0, 300).map(lambda more: bytes(range(256)) * (LARGE_BYTES // 256) + b"%d" % more * more)
-HEADERS = st.lists(st.tuples(st.text(max_size=20), st.none() | st.binary(max_size=200)), max_size=3)
 RECORDS = st.fixed_dictionaries(
     {
         "timestamp": st.integers(0, 2**62),
         "key": st.none() | st.binary(max_size=100),
         "value": LARGE,
-        "headers": HEADERS,
+        "headers": st.lists(st.tuples(st.text(max_size=20), st.none() | st.binary(max_size=200)), max_size=3),
     }
 )
 STATES = st.tuples(st.integers(-1, 2**63 - 1), st.integers(-1, 2**15 - 1), st.integers(0, 2**31 - 1))

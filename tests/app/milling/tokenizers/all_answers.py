@@ -8,7 +8,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import tokenizers
 
@@ -20,9 +20,6 @@ from tokenmill.app.milling.tokenizers import EngineName, SpecialTokens, Tokenize
 from tokenmill.app.milling.tokenizers.hugging_face import HuggingFace, lengthening, template_of
 from tokenmill.app.milling.tokenizers.vocabulary import Description, end_of, token_for
 from tokenmill.errors import SettingsError
-
-CORPUS_BYTES: Final = 5_000_000
-"""Of prose and code for each vocabulary, so that all of them together get 50 MB."""
 
 
 def main(folder: Path) -> None:
@@ -37,7 +34,8 @@ def _answers(content: bytes) -> dict[str, Any]:
     names = [*reference.added_tokens[:50], *SPECIAL_LOOKING]
     texts = [*COLLECTION, *(text[:20_000] for text in LONG), *names, *(f"x{name} {name}é" for name in names)]
     normalize = lengthening(content)
-    corpus = [document.text for document in documents(3670, CORPUS_BYTES)]
+    # of prose and code for each vocabulary, so that all of them together get 50 MB
+    corpus = [document.text for document in documents(3670, 5_000_000)]
     answers = {
         "corpus": [_ids(file, engine, "text", corpus) for engine in ("tokenizers", "auto")],
         "ids": {special: _ids(file, "tokenizers", special, texts) for special in ("text", "tokens")},

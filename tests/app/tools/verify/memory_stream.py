@@ -30,8 +30,6 @@ from tokenmill.wire.message import Message
 
 TEXTS = [f"text {number:02} of all".encode() for number in range(12)]
 """Of 14 tokens and an end each: 45 blocks of 4 tokens."""
-CONSUMERS = ("era_check", "partition_check", "verification", "verify_bounds")
-"""The modules of `tokenmill.app.tools.verify` that open a consumer."""
 
 
 @dataclass
@@ -146,6 +144,6 @@ def _joined(messages: Sequence[Message]) -> Message:
 
 def installed(kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> MemoryKafka:
     """Let every consumer of a verification be one of these brokers'."""
-    for module in CONSUMERS:
+    for module in ("era_check", "partition_check", "verification", "verify_bounds"):
         monkeypatch.setattr(f"tokenmill.app.tools.verify.{module}.consumer", kafka.consumer)
     return kafka

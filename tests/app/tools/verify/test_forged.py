@@ -12,12 +12,10 @@ from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message
 
-FORGED = b"of nobody "
-
 
 def forged(message: Message, block_bytes: int) -> Message:
     """Return a message in place of another one, as somebody makes it who knows docs/format.md and may write."""
-    tokens = (FORGED * block_bytes)[: block_bytes * message.count]
+    tokens = (b"of nobody " * block_bytes)[: block_bytes * message.count]
     return replace(message, tokens=tokens, after=roll(message.before, tokens, message.entries)[-1])
 
 
