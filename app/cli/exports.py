@@ -138,7 +138,12 @@ def upload_command(
     """
     bucket, store = Bucket.open(to), store_directory(settings.store)
     if dry:
-        _show_lacking(store, _streams(store, streams), bucket)
+        for name in _streams(store, streams):
+            lacking = Upload(store, name, bucket).look()
+            show(
+                f"{name}: would upload {count(lacking.segments, 'segment')} ({size(lacking.bytes)} of tokens); "
+                f"{count(lacking.eras, 'era')} not in the bucket"
+            )
     elif follow:
         set_up_logging(settings.log_format, settings.log_level)
         raise typer.Exit(run_until_signalled(_follow(store, streams, bucket), serves=True))
@@ -154,15 +159,6 @@ def _streams(store: Path, wanted: Sequence[str] | None) -> list[str]:
     if not found:
         raise StoreError(f"{store} holds no stream: name with --store the directory that a segment worker fills")
     return found
-
-
-def _show_lacking(store: Path, streams: Sequence[str], bucket: Bucket) -> None:
-    for name in streams:
-        lacking = Upload(store, name, bucket).look()
-        show(
-            f"{name}: would upload {count(lacking.segments, 'segment')} ({size(lacking.bytes)} of tokens); "
-            f"{count(lacking.eras, 'era')} not in the bucket"
-        )
 
 
 def _upload(upload: Upload, line: ProgressLine) -> None:

@@ -1,7 +1,7 @@
 """How commands are declared: with their words, examples and options, and every setting as a flag of the same name."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
@@ -111,7 +111,11 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str], words: str, *
     def run(**arguments: Any) -> Any:
         said = {name: arguments.pop(name) for name in flags}
         arguments.pop(ALL)
-        _refuse_secrets({name for name in SECRETS if arguments.pop(name) is not None})
+        for name in [name for name in SECRETS if arguments.pop(name) is not None]:
+            raise SettingsError(
+                f"{name} is no flag, because everyone on this machine can read a command line: set "
+                f"{ENVIRONMENT_PREFIX}{name.upper()}, or {name} in the settings file, and consider this one known"
+            )
         loaded = load_with_origins(said, arguments.pop("config"))
         # Quiet, for a command's own messages; the service's commands set their logs up by their settings.
         set_up_logging("auto", "warning", libraries="critical")
@@ -126,7 +130,12 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str], words: str, *
     config = _flag("config", Path | None, None, declared(text, "FILE", "--config"))
     text = "Show all settings, and exit. Each is a flag, a variable and a line of that file: docs/settings.md."
     everything = declared(text, None, "--help-all", is_eager=True, callback=_help_all)
-    hidden = [*map(_forbidden, sorted(SECRETS)), _flag(ALL, bool, default=False, declared=everything)]
+    # in no help: who tries one is told why there is none
+    hidden = [
+        _flag(name, str | None, None, typer.Option(f"--{name.replace('_', '-')}", hidden=True))
+        for name in sorted(SECRETS)
+    ]
+    hidden.append(_flag(ALL, bool, default=False, declared=everything))
     parameters = [*own, config, *options, *hidden]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -205,16 +214,3 @@ def _panel(name: str) -> str:
     if name in TopicSettings.model_fields:
         return TOKENS_PANEL
     return CONNECTION_PANEL if name in ConnectionSettings.model_fields else OTHER_PANEL
-
-
-def _forbidden(name: str) -> inspect.Parameter:
-    """Return a flag that no help shows, so that an attempt is answered with why there is none."""
-    return _flag(name, str | None, None, typer.Option(f"--{name.replace('_', '-')}", hidden=True))
-
-
-def _refuse_secrets(said: Iterable[str]) -> None:
-    for name in said:
-        raise SettingsError(
-            f"{name} is no flag, because everyone on this machine can read a command line: set "
-            f"{ENVIRONMENT_PREFIX}{name.upper()}, or {name} in the settings file, and consider this one known"
-        )

@@ -81,7 +81,9 @@ def produce_command(
     fields that are named. Folders and zip archives are read file by file; .gz, .zst, .bz2 and .xz files are
     decompressed. Interrupted, the same command goes on where it was.
     """
-    _require_run(paths, resume=resume, restart=restart, only_new=only_new)
+    if only_new and (restart or not resume or any(map(is_piped, paths))):
+        other = "--restart" if restart else "standard input or a pipe" if resume else "--no-resume"
+        raise InputError(f"--only-new goes on behind what was sent before; {other} does not: leave one of them out")
     if then_flush:
         require_flush_allowed(settings, topic)
     with choice.opened(settings, topic, paths) as (reading, sources):
@@ -154,13 +156,6 @@ def parse_rate(rate: str | None) -> float | None:
     return value
 
 
-def _require_run(paths: list[str], *, resume: bool, restart: bool, only_new: bool) -> None:
-    """Check that what is new can be distinguished from what was sent, if only that is wanted."""
-    if only_new and (restart or not resume or any(map(is_piped, paths))):
-        other = "--restart" if restart else "standard input or a pipe" if resume else "--no-resume"
-        raise InputError(f"--only-new goes on behind what was sent before; {other} does not: leave one of them out")
-
-
 def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
@@ -230,7 +225,14 @@ def show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) ->
     """
     say_refusals(found)
     if as_json:
-        show_json(_dry_json(found))
+        told = {
+            "documents": found.documents,
+            "bytes": found.bytes,
+            **{name: getattr(found, name) for name in COUNTED},
+            "data_sets": [_known_json(known) for known in found.known],
+            "samples": [item.value.decode(errors="replace") for item in found.samples],
+        }
+        show_json(told)
     else:
         for known in found.known:
             for line in _known_lines(known):
@@ -241,16 +243,6 @@ def show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) ->
         show(f"{count(found.documents, 'document')}, {size(found.bytes)} would be sent to {found.topic}; nothing was")
     require_documents(paths, found.documents)
     require_whole(found.broken)
-
-
-def _dry_json(found: DryRunResult) -> dict[str, Any]:
-    return {
-        "documents": found.documents,
-        "bytes": found.bytes,
-        **{name: getattr(found, name) for name in COUNTED},
-        "data_sets": [_known_json(known) for known in found.known],
-        "samples": [item.value.decode(errors="replace") for item in found.samples],
-    }
 
 
 def _known_lines(known: DatasetInfo) -> list[str]:

@@ -74,7 +74,12 @@ class SourceChoice:
         Raises SettingsError where the topic takes no documents of files, and InputError where a path or an option
         cannot be used.
         """
-        _refuse_framed(settings, topic)
+        decode = settings.for_topic(topic).decode
+        if decode in FORMATS:
+            raise SettingsError(
+                f'decode = "{decode}": the mill takes records of {topic} that name a schema, as serializers of your '
+                "own producers write them, and files are sent as JSON or text: give them a raw topic of their own"
+            )
         mapping = self.mapping()
         if mapping is not None and mapping.batch == 1:
             say("--map-batch 1: the function gets a list of one row, and returns a list; without it, it gets the row")
@@ -257,15 +262,6 @@ def _require_split(split: str | None, sources: Sequence[DocumentSource]) -> None
         raise InputError(
             f"--split {split}: it names a split of a Hugging Face data set"
             f"{'' if '=' in split else ', and no path is one'}. `pack` and `serve` divide documents: --splits {shares}"
-        )
-
-
-def _refuse_framed(settings: Settings, topic: str) -> None:
-    decode = settings.for_topic(topic).decode
-    if decode in FORMATS:
-        raise SettingsError(
-            f'decode = "{decode}": the mill takes records of {topic} that name a schema, as serializers of your own '
-            "producers write them, and files are sent as JSON or text: give them a raw topic of their own"
         )
 
 

@@ -11,7 +11,7 @@ import typer
 from tokenmill.errors import InputError, SettingsError, TopicError
 from tokenmill.spelling import nearest
 
-from ..milling.duplicates.parameters import SLICES, Deduplication, Near, deduplication_of
+from ..milling.duplicates.parameters import SLICES, Near, deduplication_of
 from ..milling.steps.registry import PROFILES, STEPS, steps_as_toml
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
@@ -140,7 +140,13 @@ def explain(settings: Settings, *, as_json: AsJson = False) -> None:
     deduplication = deduplication_of(settings.for_topic(settings.raw_topics[0]).dedup_table)
     if deduplication is None:
         raise SettingsError('dedup = "none": nothing is looked for; give --dedup near, or --dedup exact')
-    facts = _facts(deduplication)
+    part = deduplication.window // SLICES
+    facts = {
+        "window": part * SLICES,
+        "least_documents": part * (SLICES - 1),
+        "memory_bytes": round(deduplication.table_bytes * part * SLICES),
+        "disk_bytes": deduplication.row_bytes * part * SLICES,
+    }
     chances = {one: deduplication.chance(one) for one in SIMILARITIES} if isinstance(deduplication, Near) else {}
     if as_json:
         show_json({**facts, "chances": [{"similarity": one, "chance": chance} for one, chance in chances.items()]})
@@ -208,14 +214,3 @@ def again_table(again: Sequence[int]) -> ShownTable:
 def chances_table(chances: Mapping[float, float]) -> ShownTable:
     """Return how likely a duplicate is found at each similarity."""
     return ShownTable(("similarity", "found"), ((f"{one:.2f}", f"{chance:.1%}") for one, chance in chances.items()))
-
-
-def _facts(deduplication: Deduplication) -> dict[str, int]:
-    """Return what a window takes, as JSON types."""
-    part = deduplication.window // SLICES
-    return {
-        "window": part * SLICES,
-        "least_documents": part * (SLICES - 1),
-        "memory_bytes": round(deduplication.table_bytes * part * SLICES),
-        "disk_bytes": deduplication.row_bytes * part * SLICES,
-    }

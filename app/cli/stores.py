@@ -168,7 +168,12 @@ def repair_command(
     hurt = [partition_directory(settings.store, stream, one.partition) for one in found if one.segments]
     if check and hurt:
         raise DamagedError(f"{stream} is damaged in {settings.store}", repair_advice(*hurt))
-    _require_all(found, settings.store)
+    lost = [f"{_ranges(p.lost)} of {p.stream}/{p.partition}" for p in found if p.lost]
+    if lost:
+        raise GapError(
+            f"nothing gives back {'; '.join(lost)} in {settings.store}: name another store with --from; or, if these "
+            "are old, free them and all before them with `tokenmill retire`; or read past them with on_damage='skip'"
+        )
     eras = open_eras(settings.store, stream)
     if (torn := eras.torn()) is not None and eras.is_complete():
         raise torn
@@ -200,12 +205,3 @@ def _repair_outcome(segment: Repaired) -> str:
 
 def _ranges(runs: Sequence[range]) -> str:
     return ", ".join(f"block {r.start}" if len(r) == 1 else f"blocks {r.start} to {r.stop - 1}" for r in runs)
-
-
-def _require_all(found: list[PartitionRepair], store: Path) -> None:
-    lost = [f"{_ranges(p.lost)} of {p.stream}/{p.partition}" for p in found if p.lost]
-    if lost:
-        raise GapError(
-            f"nothing gives back {'; '.join(lost)} in {store}: name another store with --from; or, if these are old, "
-            "free them and all before them with `tokenmill retire`; or read past them with on_damage='skip'"
-        )

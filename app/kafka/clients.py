@@ -295,18 +295,14 @@ async def read_batches(
             batches = {}
         fetched = batches.get(partition, ())
         if not fetched:
-            await _require_range(client, partition, await client.position(partition), end)
+            next_, held = await client.position(partition), (await offsets(client, [partition]))[partition]
+            if next_ < held[0] or end > held[1]:
+                raise MovedError(
+                    f"{partition.topic}[{partition.partition}] holds offsets {held[0]} to {held[1]}, and {next_} to "
+                    f"{end} are wanted: its retention has passed them, or the topic was created again"
+                )
         if records := unpacked(fetched, end):
             yield records
-
-
-async def _require_range(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> None:
-    held = (await offsets(client, [partition]))[partition]
-    if start < held[0] or end > held[1]:
-        raise MovedError(
-            f"{partition.topic}[{partition.partition}] holds offsets {held[0]} to {held[1]}, and {start} to {end} are "
-            "wanted: its retention has passed them, or the topic was created again"
-        )
 
 
 WHOLE_LOOK_SECONDS: Final = 10.0

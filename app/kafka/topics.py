@@ -282,7 +282,7 @@ async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
         missing = [name for name, count in counts.items() if count is None]
         if missing:
             raise MissingTopicError(f"topic {missing[0]} {missing_raw(missing[0])}")
-        wanted = {topic.name: _partitions(topic, counts) for topic in needed}
+        wanted = {topic.name: 1 if topic.kind in SINGLE else counts[topic.raw_topic] or 0 for topic in needed}
         new = [topic for topic in needed if topic.name not in existing]
         grown = {
             topic.name: wanted[topic.name]
@@ -400,10 +400,6 @@ async def _counts(client: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str
             continue
         counts[described["topic"]] = len(described["partitions"])
     return counts
-
-
-def _partitions(topic: NeededTopic, counts: Mapping[str, int | None]) -> int:
-    return 1 if topic.kind in SINGLE else counts[topic.raw_topic] or 0
 
 
 async def _create(

@@ -10,7 +10,7 @@ in, the library begins again, once for each array or object.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, NoReturn, Self
 
@@ -283,8 +283,14 @@ class JsonSchemaFormat:
         if isinstance(parsed, dict):
             parsed = {"$schema": "http://json-schema.org/draft-07/schema#", **parsed}
         needed = [(name, schema_json(one.text)) for name, one in schema.needed().items()]
-        cost = _cost(parsed, needed, rules)
         most = rules.most_steps
+        known = jsonschema_rs.Registry([*needed, (_ROOT, parsed)], draft=jsonschema_rs.Draft7, retriever=_refuse)
+        try:
+            cost = SchemaCost.of(parsed, known.resolver(_ROOT))
+        except (ValueError, jsonschema_rs.ReferencingError):
+            if most is not None:
+                raise
+            cost = None  # it cannot be told, and the rules do not ask
         validator = jsonschema_rs.validator_for(
             parsed,
             registry=jsonschema_rs.Registry(needed, draft=jsonschema_rs.Draft7, retriever=_refuse),
@@ -302,17 +308,6 @@ class JsonSchemaFormat:
             return value
 
         return value_of
-
-
-def _cost(schema: Any, needed: Sequence[tuple[str, Any]], rules: DecodingRules) -> SchemaCost | None:
-    """Return what a schema costs; None where that cannot be told, and the rules do not ask."""
-    known = jsonschema_rs.Registry([*needed, (_ROOT, schema)], draft=jsonschema_rs.Draft7, retriever=_refuse)
-    try:
-        return SchemaCost.of(schema, known.resolver(_ROOT))
-    except (ValueError, jsonschema_rs.ReferencingError):
-        if rules.most_steps is None:
-            return None
-        raise
 
 
 def _refuse(uri: str) -> NoReturn:

@@ -85,7 +85,10 @@ def _compile(schema: RegisteredSchema) -> descriptor_pb2.FileDescriptorSet:
         if done.returncode in _ENDED or said.startswith("Traceback"):
             raise ChildProcessError(f"the compiler of .proto files ended with {done.returncode}: {said[-200:]}")
         if done.returncode or not output.exists():
-            raise ValueError(f"it is no Protobuf schema ({_complaint(said, f'{sources}/')})")
+            # about the files, without anything that changes from run to run
+            lines = [line for line in said.splitlines() if ".proto:" in line and "parser.cc" not in line]
+            about = "; ".join(lines).replace(f"{sources}/", "")[:_SHOWN_CHARACTERS] or "the compiler failed"
+            raise ValueError(f"it is no Protobuf schema ({about})")
         return descriptor_pb2.FileDescriptorSet.FromString(output.read_bytes())
 
 
@@ -118,12 +121,6 @@ def _write(path: Path, text: str) -> None:
         raise ValueError(f"it is nested over {_DEEPEST} deep")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
-
-
-def _complaint(said: str, folder: str) -> str:
-    """Return the compiler's message about the files, without anything that changes from run to run."""
-    lines = [line.replace(folder, "") for line in said.splitlines() if ".proto:" in line and "parser.cc" not in line]
-    return "; ".join(lines)[:_SHOWN_CHARACTERS] or "the compiler failed"
 
 
 MOST_NUMBERS: Final = 64

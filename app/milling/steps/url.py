@@ -91,18 +91,16 @@ class UrlStep(EachAlone):
             return Rejected("hard_blacklisted", min(hard))
         if len(soft := words & self._soft) >= self.soft_word_threshold:
             return Rejected("soft_blacklisted", ", ".join(sorted(soft)))
-        part = self._part_of(_BETWEEN.sub("", lowered))
+        letters = _BETWEEN.sub("", lowered)
+        # the time that this takes is that of the address, not of the list
+        places = ((at, size) for size in self._part_sizes for at in range(len(letters) - size + 1))
+        part = next((letters[at : at + size] for at, size in places if letters[at : at + size] in self._parts), None)
         return document if part is None else Rejected("blacklisted_subword", part)
 
     def _domain_of(self, url: str) -> str | None:
         labels = _host(url).split(".")
         ends = (".".join(labels[first:]) for first in range(max(0, len(labels) - self._most_labels), len(labels)))
         return next((end for end in ends if end in self._domains), None) if self._domains else None
-
-    def _part_of(self, letters: str) -> str | None:
-        """Return a listed part; the time is that of the address, not of the list."""
-        places = ((at, size) for size in self._part_sizes for at in range(len(letters) - size + 1))
-        return next((letters[at : at + size] for at, size in places if letters[at : at + size] in self._parts), None)
 
 
 def _host(url: str) -> str:

@@ -61,18 +61,14 @@ class WordsStep(EachAlone):
             return document
         listed, first, at = 0, "", 0
         while at < len(words):
-            size = self._size_at(words, at)
+            sizes = self._lengths.get(words[at], ())  # of phrases, the longest first
+            size = next((size for size in sizes if tuple(words[at : at + size]) in self._phrases), 0)
             first = first or " ".join(words[at : at + size])
             listed += size
             at += size or 1
         if listed <= self.max_share * len(words):
             return document
         return Rejected(REMOVED, f"{listed:,} of {len(words):,} words are listed, the first is {first!r}")
-
-    def _size_at(self, words: list[str], at: int) -> int:
-        """Return the number of words of the longest phrase that stands there; 0 for none."""
-        sizes = self._lengths.get(words[at], ())
-        return next((size for size in sizes if tuple(words[at : at + size]) in self._phrases), 0)
 
 
 def list_of_words(content: bytes, _values: Mapping[str, Any]) -> bytes:

@@ -174,14 +174,11 @@ class Checked:
         right = answer[0]
         at = first_difference(ids, right)
         if at is not None:
-            raise EngineError(self._explain(text, ids, right, at))
-
-    def _explain(self, text: str, fast: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32], at: int) -> str:
-        where = len(self.reference.decode(right[:at].tolist()))
-        return (
-            f"token {at} of a text is {_shown(fast, at)} by {self.kind} and {_shown(right, at)} by tokenizers, "
-            f"about here: {text[max(0, where - _SHOWN_CHARACTERS // 2) : where + _SHOWN_CHARACTERS]!a}"
-        )
+            where = len(self.reference.decode(right[:at].tolist()))
+            raise EngineError(
+                f"token {at} of a text is {_shown(ids, at)} by {self.kind} and {_shown(right, at)} by tokenizers, "
+                f"about here: {text[max(0, where - _SHOWN_CHARACTERS // 2) : where + _SHOWN_CHARACTERS]!a}"
+            )
 
 
 def sampled(batch: TokenBatch) -> list[int]:

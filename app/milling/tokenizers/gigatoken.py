@@ -72,7 +72,9 @@ class Gigatoken:
 
         What the library raises is raised, a panic as `tokenmill.errors.PanicError`; the next call uses a new one.
         """
-        data = list(self._normalized(texts))
+        data = list(texts)
+        if self._normalize is not None:
+            data = [text if self._ascii_is_normal and text.isascii() else self._normalize(text) for text in data]
         if not data:
             return TokenBatch(np.empty(0, np.uint32), np.zeros(1, np.int64))
         characters = sum(map(len, data))
@@ -92,11 +94,6 @@ class Gigatoken:
             return batch_of([self._tokenizer.encode(text) for text in data])
         layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout
         return TokenBatch(np.asarray(layout.content.data), np.asarray(layout.offsets.data))  # views, not copies
-
-    def _normalized(self, texts: Sequence[str]) -> Sequence[str]:
-        if self._normalize is None:
-            return texts
-        return [text if self._ascii_is_normal and text.isascii() else self._normalize(text) for text in texts]
 
     def _is_unicode_form(self) -> bool:
         parts = parts_of(self._file, "normalizer")

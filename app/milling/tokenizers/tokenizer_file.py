@@ -37,13 +37,6 @@ _TRANSFORMERS: Final = (
 _NAMED: Final = "name a model on the hub that has a tokenizer.json of the same vocabulary"
 
 
-def known_elsewhere(name: str) -> str | None:
-    """Return what a name is that another library knows, and what to do; None for any other."""
-    if name not in _TIKTOKEN_NAMES:
-        return None
-    return f"that is a vocabulary of tiktoken, of ranks without a tokenizer.json: {_NAMED}"
-
-
 def beside(names: Collection[str]) -> str:
     """Return what a folder without ``tokenizer.json`` has instead, and what to do."""
     found = [name for name in _BESIDE if name in names] + sorted(n for n in names if n.endswith(".tiktoken"))
@@ -188,8 +181,10 @@ def _place(name: str) -> Path:
         path /= FILE_NAME
     if path.is_file():
         return path
-    if (elsewhere := known_elsewhere(name)) is not None:
-        raise SettingsError(f'tokenizer = "{name}": {elsewhere}')
+    if name in _TIKTOKEN_NAMES:
+        raise SettingsError(
+            f'tokenizer = "{name}": that is a vocabulary of tiktoken, of ranks without a tokenizer.json: {_NAMED}'
+        )
     if not _is_hub_name(name):
         raise SettingsError(
             f'tokenizer = "{name}": there is no file {path}; name a tokenizer.json, a folder that holds one, '

@@ -114,7 +114,12 @@ class Resuming:
         run_start = None if restart else await read_note(self.settings, self.topic, self.run)
         if run_start is None:
             if not restart:
-                await self._require_no_marks(partitions)
+                ends = await partition_ends(self.settings, self.topic, partitions)
+                if await has_marks(self.settings, self.topic, ends, self.run):
+                    raise SourceError(
+                        f"{produced_topic(self.topic)} does not say when this run began, and {self.topic} holds "
+                        f"documents of it: {ADVICE}"
+                    )
             looks = await asyncio.to_thread(look_at_sources, self.sources, whole_lines=self.only_new)
             return await self._begin(partitions, [one.seen for one in looks])
         if len(run_start.offsets) > partitions:
@@ -176,14 +181,6 @@ class Resuming:
             return await self._begin(partitions, found.present, run_end.after, run_start, left_out)
         position = RunPosition.nothing(0, len(run_start.offsets), run_end.after)
         return NextPart(run_start, position, [], more=False, left_out=left_out)
-
-    async def _require_no_marks(self, partitions: int) -> None:
-        ends = await partition_ends(self.settings, self.topic, partitions)
-        if await has_marks(self.settings, self.topic, ends, self.run):
-            raise SourceError(
-                f"{produced_topic(self.topic)} does not say when this run began, and {self.topic} holds documents of "
-                f"it: {ADVICE}"
-            )
 
 
 def _advice(found: SourceComparison) -> str:

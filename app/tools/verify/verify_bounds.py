@@ -252,8 +252,19 @@ def save_verified(path: Path, store: Path | None, earlier: EarlierVerification, 
     values = {
         "format": FORMAT,
         "store": _name(store),
-        "chains": {f"{stream}/{partition}": _encoded(v) for (stream, partition), v in sorted(chains.items())},
-        "eras": {stream: _encoded_eras(v) for stream, v in sorted(eras.items())},
+        "chains": {
+            f"{stream}/{partition}": {
+                "carry": b64encode(encode_header(verified.carry)).decode(),
+                "token_offset": verified.token_offset,
+                "offset": verified.carry.cursor.next_offset,
+                "block": verified.carry.first,
+            }
+            for (stream, partition), verified in sorted(chains.items())
+        },
+        "eras": {
+            stream: {"record": one.era.pack().decode(), "offset": one.offset, "stop": one.stop, "blocks": one.blocks}
+            for stream, one in sorted(eras.items())
+        },
     }
     try:
         put_file(path, json.dumps(values, indent=1).encode() + b"\n")
@@ -272,30 +283,12 @@ def _chain(name: str) -> tuple[str, int]:
     return stream, int(partition)
 
 
-def _encoded(verified: VerifiedChain) -> dict[str, Any]:
-    return {
-        "carry": b64encode(encode_header(verified.carry)).decode(),
-        "token_offset": verified.token_offset,
-        "offset": verified.carry.cursor.next_offset,
-        "block": verified.carry.first,
-    }
-
-
 def _decoded(value: Mapping[str, Any]) -> VerifiedChain:
     try:
         carry = replace(decode_message(b64decode(value["carry"]), None), tokens=b"")  # no view: it goes to a process
         return VerifiedChain(carry, int(value["token_offset"]))
     except TokenMillError as error:
         raise ValueError(str(error)) from error
-
-
-def _encoded_eras(verified: VerifiedEras) -> dict[str, Any]:
-    return {
-        "record": verified.era.pack().decode(),
-        "offset": verified.offset,
-        "stop": verified.stop,
-        "blocks": verified.blocks,
-    }
 
 
 def _decoded_eras(value: Mapping[str, Any]) -> VerifiedEras:
