@@ -36,7 +36,18 @@ def eras_command(
     """Show the eras of a stream: the sets of blocks that become trainable, and are shuffled, together."""
     eras = asyncio.run(_read(settings, stream))
     if as_json:
-        show_json({"stream": stream, "eras": [_described(era) for era in eras[-last:]]})
+        described = [
+            {
+                "era": era.number,
+                "closed": era.closed,
+                "blocks": era.blocks,
+                "end": era.end,
+                "ranges": [[part.first, part.stop] for part in era.ranges],
+                "hash": era.hash.hex(),
+            }
+            for era in eras[-last:]
+        ]
+        show_json({"stream": stream, "eras": described})
         return
     show_table(eras_table(eras[-last:]))
     if not eras:
@@ -177,14 +188,3 @@ def eras_table(eras: list[Era]) -> ShownTable:
         closed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(era.closed / 1000))
         rows.append((era.number, closed, era.blocks, ranges or "the end"))
     return ShownTable(("era", "closed", "blocks", "partition: blocks"), rows, words=True)
-
-
-def _described(era: Era) -> dict[str, object]:
-    return {
-        "era": era.number,
-        "closed": era.closed,
-        "blocks": era.blocks,
-        "end": era.end,
-        "ranges": [[part.first, part.stop] for part in era.ranges],
-        "hash": era.hash.hex(),
-    }

@@ -22,7 +22,7 @@ from ..tools.inspect.reports import (
     inspect_segments,
     inspect_stream,
 )
-from ..tools.inspect.tracing import BlockTrace, PassingRecord, TracedPiece, passing_records, trace_block
+from ..tools.inspect.tracing import PassingRecord, TracedPiece, passing_records, trace_block
 from .options import OneStream, RawTopic, argument, command, option
 from .output import LINE_CHARACTERS, AsJson, count, moment_of, say, show, show_json, show_table, size
 
@@ -115,8 +115,12 @@ def block(
     if as_json:
         show_json(asdict(trace))
         return
-    for line in trace_lines(trace):
-        show(line)
+    place = f"block {trace.block} of {trace.stream}/{trace.partition}"
+    show(f"{place}: {count(trace.tokens, 'token')}, {trace.where}")
+    show(f"  {beginning_of(trace.text, LINE_CHARACTERS)!r}")
+    for piece in trace.pieces:
+        for line in piece_lines(piece):
+            show(line)
     if trace.note:
         say(trace.note)
 
@@ -129,17 +133,6 @@ def seen_words(found: Mapping[str, Any] | None) -> str:
         return f"{found['reason']}: {found['detail']}"
     kinds = ", ".join(f"{number:,} {reason}" for reason, number in sorted(found["again"].items()))
     return f"no; seen {count(sum(found['again'].values()), 'time')} since ({kinds})" if kinds else "no, and not since"
-
-
-def trace_lines(trace: BlockTrace) -> list[str]:
-    """Return a trace for people: the block, then two lines for each document."""
-    lines = [
-        f"block {trace.block} of {trace.stream}/{trace.partition}: {count(trace.tokens, 'token')}, {trace.where}",
-        f"  {beginning_of(trace.text, LINE_CHARACTERS)!r}",
-    ]
-    for piece in trace.pieces:
-        lines += piece_lines(piece)
-    return lines
 
 
 def piece_lines(piece: TracedPiece) -> list[str]:

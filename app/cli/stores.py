@@ -72,7 +72,12 @@ def retire_command(
         below_of[partition] = max(min(borders), 0)
     planned = {partition: retire(store, stream, partition, border, dry=True) for partition, border in below_of.items()}
     if not dry and asks(yes=yes) and any(would.segments for would in planned.values()):
-        agree(_warning(settings, stream, planned))
+        segments = sum(retired.segments for retired in planned.values())
+        freed = sum(retired.freed_bytes for retired in planned.values())
+        agree(
+            f"this frees {count(segments, 'segment')}, {size(freed)}, of {stream} in {settings.store}. It cannot be "
+            "undone: the store never gets these blocks back, and runs that need them cannot go on from it"
+        )
     found = planned
     if not dry:
         found = {partition: retire(store, stream, partition, border) for partition, border in below_of.items()}
@@ -89,15 +94,6 @@ def _read(file: Path) -> Position:
     if position.unpinned:
         say(f"warning: {file}: {UNPINNED}")
     return position
-
-
-def _warning(settings: Settings, stream: str, planned: dict[int, Retired]) -> str:
-    segments = sum(retired.segments for retired in planned.values())
-    freed = sum(retired.freed_bytes for retired in planned.values())
-    return (
-        f"this frees {count(segments, 'segment')}, {size(freed)}, of {stream} in {settings.store}. It cannot be "
-        "undone: the store never gets these blocks back, and runs that need them cannot go on from it"
-    )
 
 
 def _outcome(retired: Retired, *, dry: bool) -> str:

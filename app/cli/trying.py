@@ -9,7 +9,6 @@ from typing import Annotated, Final
 from ..funnel.retention import length_bars, terminal_bars
 from ..funnel.trial import TrialResult
 from ..funnel.tried_documents import TriedDocument
-from ..mill.recipes import RawTopicPlan
 from ..settings import Settings
 from ..tables import ShownTable
 from ..tasks import until_interrupted
@@ -66,22 +65,18 @@ def try_command(
     line = TrialProgressLine("opening the steps")
     with choice.opened(settings, settings.raw_topics[0], paths) as (_, sources), line as report:
         plan, trial = plan_trial(settings, (5 if everything or as_json else 1) if shown is None else shown)
-        _say_choices(plan, report)
+        if plan.tokenizer.content is None:
+            report.say("tokens are bytes; for those of a tokenizer: --tokenizer")
+        if plan.stages.engine_refused:
+            report.say(f"the tokenizer's engine is {plan.stages.engine.kind}: {plan.stages.engine_refused}")
+        if plan.stages.steps_refused:
+            report.say(f"steps run without their compiled kernels, and slowly: {plan.stages.steps_refused}")
         run = TrialRun(trial, sources, report, choice.plan.limit)
         with closing(trial):
             _, interrupted = until_interrupted(run.run())
             if interrupted is not None:
                 run.rest()
     _finish(paths, run.progress, trial.result(), interrupted, everything=everything, as_json=as_json)
-
-
-def _say_choices(plan: RawTopicPlan, report: "TrialProgressLine") -> None:
-    if plan.tokenizer.content is None:
-        report.say("tokens are bytes; for those of a tokenizer: --tokenizer")
-    if plan.stages.engine_refused:
-        report.say(f"the tokenizer's engine is {plan.stages.engine.kind}: {plan.stages.engine_refused}")
-    if plan.stages.steps_refused:
-        report.say(f"steps run without their compiled kernels, and slowly: {plan.stages.steps_refused}")
 
 
 def _finish(

@@ -250,7 +250,8 @@ def decode_dead_letter(record: SourceRecord) -> DeadLetter | None:
             about[short] = (value or b"").decode(errors="replace")
         else:
             original.append((name, value or b""))
-    place = _place(about)
+    parts, sign = (_RECORD, "/") if "partition" in about else (_SOURCE, ":")
+    place = parse_place(sign.join(about.get(part, "") for part in parts))
     if place is None or "reason" not in about:
         return None
     timestamp = about.get("timestamp", "")
@@ -271,12 +272,6 @@ def decode_dead_letter(record: SourceRecord) -> DeadLetter | None:
 def _whole(about: Mapping[str, str], name: str) -> Whole | None:
     size = about.get(f"{name}-bytes", "")
     return Whole(int(size), about.get(f"{name}-sha256", "")) if _is_number(size) else None
-
-
-def _place(about: Mapping[str, str]) -> Place | None:
-    if "partition" in about:
-        return parse_place("/".join(about.get(name, "") for name in _RECORD))
-    return parse_place(":".join(about.get(name, "") for name in _SOURCE))
 
 
 def _base64(data: bytes | None) -> str | None:

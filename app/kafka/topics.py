@@ -162,17 +162,11 @@ def needed_topics(settings: Settings) -> list[NeededTopic]:
     dead = [NeededTopic(dead_letter_topic(name), "dead-letters", name, letters) for name in settings.raw_topics]
     if settings.rejects == "topic":
         dead += [NeededTopic(rejected_topic(name), "rejected", name, letters) for name in settings.raw_topics]
-    produced = [produced_need(name) for name in settings.raw_topics]
-    streams: list[NeededTopic] = []
+    needed = raw + dead + [produced_need(name) for name in settings.raw_topics]
     for stream in settings.streams():
         largest = worst_message_bytes(settings, settings.for_topic(stream.raw_topic))
-        streams.append(NeededTopic(stream.tokens_topic, "tokens", stream.raw_topic, largest))
-        streams.append(NeededTopic(stream.control_topic, "control", stream.raw_topic, SMALL_MESSAGE_BYTES))
-    return raw + dead + produced + streams + _of_domains(settings)
-
-
-def _of_domains(settings: Settings) -> list[NeededTopic]:
-    needed: list[NeededTopic] = []
+        needed.append(NeededTopic(stream.tokens_topic, "tokens", stream.raw_topic, largest))
+        needed.append(NeededTopic(stream.control_topic, "control", stream.raw_topic, SMALL_MESSAGE_BYTES))
     for domain in settings.domains():
         first = domain.raw_topics[0]
         needed.append(NeededTopic(domain.signatures_topic, "signatures", first, DEDUP_MESSAGE_BYTES))

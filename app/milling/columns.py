@@ -489,7 +489,14 @@ class ChainOutcomes:
         totals.value_bytes += int(self.fetch.sizes[self.kept[first:last]].sum())
         totals.other_split += high - low - (last - first) - len(others)
         for _, kind, reason in others:
-            _count_one(totals, kind, reason)
+            if kind is Kind.FILTERED:
+                totals.filtered[reason] += 1
+            elif kind is Kind.DEAD_LETTERED:
+                totals.dead_lettered[reason] += 1
+            elif kind is Kind.TOMBSTONE:
+                totals.tombstones += 1
+            else:
+                totals.flushes += 1
         if self.passage is not None:
             self.passage.count(totals.figures, low, high)
             lengths = np.diff(self.documents.bounds[first : last + 1])
@@ -501,14 +508,3 @@ def _all_of(parts: Sequence[Sequence[object] | None]) -> list[object] | None:
     """Return the items of all parts; None where no part has any."""
     given = [part for part in parts if part is not None]
     return [item for part in given for item in part] if given else None
-
-
-def _count_one(totals: Totals, kind: Kind, reason: str) -> None:
-    if kind is Kind.FILTERED:
-        totals.filtered[reason] += 1
-    elif kind is Kind.DEAD_LETTERED:
-        totals.dead_lettered[reason] += 1
-    elif kind is Kind.TOMBSTONE:
-        totals.tombstones += 1
-    else:
-        totals.flushes += 1

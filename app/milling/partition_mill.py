@@ -174,7 +174,12 @@ class PartitionMill:
             except PanicError:
                 raise  # says nothing of blocks made before
             except EngineError as error:
-                raise self._explained(error, records) from error
+                first, last, kind = records[0].offset, records[-1].offset, self._stages.engine.kind
+                raise EngineError(
+                    f"in the records at offsets {first} to {last}, {error}: blocks made before may be wrong, too. Run "
+                    "`tokenmill verify --engine tokenizers`; if it finds no difference, go on with engine = "
+                    f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
+                ) from error
         return joined(batches)
 
     def _narrowed(self, error: PanicError, fetch: RecordColumns, low: int, high: int) -> PanicError:
@@ -192,14 +197,6 @@ class PartitionMill:
     def _tell(self, records: Sequence[SourceRecord]) -> None:
         if self._note is not None and records:
             self._note(records[0].offset, records[-1].offset)
-
-    def _explained(self, error: EngineError, records: Sequence[SourceRecord]) -> EngineError:
-        first, last, kind = records[0].offset, records[-1].offset, self._stages.engine.kind
-        return EngineError(
-            f"in the records at offsets {first} to {last}, {error}: blocks made before may be wrong, too. Run "
-            "`tokenmill verify --engine tokenizers`; if it finds no difference, go on with engine = "
-            f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
-        )
 
 
 class _Clock:

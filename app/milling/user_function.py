@@ -199,8 +199,14 @@ def open_user_function(setting: Literal["function", "decode"], recipe: Recipe) -
             f'{said} states no version: add `{path.rpartition(":")[2]}.version = "1"` below it, '
             "and raise it whenever an answer changes"
         )
-    reasons = _reasons(said, getattr(function, "reasons", ()))
-    return UserFunction(path, version, function, reasons, recipe.metadata_fields, Limits.of(recipe))
+    reasons = getattr(function, "reasons", ())
+    if not (isinstance(reasons, (tuple, list, set, frozenset)) and len(reasons) <= MAX_REASONS) or not all(
+        isinstance(reason, str) and _REASON.fullmatch(reason) for reason in reasons
+    ):
+        raise SettingsError(
+            f"{said}: its reasons must be a tuple of at most {MAX_REASONS} strings, each of 1 to 32 of a-z, 0-9 and _"
+        )
+    return UserFunction(path, version, function, frozenset(reasons), recipe.metadata_fields, Limits.of(recipe))
 
 
 def _imported(said: str, path: str) -> Any:
@@ -222,16 +228,6 @@ def _not_imported(said: str, error: Exception) -> str:
         f"{said} cannot be imported ({shown_error(error)}): is its folder on PYTHONPATH, or the working directory, "
         "where modules are looked for last, and does the module import by itself?"
     )
-
-
-def _reasons(said: str, reasons: object) -> frozenset[str]:
-    if not (isinstance(reasons, (tuple, list, set, frozenset)) and len(reasons) <= MAX_REASONS) or not all(
-        isinstance(reason, str) and _REASON.fullmatch(reason) for reason in reasons
-    ):
-        raise SettingsError(
-            f"{said}: its reasons must be a tuple of at most {MAX_REASONS} strings, each of 1 to 32 of a-z, 0-9 and _"
-        )
-    return frozenset(reasons)
 
 
 def _is_text(value: object) -> TypeGuard[str]:

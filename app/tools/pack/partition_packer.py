@@ -145,7 +145,11 @@ class PartitionPacker:
             split = genesis.recipe.split
             carry = state.carries.get(split)
             point = genesis_start(genesis, partition) if carry is None else resume_point(carry)
-            _require_packed(store, genesis.stream, partition, point.cursor.block)
+            # before a writer opens, which cuts off what no commit record covers
+            held, packed = open_partition(store.path, genesis.stream, partition).blocks, point.cursor.block
+            if held < packed:
+                place = partition_directory(store.path, genesis.stream, partition)
+                raise DamagedError(f"{place} holds {held} blocks, and {packed} were packed", repair_advice(place))
             self._writers[split] = _open_writer(store, genesis.stream, partition)
             chains.append(ChainMill(genesis.recipe, point, message_bytes=MESSAGE_BYTES))
         self._letters = {
@@ -182,17 +186,6 @@ class PartitionPacker:
         """Return how far each chain is, by split."""
         chains = self.mill.chains.items()
         return {split: ChainEnd(one.next_block, one.totals.copy(), one.open_tokens) for split, one in chains}
-
-
-def _require_packed(store: Store, stream: str, partition: int, blocks: int) -> None:
-    """Check that what was packed is there; before a writer opens, which cuts off what no commit record covers.
-
-    Raises DamagedError where it is not.
-    """
-    held = open_partition(store.path, stream, partition).blocks
-    if held < blocks:
-        directory = partition_directory(store.path, stream, partition)
-        raise DamagedError(f"{directory} holds {held} blocks, and {blocks} were packed", repair_advice(directory))
 
 
 def _open_writer(store: Store, stream: str, partition: int) -> PartitionWriter:

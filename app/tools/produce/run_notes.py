@@ -52,7 +52,12 @@ def run_identity(topic: str, options: Mapping[str, object], paths: Sequence[str]
     is noticed; and so is an address with another password, of which nothing shall be known.
     """
     named = [redacted(path) if "://" in path else str(Path(path).absolute()) for path in paths]
-    return xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)]))
+    command = [topic, named, dict(options)]
+    try:
+        serialized = orjson.dumps(command, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # a name has bytes that are no UTF-8, as surrogates: escapes are for them as well
+        serialized = json.dumps(command, sort_keys=True).encode()
+    return xxhash.xxh3_64_hexdigest(serialized)
 
 
 def deciding_options(
@@ -74,14 +79,6 @@ def deciding_options(
         "shuffle": [shuffle, seed] if shuffle else None,
         **shape.deciding(),
     }
-
-
-def _serialized(command: list[object]) -> bytes:
-    """Return the same bytes for the same command; file names may hold bytes that are no UTF-8, as surrogates."""
-    try:
-        return orjson.dumps(command, option=orjson.OPT_SORT_KEYS)
-    except orjson.JSONEncodeError:
-        return json.dumps(command, sort_keys=True).encode()  # with escapes for what is not ASCII, surrogates included
 
 
 class SentBefore(NamedTuple):
