@@ -8,11 +8,17 @@ import importlib
 import re
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+import numpy as np
 import orjson
+
+from tokenmill.app.milling.duplicates.parameters import PLACE, Near
+from tokenmill.app.milling.duplicates.signatures import sign
+from tokenmill.app.milling.duplicates.window import Window
 
 PACKAGES: Final = ("aiohttp", "aiokafka", "awkward", "faust", "hypothesis", "mypy", "numpy", "pip", "pydantic", "rich")
 """Packages that the lock installs, beside the standard library: together some 90 MB before a text comes again."""
@@ -23,8 +29,9 @@ DOCSTRING: Final = re.compile(r'"""(.{200,}?)"""', re.DOTALL)
 SEED: Final = 0
 
 
-UNLIKE_WORDS: Final = 50
-"""Different words of which two orders share no run."""
+UNLIKE_WINDOW: Final = 1_000_000
+"""More than there are documents of kilobytes in any benchmark."""
+UNLIKE_PART: Final = 1024
 
 
 class Document(NamedTuple):
@@ -55,15 +62,22 @@ def documents(size: int, total: int) -> Iterator[Document]:
 
 
 def shuffled(found: Iterable[Document]) -> Iterator[Document]:
-    """Yield the documents with their words in another order: no two of them resemble each other then.
+    """Yield the documents with their words in another order, so that hardly two resemble each other.
 
-    Those of few words are left out: they may still.
+    Those that resemble one before all the same are left out: tables of numbers, and lines without spaces.
     """
-    for number, document in enumerate(found):
-        words = document.text.split(" ")
-        Random(number).shuffle(words)  # noqa: S311 - as below
-        if len(set(words)) >= UNLIKE_WORDS:
-            yield document._replace(text=" ".join(words))
+    near = Near(window=UNLIKE_WINDOW)
+    window, left = Window(near, None), enumerate(found)
+    while part := [document._replace(text=_reordered(document.text, at)) for at, document in islice(left, UNLIKE_PART)]:
+        signed = sign(near, [document.text for document in part])
+        kinds = window.judge(signed, np.zeros((len(part), PLACE), np.uint64)).kinds
+        yield from (document for document, kind in zip(part, kinds.tolist(), strict=True) if not kind)
+
+
+def _reordered(text: str, number: int) -> str:
+    words = text.split(" ")
+    Random(number).shuffle(words)  # noqa: S311 - as below
+    return " ".join(words)
 
 
 def whole_documents(count: int) -> Iterator[Document]:
