@@ -60,6 +60,9 @@ AFTER_CRC: Final = Struct(">hiqqqhii")
 """Attributes, last offset delta, first and largest timestamp, producer's id, epoch and sequence, number of records."""
 LENGTH_END: Final = 12
 """What the length counts from."""
+BATCH_VERSION: Final = 2
+TRANSACTIONAL: Final = 0x10
+NO_EPOCH: Final = -1
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -255,7 +258,7 @@ class LargeRecordBatch:
     """
 
     def __init__(self, *, is_transactional: bool) -> None:
-        self._attributes = 0x10 if is_transactional else 0
+        self._attributes = TRANSACTIONAL if is_transactional else 0
         self._state = (-1, -1, 0)
         self._timestamp = 0
         self._record: Sequence[bytes | bytearray | memoryview] = ()
@@ -294,7 +297,7 @@ class LargeRecordBatch:
         checksum = crc32c(body)
         for part in self._record:
             checksum = crc32c(part, checksum)
-        before = BEFORE_CRC.pack(0, self.size() - LENGTH_END, -1, 2)  # no leader epoch; version 2
+        before = BEFORE_CRC.pack(0, self.size() - LENGTH_END, NO_EPOCH, BATCH_VERSION)
         length, head, value, tail = self._record
         return SendBuffers((b"".join((before, CRC.pack(checksum), body, length, head)), value, tail))
 
