@@ -182,6 +182,7 @@ def test_there_is_one_table_of_rights() -> None:
         assert "#acls" in text or page == "docs/kafka_teams.md"
 
 
+@pytest.mark.needs("minutes")
 def test_each_role_needs_no_more_than_its_rows(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ def begin_worker(_: int) -> None:
     small_segments(pytest.MonkeyPatch())
 
 
+@pytest.mark.needs("minutes")
 def test_workers_of_a_loader_share_the_folder(store: Path, address: str, tmp_path: Path) -> None:
     """Spawned, they have none of this process's memory; a small folder gives the same."""
     mine = EraDataset(address, STREAM, sequence_length=4, cache=tmp_path / "cache", cache_bytes=2000)

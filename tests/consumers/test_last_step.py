@@ -68,6 +68,7 @@ def test_all_samples_are_delivered_and_all_ranks_make_as_many_steps(
     second=st.tuples(st.integers(1, 4), st.integers(1, 9)),
     steps=st.integers(0, 41),
 )
+@pytest.mark.needs("minutes")
 def test_whatever_step_a_state_is_from_another_world_goes_on(
     store: Store, first: tuple[int, int], second: tuple[int, int], steps: int
 ) -> None:

@@ -308,6 +308,7 @@ class Fleet:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_sequence(  # noqa: C901 - one story
     tmp_path: Path,
 ) -> None:

@@ -249,6 +249,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_the_loop_never_waits_for_a_page(large: Store) -> None:
     """The thread that trains has no major page fault on a cold store: eras read whole, and by sample."""
     command = [sys.executable, "-c", COLD, str(large.path), STREAM, str(1 << 30), "1", "0"]

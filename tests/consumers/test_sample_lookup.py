@@ -76,6 +76,7 @@ def test_rows_of_steps_are_the_tokens_of_their_samples(
 @pytest.mark.parametrize("table_blocks", [1, 1 << 20])
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.slow
+@pytest.mark.cases(1)
 def test_a_chunk_keeps_every_map_that_its_rows_lie_in(
     store: Store, monkeypatch: pytest.MonkeyPatch, table_blocks: int, *, skip: bool
 ) -> None:

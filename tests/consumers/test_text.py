@@ -121,6 +121,7 @@ def test_a_tokenizer_of_a_later_library_is_named(tmp_path: Path) -> None:
         Documents(_store(tmp_path, later, 4), STREAM).decode([1])
 
 
+@pytest.mark.needs("minutes")
 def test_no_tokenizer_is_loaded_before_text_is_asked_for(tmp_path: Path) -> None:
     """Not by the package, and not by a loop."""
     look = (

@@ -113,6 +113,7 @@ def halted(worker: Worker, name: str) -> str:
 
 @pytest.mark.fault("foreign-messages")
 @pytest.mark.parametrize("runs", [pytest.param(False, marks=pytest.mark.needs("minutes")), True])
+@pytest.mark.needs("minutes")
 def test_foreign_messages_halt_their_partition_until_they_are_ignored(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, *, runs: bool
 ) -> None:

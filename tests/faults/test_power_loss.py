@@ -140,6 +140,7 @@ def test_power_is_lost_again_while_a_store_recovers(tmp_path: Path, trial: Trial
     ],
     ids=errno.errorcode.get,
 )
+@pytest.mark.needs("minutes")
 def test_after_any_failed_call_no_later_sync_is_believed(
     tmp_path: Path, trial: Trial, whole: dict[str, bytes], code: int
 ) -> None:

@@ -57,6 +57,7 @@ def in_force(settings: Settings, partition: int) -> list[set[int]]:
     return [read_control(settings, stream).skips.get(partition, set()) for stream in settings.streams()]
 
 
+@pytest.mark.needs("minutes")
 def test_hanging_step_stops_its_partition_until_its_record_is_skipped(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

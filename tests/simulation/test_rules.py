@@ -259,6 +259,7 @@ RULES: Final = (
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 @pytest.mark.slow
+@pytest.mark.cases(8)
 def test_without_the_rule_histories_end_wrongly(rule: Rule, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """The history that is known to need the rule ends well with it; a full run counts those among thousands."""
     assert not History(rule.plan).run()

@@ -60,6 +60,7 @@ async def test_records_come_back(broker: Broker) -> None:
     assert await read(broker, topic, 2) == [b"one", b"two"]
 
 
+@pytest.mark.needs("minutes")
 async def test_address_and_data_survive_restart_kill_and_pause(tmp_path: Path) -> None:
     """After a stop, a SIGKILL and a pause, the same address serves the same records; stopping a paused one ends it."""
     with Broker(tmp_path) as broker:

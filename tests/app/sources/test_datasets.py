@@ -184,6 +184,7 @@ print(datasets.config.TORCH_AVAILABLE == (find_spec("torch") is not None))
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path) -> None:
     """Though somebody pushes another one in between; the next call notices that, and what is not there is named."""
     command = [sys.executable, "-c", READ_TWICE, f"hf://{NAME}"]
@@ -221,7 +222,7 @@ except SystemExit as ended:
     ],
     ids=["produce", "try", "where it is wanted"],
 )
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_a_command_loads_no_torch_for_rows_of_text(
     tmp_path: Path, command: list[str], said: str | None, ended: str
 ) -> None:

@@ -49,7 +49,7 @@ SHAPES: dict[str, tuple[dict[str, Any], list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
     name: str, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:

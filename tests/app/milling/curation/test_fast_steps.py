@@ -71,6 +71,7 @@ def test_kernels_answer_as_the_references(fast: tuple[Step, ...], texts: list[st
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_a_recipe_of_kernels_answers_as_its_references(fast: tuple[Step, ...]) -> None:
     """Each step sees what the ones before left, in part other texts."""
     texts = list(CURATION_PROBE)

@@ -94,7 +94,7 @@ def _assert_right(name: str, engine: EngineName, special: SpecialTokens, value: 
 @pytest.mark.parametrize(("name", "engine"), _params(CASES))
 @pytest.mark.parametrize("special", MODES)
 @pytest.mark.slow
-@pytest.mark.cases(5)
+@pytest.mark.cases(3)
 def test_documents_of_the_collection_have_the_librarys_ids(
     name: str, engine: EngineName, special: SpecialTokens
 ) -> None:
