@@ -20,11 +20,11 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+import tokenmill.bucket.folder  # noqa: F401 - the store may be one that is fetched as it is read
 from tokenmill.errors import TokenMillError
 from tokenmill.reading.continuing import check_source, genesis_point, resume_point
 from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo, read_stream, streams_in
-from tokenmill.untrusted import FETCHERS
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
@@ -463,7 +463,7 @@ def _workers(count: int) -> Iterator[dict[Connection, BaseProcess]]:
     threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
     with side_processes(count, "verify", _work) as workers:
         for connection in workers:
-            _send(connection, (threads, FETCHERS))  # the store may be one that is fetched as it is read
+            _send(connection, threads)
         yield workers
 
 
@@ -487,8 +487,7 @@ def _work(connection: Connection) -> None:
         return opened[key]
 
     try:
-        threads, FETCHERS[:] = connection.recv()
-        os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
+        os.environ["RAYON_NUM_THREADS"] = str(connection.recv())  # read by tokenizers when it first encodes
         fastpath.install()
         while True:
             task: PartitionTask = connection.recv()
