@@ -44,7 +44,7 @@ def test_a_topic_that_is_made_compacted_halts_and_the_others_go_on(
         service.wait_until_complete()
 
         set_policy(broker, mistaken, "compact")
-        service.wait_until(lambda: bool(mill.partitions.get(f"{mistaken}/0", {}).get("halted")))  # from its first heartbeat
+        service.wait_until(lambda: bool(mill.partitions.get(f"{mistaken}/0", {}).get("halted")))
         assert "set cleanup.policy=delete" in mill.partitions[f"{mistaken}/0"]["halted"]
         assert '"event": "partition halted"' in mill.log
         stood = mill.partitions[f"{mistaken}/0"]["position"]
