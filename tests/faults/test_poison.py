@@ -120,7 +120,6 @@ def registry() -> Iterator[SmallRegistry]:
         for entry in ("tokenmill.app.cli", "tests.app.stock_aiokafka")
     ],
 )
-@pytest.mark.needs("minutes")
 def test_no_record_stops_another_whatever_stage_it_is_poison_for(  # noqa: PLR0917 - fixtures
     registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, recipe: str, entry: str
 ) -> None:
