@@ -19,6 +19,9 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 from tokenmill.records import SourceRecord
 
 PREFIX: Final = "tokenmill.dead-letter."
+MAX_SOURCE_BYTES: Final = 1024
+MAX_EXCEPTION_CHARACTERS: Final = 100
+"""Longest name of an exception's type, which a user's function may choose."""
 MAX_DETAIL_BYTES: Final = 1024
 MAX_ORIGINAL_HEADERS_BYTES: Final = 2048
 """Original headers are copied up to here, so that a dead letter of the largest record still fits its topic."""
@@ -184,11 +187,11 @@ def encode_dead_letter(
     original: Iterable[tuple[str, bytes | None]] = (),
 ) -> list[tuple[str, bytes]]:
     """Return the headers for reason and place, then the original headers, as far as they fit."""
-    why = (reason, exception[:100], _utf8(detail)[:MAX_DETAIL_BYTES].decode(errors="ignore"))
+    why = (reason, exception[:MAX_EXCEPTION_CHARACTERS], _utf8(detail)[:MAX_DETAIL_BYTES].decode(errors="ignore"))
     if isinstance(place, RecordPlace):
         where = dict(zip(_RECORD, map(str, place), strict=True))
     else:
-        source = _utf8(place.source)[-1024:].decode(errors="ignore")  # the line number is at the end
+        source = _utf8(place.source)[-MAX_SOURCE_BYTES:].decode(errors="ignore")  # the line number is at the end
         where = dict(zip(_SOURCE, (place.topic, place.run, source), strict=True))
     about = {**dict(zip(_WHY, why, strict=True)), **where, "timestamp": str(timestamp)}
     headers = [(PREFIX + name, _utf8(value)) for name, value in about.items()]
