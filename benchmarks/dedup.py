@@ -265,13 +265,22 @@ def _sequencer(rounds: int, size: int, directory: Path) -> dict[str, Any]:
             judge(signed)
             rates.append(len(signed) / (perf_counter() - began))
             cpu_rates.append(len(signed) / (process_time() - cpu_began))
+    window.sync()
+    opened = [_seconds_to_open(near, directory / "full", window.kept) for _ in range(rounds)]
     return {
         "full_window": size,
         "sequencer_documents_per_s": _spread(rates),
         "sequencer_documents_per_cpu_s": _spread(cpu_rates),
+        "seconds_to_go_on_from_disk": _spread(opened),
         "bytes_per_document": round(held / size, 1),
         "bytes_per_document_on_disk": near.row_bytes,
     }
+
+
+def _seconds_to_open(near: Near, directory: Path, kept: int) -> float:
+    began = perf_counter()
+    Window(near, directory, kept)
+    return perf_counter() - began
 
 
 def _anonymous_bytes() -> int:

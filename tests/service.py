@@ -228,15 +228,15 @@ class Service:
         return self._start("segment", environment)
 
     def sequencer(self) -> Worker:
-        """Start a sequencer."""
-        return self._start("sequencer")
+        """Start a sequencer, whose window goes into ``directory``."""
+        return self._start("sequencer", {"TMPDIR": str(self._directory)})
 
     def tend(self) -> None:
         """Do what a supervisor does: start each worker anew that ended in order to be started anew."""
         for worker in list(self.workers):
             if worker.process.poll() in (RESUME_CODE, BrokerError.exit_code):
                 self.workers.remove(worker)
-                self._start(worker.role)
+                self._start(worker.role, {"TMPDIR": str(self._directory)})
 
     def stop(self) -> None:
         """End all workers in order; those that do not end are killed."""

@@ -4,6 +4,7 @@ docs/reliability.md has the rules, and tests/simulation/verdict_roles.py their m
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -35,17 +36,29 @@ def base_of(slices: Iterable[SliceStart], whole: SliceStart, deduplication: Dedu
 class DomainOrder:
     """What is known of a domain at a place of its signature log; `accept` each message, then `judge` or `take` it."""
 
-    def __init__(self, deduplication: Deduplication, base: SliceStart, whole: int = 0) -> None:
-        """Begin at ``base``, which may be a slice; from the offset ``whole`` on, the window is whole.
+    def __init__(
+        self, deduplication: Deduplication, base: SliceStart, whole: int | None = 0, directory: Path | None = None
+    ) -> None:
+        """Begin at a slice, or at a note.
 
-        Raises DiskError where there is no room for the window, SettingsError where numba is not installed.
+        Args:
+            deduplication: What a duplicate is.
+            base: What is known there.
+            whole: The offset from which on the window is whole; None: ``directory`` has it.
+            directory: Where the window's files go; None: they have no names.
+
+        Raises:
+            DamagedError: the folder lacks some of the window.
+            DiskError: there is no room for the window.
+            SettingsError: numba is not installed.
+
         """
         self.verdict_ends: dict[Source, VerdictEnd] = dict(base.verdict_ends)
         """How far each raw partition is judged."""
         self.started: list[SliceStart] = []
         """Slices that have begun since this was last emptied."""
-        self.window = Window(deduplication, None, base.kept)
-        self._whole = whole
+        self.window = Window(deduplication, directory, base.kept, goes_on=whole is None)
+        self._whole = base.signature if whole is None else whole
 
     def accept(self, signed: SignedRange) -> SignedRange | None:
         """Return the part of the next signed range that counts; None where it is known, or is behind a hole."""

@@ -1,11 +1,15 @@
-"""How a sequencer learns again what it must know: from the signature log, a window back, beside what is out already."""
+"""How a sequencer learns again what it must know: from a note on its disk, or a window back in the signature log."""
 
-from collections import defaultdict
+import asyncio
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import structlog
+import xxhash
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DamagedError, DifferenceError, SourceError
@@ -27,6 +31,10 @@ from .domain_messages import (
 )
 from .domain_order import BEGINNING, DomainOrder, base_of
 from .verdict_log import VerdictLog
+from .window_folder import Note, WindowFolder
+
+NOTED: Final = 256
+"""Messages by which a note knows its log, where so many were read: more than a broker loses of what it acknowledged."""
 
 log = structlog.get_logger(__name__)
 
@@ -50,15 +58,28 @@ class SignatureLog:
     def __init__(self, domain: Domain) -> None:
         self.tp = TopicPartition(domain.signatures_topic, 0)
         """The log."""
+        self.digests: deque[int] = deque(maxlen=NOTED)
+        """Of the messages that were read last, in their order."""
         self._known = domain_fingerprint(domain), deduplication_in(domain).width, len(domain.raw_topics)
 
     def signed(self, record: SourceRecord) -> SignedRange | None:
         """Return what a mill has signed; None for a record that is no message of this domain, which the log names."""
+        self.digests.append(_digest(record))
         try:
             return SignedRange.unpack(record.value, *self._known)
         except DamagedError as error:
             log.warning("passed over", topic=self.tp.topic, offset=record.offset, why=str(error))
             return None
+
+    async def has(self, client: AIOKafkaConsumer, note: Note) -> bool:
+        """Whether the log still has the messages before a note; where it has, `digests` goes on behind them."""
+        end, (first, last) = note.known.signature, (await offsets(client, [self.tp]))[self.tp]
+        begin = end - len(note.digests)
+        if not first <= begin < end <= last:
+            return False
+        found = [_digest(record) async for record in read_range(client, self.tp, begin, end)]
+        self.digests.extend(found)
+        return found == note.digests
 
     async def accepted(
         self, client: AIOKafkaConsumer, order: DomainOrder, start: int, end: int
@@ -68,6 +89,10 @@ class SignatureLog:
             signed = self.signed(record)
             if signed is not None and (part := order.accept(signed)) is not None:
                 yield record.offset, part
+
+
+def _digest(record: SourceRecord) -> int:
+    return xxhash.xxh3_64_intdigest(record.value or b"")
 
 
 async def verdict_logs(client: AIOKafkaConsumer, domain: Domain) -> dict[Source, VerdictLog]:
@@ -101,9 +126,9 @@ async def are_out(client: AIOKafkaConsumer, logs: Mapping[Source, VerdictLog], o
 class Rebuilding:
     """Learns what is known of a domain; `run` once."""
 
-    def __init__(self, settings: Settings, domain: Domain) -> None:
+    def __init__(self, settings: Settings, domain: Domain, signatures: SignatureLog, folder: WindowFolder) -> None:
         self._settings, self._domain, self._deduplication = settings, domain, deduplication_in(domain)
-        self._signatures = SignatureLog(domain)
+        self._signatures, self._folder = signatures, folder
         self._logs: dict[Source, VerdictLog] = {}
 
     async def run(self) -> Rebuilt:
@@ -117,12 +142,31 @@ class Rebuilding:
         """
         async with consumer(self._settings) as signatures, consumer(self._settings) as verdicts:
             self._logs = await verdict_logs(verdicts, self._domain)
-            base, whole = await self._base(verdicts)
-            order = DomainOrder(self._deduplication, base, whole.signature)
+            self._signatures.digests.clear()
+            noted = await self._noted(signatures, verdicts)
+            base, order = noted if noted is not None else await self._from_slices(verdicts)
             return await self._level(order, base, signatures, verdicts)
 
-    async def _base(self, client: AIOKafkaConsumer) -> tuple[SliceStart, SliceStart]:
-        """Return where to begin, with all logs behind what is known there, and from where on the window is whole."""
+    async def _noted(
+        self, signatures: AIOKafkaConsumer, verdicts: AIOKafkaConsumer
+    ) -> tuple[SliceStart, DomainOrder] | None:
+        """Return what the disk has and where that is known, with all logs behind it; None where it has nothing."""
+        note = self._folder.read()
+        if note is None or not await self._signatures.has(signatures, note):
+            return None
+        if not await are_out(verdicts, self._logs, note.known):
+            return None
+        make = partial(DomainOrder, self._deduplication, note.known, None, self._folder.path)
+        try:
+            order = await asyncio.to_thread(make)
+        except DamagedError as error:
+            log.warning("the window is learned again", domain=self._domain.name, reason=str(error))
+            return None
+        log.info("the window is on the disk", domain=self._domain.name, offset=note.known.signature)
+        return note.known, order
+
+    async def _from_slices(self, client: AIOKafkaConsumer) -> tuple[SliceStart, DomainOrder]:
+        """Return where to begin, with all logs behind what is known there, and a window that is empty yet."""
         slices = await recorded_slices(client, self._domain)
         for number in sorted(slices, reverse=True):
             if await are_out(client, self._logs, slices[number]):
@@ -133,7 +177,8 @@ class Rebuilding:
                 f"a verdict log of domain {self._domain.name} no longer has the window: its topics must keep as many "
                 "records; begin a new domain with a new stream_suffix"
             )
-        return base, slices[number]
+        self._folder.clear()
+        return base, DomainOrder(self._deduplication, base, slices[number].signature, self._folder.path)
 
     async def _level(
         self, order: DomainOrder, base: SliceStart, signatures: AIOKafkaConsumer, verdicts: AIOKafkaConsumer

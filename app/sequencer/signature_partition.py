@@ -5,7 +5,7 @@ What is judged goes out in this order, so that whoever begins again finds all th
 1. Judge what a fetch brought, in the log's order, in a thread. Nothing has left the process yet.
 2. Send the verdicts to the log of each raw partition, one at a time; logs do not wait for each other.
 3. Write where slices of the window have begun: all verdicts before are out.
-4. Note the position, for people and lag tools.
+4. Note the position, for people and lag tools; and now and then on the disk, with the window, for the next start.
 """
 
 import asyncio
@@ -27,11 +27,12 @@ from ..settings import Domain, Settings
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
 from ..worker.ending import end_process
 from ..worker.sending import Send
-from .domain_messages import SLICE_KEY, JudgedRange, Source, VerdictEnd, domain_fingerprint
+from .domain_messages import SLICE_KEY, JudgedRange, SliceStart, Source, VerdictEnd, domain_fingerprint
 from .domain_order import DomainOrder
 from .rebuilding import Rebuilding, Rebuilt, SignatureLog
 from .settled_domains import settle_domain
 from .verdict_log import VerdictLog
+from .window_folder import Note, WindowFolder
 
 DOUBT_SECONDS: Final = 10.0
 """For as long at least, a log must be told to lack something: a broker that has just begun may tell ends too low."""
@@ -109,6 +110,9 @@ class SignaturePartition:
         """The offset up to which messages have been judged, and their verdicts are durable."""
         self._context = context
         self._fingerprint, self._signatures = domain_fingerprint(context.domain), SignatureLog(context.domain)
+        self._folder = WindowFolder(context.domain)
+        self._noting: asyncio.Future[None] | None = None
+        self._leaving: asyncio.Future[None] | None = None
         self._halted_by = ""
         self._generation: int | None = None
         self._order: DomainOrder | None = None
@@ -147,7 +151,9 @@ class SignaturePartition:
         doubted: float | None = None
         while True:
             try:
-                return await Rebuilding(self._context.settings, self._context.domain).run()
+                return await Rebuilding(
+                    self._context.settings, self._context.domain, self._signatures, self._folder
+                ).run()
             except (DifferenceError, SourceError) as error:
                 doubted = doubted or loop.time()
                 if loop.time() >= doubted + DOUBT_SECONDS:
@@ -181,7 +187,15 @@ class SignaturePartition:
             await self._send(judged)
             self.position = batch.position
             self._context.set_durable(self.tp, self.position)
+            self._note(order)
             self._clock.wait()
+
+    def _note(self, order: DomainOrder) -> None:
+        """Have the disk hold what is known now, if it is time; judging goes on meanwhile."""
+        if self._folder.is_due(order.window) and (self._noting is None or self._noting.done()):
+            known = SliceStart(0, self.position, order.window.kept, dict(order.verdict_ends))
+            note = Note(known, list(self._signatures.digests))
+            self._noting = asyncio.ensure_future(asyncio.to_thread(self._folder.write, order.window, note))
 
     def _judge(self, order: DomainOrder, records: Sequence[SourceRecord]) -> Mapping[Source, Sequence[JudgedRange]]:
         """Take step 1."""
@@ -217,9 +231,16 @@ class SignaturePartition:
         return False
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Send nothing more; the folder is free once nothing is written to it any more."""
         self._generation = None
         self._clock.stop()
+        self._leaving = asyncio.ensure_future(self._leave())
+
+    async def _leave(self) -> None:
+        async with self._lock:
+            if self._noting is not None:
+                await self._noting
+            self._folder.close()
 
     def progress(self) -> PartitionProgress:
         """Return how far the log is judged."""

@@ -12,6 +12,8 @@ from tokenmill.app.milling.duplicates.parameters import SLICES
 
 SIZE: Final = 5
 """Kept documents of a slice."""
+NOTED: Final = 8
+"""Messages by which a note knows its signature log: more than a log loses at once."""
 Place: TypeAlias = tuple[int, int]
 """Partition and offset."""
 Chain: TypeAlias = int
@@ -87,6 +89,10 @@ class Log:
         del self.messages[max(0, len(self.messages) - count) :]
         self.leader += 1
 
+    def before(self, offset: int) -> tuple[Message, ...]:
+        """Return the newest messages before an offset that the log has reached; none where it has not."""
+        return tuple(self.messages[: offset - self.first][-NOTED:]) if offset <= self.end else ()
+
     def read(self) -> Iterator[tuple[int, Message]]:
         """Yield the messages with their offsets."""
         yield from enumerate(list(self.messages), self.first)
@@ -121,6 +127,23 @@ class Window:
         """Take a document in."""
         self._held[content] = self.kept, place
         self.kept += 1
+
+    def copy(self) -> "Window":
+        """Return the same window once more."""
+        other = Window(self.kept)
+        other._held = dict(self._held)
+        return other
+
+
+class Note(NamedTuple):
+    """What a sequencer leaves on its disk, where all is out that it has judged."""
+
+    position: int
+    nexts: tuple[int, ...]
+    chains: tuple[Chain, ...]
+    window: Window
+    last: tuple[Message, ...]
+    """The newest signatures before the position."""
 
 
 @dataclass
@@ -186,8 +209,8 @@ class Signer:
 class Sequencer:
     """Judges what is signed, in the order of the signature log."""
 
-    def __init__(self, topics: Topics) -> None:
-        """Begin a window before the newest slice before which all is out.
+    def __init__(self, topics: Topics, note: Note | None = None) -> None:
+        """Begin at a note that holds, or a window before the newest slice before which all is out.
 
         Raises Halted where the signature log no longer has that, or verdicts hold two histories.
         """
@@ -196,6 +219,16 @@ class Sequencer:
         for reader in self._out:
             reader.read()
         self.ends = [log.end for log in topics.verdicts]
+        self.pending: list[list[Judged]] = [[] for _ in self._out]
+        """By partition, verdicts that are not out."""
+        self.slices: list[Slice] = []
+        self._last: tuple[Message, ...] = note.last if note is not None else ()
+        if note is not None and self._holds(note):
+            self._whole = self.position = note.position
+            self.nexts, self.chains = list(note.nexts), list(note.chains)
+            self._window = note.window.copy()
+            return
+        self._last = ()
         nothing = (0,) * len(self._out)
         known = {one.number: one for _, one in topics.control.read() if isinstance(one, Slice)}
         known[0] = Slice(0, 0, 0, nothing, nothing)
@@ -208,9 +241,22 @@ class Sequencer:
         self.position = base.offset
         self.nexts, self.chains = list(base.nexts), list(base.chains)
         self._window = Window(base.kept)
-        self.pending: list[list[Judged]] = [[] for _ in self._out]
-        """By partition, verdicts that are not out."""
-        self.slices: list[Slice] = []
+
+    def note(self) -> Note | None:
+        """Return what is known here; None where some of it is not out."""
+        if not self.is_level or any(self.pending) or self.slices:
+            return None
+        return Note(self.position, tuple(self.nexts), tuple(self.chains), self._window.copy(), self._last)
+
+    def _holds(self, note: Note) -> bool:
+        """Whether all verdicts before a note are out, and the signature log still has the messages before it."""
+        is_out = all(
+            reader.ends.get(next_, 0) == chain
+            for reader, next_, chain in zip(self._out, note.nexts, note.chains, strict=True)
+        )
+        is_there = self._topics.signatures.before(note.position)[-len(note.last) :] == note.last
+        off = self._topics.off
+        return (is_out or off == NOTE_OUT) and (is_there or off == NOTE_THERE)
 
     @property
     def may_send(self) -> bool:
@@ -245,6 +291,7 @@ class Sequencer:
         message = log.messages[self.position - log.first]
         if isinstance(message, Signature):
             self._accept(message)
+        self._last = (*self._last, message)[-NOTED:]
         self.position += 1
         return True
 
@@ -296,4 +343,6 @@ FIRST_AGAIN: Final = "nothing is sent before all that is out has been computed a
 READ_BY_RANGE: Final = "verdicts behind a hole wait"
 READ_BY_CHAIN: Final = "verdicts are accepted by their chain"
 LEADER: Final = "another leader of the signature log ends the sequencer"
+NOTE_OUT: Final = "a note on the disk counts where all verdicts before it are out"
+NOTE_THERE: Final = "a note on the disk counts where the signature log has the messages before it"
 TAIL_SEEN: Final = "a verdict log that ends before what was acknowledged ends its sender"

@@ -8,7 +8,9 @@ so much that one read finds a hash.
 import os
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
 from typing import IO, Final
@@ -57,12 +59,22 @@ class _Slice:
 class Window:
     """The newest kept documents, in files of one folder; memory has `Deduplication.table_bytes` for each."""
 
-    def __init__(self, deduplication: Deduplication, directory: Path | None, kept: int = 0) -> None:
-        """Go on after ``kept`` documents, of which the folder has those that count.
+    def __init__(
+        self, deduplication: Deduplication, directory: Path | None, kept: int = 0, *, goes_on: bool = True
+    ) -> None:
+        """Go on after ``kept`` documents, of which the folder has those that count; what it has of later ones goes.
 
-        What the folder has of later documents is forgotten. Without a folder none of them is known, and files have no
-        names. Raises DamagedError where the folder lacks some, DiskError where it cannot be written to, and
-        SettingsError where numba is not installed.
+        Args:
+            deduplication: What a duplicate is, and how large the window is.
+            directory: The folder; None: files have no names, and nothing goes on.
+            kept: How many documents were kept before.
+            goes_on: Whether the folder has them. Where not, none of them is known, and it has no files.
+
+        Raises:
+            DamagedError: the folder lacks some.
+            DiskError: it cannot be written to.
+            SettingsError: numba is not installed.
+
         """
         self.deduplication = deduplication
         self._directory = directory
@@ -75,8 +87,10 @@ class Window:
         self.kept = kept
         """Documents that were kept, from the first one on."""
         newest = kept // self._slice_size
-        oldest = max(0, newest - SLICES + 1) if directory is not None else newest
-        self._slices = [self._open(number) for number in range(oldest, newest + 1)]
+        goes_on = goes_on and directory is not None
+        oldest = max(0, newest - SLICES + 1) if goes_on else newest
+        with ThreadPoolExecutor(SLICES) as pool:
+            self._slices = list(pool.map(partial(self._open, goes_on=goes_on), range(oldest, newest + 1)))
 
     def keep(self, hashes: Hashes, places: Hashes) -> None:
         """Take in documents of which it is known that they are kept: signatures, and places ``[documents, 2]``."""
@@ -126,12 +140,12 @@ class Window:
             if int(path.stem.removeprefix("seen-")) < oldest:
                 path.unlink(missing_ok=True)
 
-    def _open(self, number: int) -> _Slice:
+    def _open(self, number: int, *, goes_on: bool = False) -> _Slice:
         size, block = self._slice_size, self._block_size
         shape = (-(-size // block), self.deduplication.width + PLACE, block)
         count = min(size, self.kept - number * size)
         total = int(np.prod(shape)) * 8
-        file = self._file(number, total if count else 0)
+        file = self._file(number, total if count and goes_on else 0)
         with blaming(self._where):
             file.truncate(total)
         rows = np.memmap(file, "<u8", "r+", shape=shape)

@@ -20,6 +20,8 @@ _TAG: Final = np.uint64(0xFFFF)
 _HALF: Final = np.uint64(32)
 GROUP: Final = 32
 """Documents whose slots are fetched at once: with 14 bands, 57 kB of cache lines, which a core's caches hold."""
+FETCHED: Final = 32 * GROUP
+"""Hashes of one column whose slots are fetched at once."""
 
 Hashes = npt.NDArray[np.uint64]
 Tags = npt.NDArray[np.uint16]
@@ -166,8 +168,15 @@ def put(hashes: Hashes, tags: Tags, blocks: Blocks, rows: Hashes, count: int, en
 @compiled
 def enter_rows(tags: Tags, blocks: Blocks, rows: Hashes, count: int, entries: int) -> None:
     """Put the first ``count`` rows into an empty table."""
-    for row in range(count):
-        block, at = row // rows.shape[2], row % rows.shape[2]
+    size = rows.shape[2]
+    for block in range(-(-count // size)):
         for column in range(entries):
-            if rows[block, column, at] != 0:
-                _enter(rows[block, column, at], block, tags, blocks)
+            for first in range(0, min(size, count - block * size), FETCHED):
+                found = rows[block, column, first : min(first + FETCHED, size, count - block * size)]
+                read = 0  # as `_fetch`
+                for at in range(len(found)):
+                    home = _home(found[at], len(tags))
+                    read += int(tags[home]) + int(blocks[home])
+                for at in range(len(found) if read >= 0 else 0):
+                    if found[at] != 0:
+                        _enter(found[at], block, tags, blocks)

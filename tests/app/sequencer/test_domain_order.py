@@ -121,6 +121,29 @@ def test_an_order_that_is_learned_again_goes_on_the_same(seed: int, share: float
     assert later == [one for one in whole.started if one.number > newest.number]
 
 
+@given(SEEDS, st.floats(0, 1), st.floats(0, 1))
+def test_an_order_goes_on_from_its_disk_the_same(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, share: float, beyond: float
+) -> None:
+    """As it was when that was noted, whatever was judged, and not noted, until it was killed."""
+    log, directory = signed_log(seed), tmp_path_factory.mktemp("window")
+    known = {at: judged for at, _, judged in judged_by(DomainOrder(EXACT, BEGINNING), log)}
+    noted = int(share * len(log))
+    killed = DomainOrder(EXACT, BEGINNING, directory=directory)
+    list(judged_by(killed, log[:noted]))
+    killed.window.sync()
+    note = SliceStart(0, noted, killed.window.kept, dict(killed.verdict_ends))
+    list(judged_by(killed, log[: noted + int(beyond * (len(log) - noted))], noted))
+
+    again = DomainOrder(EXACT, note, None, directory)
+
+    for at in range(noted, len(log)):
+        part = again.accept(log[at])
+        assert (part is None) == (at not in known)
+        if part is not None:
+            again.take(part, at, known[at])
+
+
 def test_what_is_out_and_was_judged_otherwise_is_refused() -> None:
     """Where the window is whole; and everywhere, where it was cut otherwise or is of another history."""
     log = [signed((0, 0), 0, [1, 2, 1]), signed((0, 0), 3, [4, 5])]
