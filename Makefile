@@ -107,7 +107,7 @@ bench: $(VENV)/.installed $(VENV)/.test-data $(VENV)/newest-tokenizers ##3 how f
 bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##3 filters, beside datatrove and no filters; 5 minutes
 	$(BIN)/python -m benchmarks.curation $(ARGS)
 
-bench-dedup: $(VENV)/.installed $(VENV)/.peers-curation ##3 which duplicates are found and how fast, beside datatrove, datasketch, rensa; 20 minutes, 4 GB
+bench-dedup: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##3 which duplicates are found and how fast, beside datatrove, datasketch, rensa; 20 minutes, 4 GB
 	$(BIN)/python -m benchmarks.dedup $(ARGS)
 
 bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ##3 how fast trainers read, beside other loaders; 15 minutes, 12 GB

@@ -47,7 +47,8 @@ class Server:
             case "moto":
                 return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
             case "gofakes3":
-                words = ["-host", listen, "-backend", "bolt", "-bolt.db", f"{folder}.db", "-initialbucket", "corpus"]
+                # Its backend "bolt" reads an object after its transaction, so that what is written meanwhile tears it.
+                words = ["-host", listen, "-backend", "memory", "-initialbucket", "corpus"]
             case "versitygw":
                 words = ["--access", KEY, "--secret", SECRET, "--port", listen, "posix", str(folder)]
             case _:
