@@ -31,7 +31,7 @@ from .domain_messages import (
 )
 from .domain_order import BEGINNING, DomainOrder, base_of
 from .verdict_log import VerdictLog
-from .window_folder import Note, WindowFolder
+from .window_folder import WindowFolder, WindowNote
 
 NOTED: Final = 256
 """Messages by which a note knows its log, where so many were read: more than a broker loses of what it acknowledged."""
@@ -71,7 +71,7 @@ class SignatureLog:
             log.warning("passed over", topic=self.tp.topic, offset=record.offset, why=str(error))
             return None
 
-    async def has(self, client: AIOKafkaConsumer, note: Note) -> bool:
+    async def has(self, client: AIOKafkaConsumer, note: WindowNote) -> bool:
         """Whether the log still has the messages before a note; where it has, `digests` goes on behind them."""
         end, (first, last) = note.known.signature, (await offsets(client, [self.tp]))[self.tp]
         begin = end - len(note.digests)

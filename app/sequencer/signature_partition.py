@@ -32,7 +32,7 @@ from .domain_order import DomainOrder
 from .rebuilding import Rebuilding, Rebuilt, SignatureLog
 from .settled_domains import settle_domain
 from .verdict_log import VerdictLog
-from .window_folder import Note, WindowFolder
+from .window_folder import WindowFolder, WindowNote
 
 DOUBT_SECONDS: Final = 10.0
 """For as long at least, a log must be told to lack something: a broker that has just begun may tell ends too low."""
@@ -194,7 +194,7 @@ class SignaturePartition:
         """Have the disk hold what is known now, if it is time; judging goes on meanwhile."""
         if self._folder.is_due(order.window) and (self._noting is None or self._noting.done()):
             known = SliceStart(0, self.position, order.window.kept, dict(order.verdict_ends))
-            note = Note(known, list(self._signatures.digests))
+            note = WindowNote(known, list(self._signatures.digests))
             self._noting = asyncio.ensure_future(asyncio.to_thread(self._folder.write, order.window, note))
 
     def _judge(self, order: DomainOrder, records: Sequence[SourceRecord]) -> Mapping[Source, Sequence[JudgedRange]]:

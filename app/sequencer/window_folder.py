@@ -27,7 +27,7 @@ NOTE: Final = "note.json"
 log = structlog.get_logger(__name__)
 
 
-class Note(NamedTuple):
+class WindowNote(NamedTuple):
     """A place in the logs of a domain, all verdicts before which are out."""
 
     known: SliceStart
@@ -63,13 +63,13 @@ class WindowFolder:
             os.close(self._lock)
         self._lock, self.path = -1, None
 
-    def read(self) -> Note | None:
+    def read(self) -> WindowNote | None:
         """Return the newest note; None where there is none."""
         if self.path is None:
             return None
         try:
             told: dict[str, Any] = orjson.loads((self.path / NOTE).read_bytes())
-            return Note(SliceStart.unpack(orjson.dumps(told["known"]), self._fingerprint), told["digests"])
+            return WindowNote(SliceStart.unpack(orjson.dumps(told["known"]), self._fingerprint), told["digests"])
         except (OSError, ValueError, KeyError, TypeError, DamagedError):
             return None
 
@@ -83,7 +83,7 @@ class WindowFolder:
         """Whether so much was kept since the last note that the next one is worth its time."""
         return self.path is not None and window.kept - self._noted >= max(1, window.deduplication.window // NOTES)
 
-    def write(self, window: Window, note: Note) -> None:
+    def write(self, window: Window, note: WindowNote) -> None:
         """Make durable what the window has, then the note; another thread may go on to judge meanwhile.
 
         Where the disk refuses, the log says so, and the note before stays.

@@ -10,7 +10,7 @@ import pytest
 from tokenmill.app.milling.duplicates.parameters import Exact
 from tokenmill.app.milling.duplicates.window import Window
 from tokenmill.app.sequencer.domain_messages import SliceStart, VerdictEnd
-from tokenmill.app.sequencer.window_folder import NOTE, Note, WindowFolder
+from tokenmill.app.sequencer.window_folder import NOTE, WindowFolder, WindowNote
 from tokenmill.app.settings import Domain
 
 DOMAIN = Domain("web", ("raw-text",), "", {"name": "exact", "window": 400, "version": 1})
@@ -37,13 +37,13 @@ def test_a_note_is_read_by_the_next_one() -> None:
     folder = WindowFolder(DOMAIN)
     window = filled(folder)
     assert folder.is_due(window)
-    folder.write(window, Note(KNOWN, [1, 2**64 - 1]))
+    folder.write(window, WindowNote(KNOWN, [1, 2**64 - 1]))
     assert not folder.is_due(window)
     folder.close()
 
     again = WindowFolder(DOMAIN)
 
-    assert again.read() == Note(KNOWN, [1, 2**64 - 1])
+    assert again.read() == WindowNote(KNOWN, [1, 2**64 - 1])
     known = Window(Exact(window=400), again.path, KNOWN.kept)
     assert (
         known.judge(np.arange(1, 202, dtype=np.uint64)[:, None], np.zeros((201, 2), np.uint64)).kinds > 0
@@ -57,7 +57,7 @@ def test_one_process_has_the_folder() -> None:
     assert second.path is None
     window = filled(second)
     assert not second.is_due(window)
-    second.write(window, Note(KNOWN, []))
+    second.write(window, WindowNote(KNOWN, []))
     second.clear()
     assert first.read() is None
     first.close()
@@ -94,12 +94,12 @@ def test_a_full_disk_leaves_the_note_before(
     """And the log says so; the next note is not tried at once."""
     folder = WindowFolder(DOMAIN)
     window = filled(folder)
-    folder.write(window, Note(KNOWN, [1]))
+    folder.write(window, WindowNote(KNOWN, [1]))
 
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "fdatasync", full)
-    folder.write(window, Note(SliceStart(0, 8, 201), [2]))
-    assert folder.read() == Note(KNOWN, [1])
+    folder.write(window, WindowNote(SliceStart(0, 8, 201), [2]))
+    assert folder.read() == WindowNote(KNOWN, [1])
     assert "No space left" in capsys.readouterr().out
