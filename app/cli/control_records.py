@@ -14,8 +14,7 @@ from tokenmill.store import open_eras
 from tokenmill.store.layout import SOURCE_FILE, ending
 
 from ..kafka.clients import consumer
-from ..kafka.control_topic import read_eras, write_control
-from ..kafka.settled_streams import settled_stream
+from ..kafka.control_topic import read_eras, settled_stream, write_control
 from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
 from ..tables import ShownTable

@@ -21,7 +21,7 @@ from tokenmill.store import Store, StoreLock
 from ..buckets.mirroring import BucketMirror
 from ..buckets.needs import RunNeeds, needs_of
 from ..kafka import fastpath
-from ..kafka.settled_streams import require_ready
+from ..kafka.control_topic import require_ready
 from ..logs import set_up_logging
 from ..processes import allow_more_files
 from ..segments.mirror import CheckpointKeeper, Mirror, MirroredStream

@@ -14,8 +14,7 @@ from tokenmill.records import SourceRecord
 
 from ..broker_contact import CONTACT, is_unreached, no_answer
 from ..settings import ConnectionSettings, Settings
-from .cluster import ends_of
-from .connections import prepare, start
+from .cluster import ends_of, prepare, start
 from .fetched_batches import packed_batches, unpacked
 from .security import client_security, refused_time, why_not
 
@@ -25,8 +24,7 @@ of five minutes, a group stays without partitions for as long."""
 STOP_SECONDS: Final = 5.0
 """How long a client may take to stop while brokers answer; without a broker, aiokafka would wait for ever."""
 FETCHER_TURN_MS: Final = 1000
-"""How often aiokafka's fetcher looks what it could fetch though nothing has told it so, as an assignment, a fetch that
-has ended, and a partition that goes on do; with its default, 200, an idle client does little else."""
+"""How often aiokafka's fetcher looks for work that nothing has told it of: an idle client does little else."""
 DELIVERY_MS: Final = 120_000
 """How long a record may wait for its acknowledgement, as in Kafka's own producer (delivery.timeout.ms). aiokafka's 40 s
 are less than a broker may take to restart on a busy machine."""
@@ -43,7 +41,6 @@ class _InvalidRecordError(errors.BrokerResponseError):  # type: ignore[misc]  # 
 
 
 InvalidRecordError: Final[type[errors.KafkaError]] = errors.kafka_errors.setdefault(87, _InvalidRecordError)
-"""The error of a record that the topic does not take."""
 AGAIN: Final = (errors.InvalidTimestampError, errors.CorruptRecordException)
 """What may have ended when the same is sent again: a record that waited for a broker is old, a network changes bits."""
 REFUSALS: Final = (
@@ -59,10 +56,7 @@ REFUSED: Final = (
 
 
 def connection(settings: ConnectionSettings) -> dict[str, Any]:
-    """Return the keyword arguments by which every aiokafka client reaches the brokers.
-
-    Raises SettingsError where a file that a setting names cannot be used.
-    """
+    """Return the keyword arguments by which every aiokafka client reaches the brokers."""
     return {
         "bootstrap_servers": settings.bootstrap_servers,
         "metadata_max_age_ms": METADATA_MAX_AGE_MS,
@@ -72,11 +66,7 @@ def connection(settings: ConnectionSettings) -> dict[str, Any]:
 
 @contextmanager
 def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
-    """Turn "no broker answers" and "you may not", whatever aiokafka calls it, into one error that says what to do.
-
-    Raises BrokerError where the brokers are not there, or did not answer in time; SettingsError where they do not allow
-    what was asked for; ClockError where they do not take records of our time.
-    """
+    """Turn "no broker answers" and "you may not", whatever aiokafka calls it, into one error that says what to do."""
     try:
         yield
     except errors.InvalidTimestampError as error:
@@ -87,22 +77,13 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
         if not is_unreached(error):
             raise
         servers = settings.bootstrap_servers
-        advice = (
-            ""
-            if CONTACT.unreached_from(servers)
-            else "; start one with `tokenmill broker start`, or set bootstrap_servers"
-        )
-        raise BrokerError(f"{no_answer(servers)}{advice}") from error
+        start_one = "; start one with `tokenmill broker start`, or set bootstrap_servers"
+        raise BrokerError(no_answer(servers) + ("" if CONTACT.unreached_from(servers) else start_one)) from error
 
 
 @contextmanager
 def sending_to(topic: str, instead: str = "lower max_record_bytes") -> Iterator[None]:
-    """Turn what brokers answer because of a record for a topic into an error that says what to do.
-
-    ``instead``: of a larger ``max.message.bytes``. Who was fenced, may not write or hears of no broker is told so, by
-    the error as it is. Raises TopicError where the brokers refuse the record; and ClockError where they refuse its
-    time, which this machine's clock gave.
-    """
+    """Turn brokers' refusal of a record into an error that says what to do: raise max.message.bytes, or ``instead``."""
     try:
         yield
     except (errors.ProducerFenced, errors.KafkaTimeoutError, *REFUSED):
@@ -128,14 +109,9 @@ def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:
 
 
 async def require_group(settings: ConnectionSettings, group: str) -> None:
-    """Check that the brokers let us into a consumer group: a worker that is not let in would do nothing, in silence.
-
-    Raises SettingsError where they do not, and BrokerError where no broker answers.
-    """
+    """Check that we are let into a consumer group: a worker that is not would do nothing, in silence."""
     async with admin(settings) as client:
-        with suppress(
-            errors.GroupCoordinatorNotAvailableError, errors.GroupLoadInProgressError
-        ):  # rights are checked first
+        with suppress(errors.GroupCoordinatorNotAvailableError, errors.GroupLoadInProgressError):  # rights come first
             for answer in await client.describe_consumer_groups([group]):
                 if any(described[0] == errors.GroupAuthorizationFailedError.errno for described in answer.groups):
                     raise not_allowed(settings, f"group {group}")
@@ -146,11 +122,9 @@ def producer(
 ) -> AbstractAsyncContextManager[AIOKafkaProducer]:
     """Yield a started idempotent producer: what it acknowledged is in the log once, and its order is kept.
 
-    It waits for nothing before it sends (``linger_ms=0``) and takes values of ``max_message_bytes`` (the settings'
-    ``max_record_bytes`` if that is more). ``options`` go to aiokafka. Await what you sent before the block ends: what
-    is still unacknowledged then is given ``STOP_SECONDS``. Raises BrokerError where no broker answers, at the start or
-    in the block; and SettingsError where the brokers refuse the login, the certificate or what is asked for, or theirs
-    is not believed.
+    It sends at once and takes values of ``max_message_bytes`` (or ``max_record_bytes`` if that is more). ``options`` go
+    to aiokafka. Await what you sent before the block ends: what is unacknowledged then is given ``STOP_SECONDS``.
+    Raises BrokerError where no broker answers; and SettingsError where the brokers refuse us, or are not believed.
     """
     largest = max(max_message_bytes, settings.max_record_bytes) + RECORD_OVERHEAD_BYTES
     fixed = {"acks": "all", "enable_idempotence": True, "linger_ms": 0, "max_request_size": largest}
@@ -159,10 +133,7 @@ def producer(
 
 
 def consumer(settings: Settings, **options: Any) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
-    """Yield a started consumer of no group and no topic, to `assign` and `seek`; it reads committed records only.
-
-    It never jumps: a position that the log does not hold raises. ``options`` go to aiokafka. Raises as `producer`.
-    """
+    """Yield a started consumer of no group or topic, to `assign` and `seek`: committed records only; it never jumps."""
     fixed = {
         "isolation_level": "read_committed",
         "auto_offset_reset": "none",
@@ -182,24 +153,18 @@ def admin(settings: ConnectionSettings) -> AbstractAsyncContextManager[AIOKafkaA
 
 @asynccontextmanager
 async def _running(settings: ConnectionSettings, make: Callable[[], Any]) -> AsyncIterator[Any]:
-    """Yield a client that was made and started, and stop it in the end, whatever happened in between.
-
-    It never waits for ever for a broker that is gone. aiokafka logs why it cannot connect and raises only that it
-    cannot; so the brokers are asked once more. That a token is refused it does not even notice; so they are asked
-    before.
-    """
     with broker_errors(settings):
         client = make()
         prepare(client)
         try:
             if settings.sasl_mechanism == "OAUTHBEARER" and (reason := await why_not(settings)):
-                raise reason
+                raise reason  # that its token is refused, aiokafka does not even notice
             try:
                 async with asyncio.timeout(DELIVERY_MS / 1000):  # an idempotent producer would try for ever
                     await start(client)
             except TimeoutError as error:
                 raise errors.KafkaTimeoutError(str(error)) from error
-            except errors.KafkaConnectionError:
+            except errors.KafkaConnectionError:  # aiokafka only logs why
                 if reason := await why_not(settings):
                     raise reason from None
                 raise
@@ -209,12 +174,9 @@ async def _running(settings: ConnectionSettings, make: Callable[[], Any]) -> Asy
 
 
 async def _end(stop: Callable[[], Awaitable[None]]) -> None:
-    """Stop a client; where no broker can be told, the caller goes on, or its error does.
-
-    aiokafka's consumer can end its stop by cancelling itself when its broker dies at that moment. A caller that awaited
-    that would take itself to be cancelled, and a task that works for ever would end in silence.
-    """
-    stopping = asyncio.ensure_future(stop())  # a task of its own, so that only its own end is its end
+    """Stop a client; where no broker can be told, the caller goes on, or its error does."""
+    # A task of its own: aiokafka's consumer may end by cancelling itself, which must not look like an end of ours.
+    stopping = asyncio.ensure_future(stop())
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
@@ -230,16 +192,12 @@ async def _end(stop: Callable[[], Awaitable[None]]) -> None:
 
 async def offsets(client: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
     """Return for each partition the offset of its first record and the one after its last committed record."""
-    first: Mapping[TopicPartition, int] = await client.beginning_offsets(partitions)
-    end: Mapping[TopicPartition, int] = await client.end_offsets(partitions)
+    first, end = await client.beginning_offsets(partitions), await client.end_offsets(partitions)
     return {partition: (first[partition], end[partition]) for partition in partitions}
 
 
 class LastLook:
-    """What partitions held at the last look that left nothing to do: another look at the same would find nothing.
-
-    To ask for offsets costs a tenth of reading the last record again, for which a client takes up another topic.
-    """
+    """What partitions held at the last look that left nothing to do: asking for offsets costs a tenth of a look."""
 
     def __init__(self) -> None:
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}
@@ -280,10 +238,7 @@ async def read_partition(client: AIOKafkaConsumer, partition: TopicPartition) ->
 async def read_batches(
     client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
 ) -> AsyncIterator[Sequence[SourceRecord]]:
-    """Yield what `read_range` yields, as lists that are not empty: all that a fetch brought at once.
-
-    Raises MovedError as `read_range`.
-    """
+    """Yield what `read_range` does, as lists that are not empty: all that a fetch brought at once; raises alike."""
     if start >= end:
         return  # nothing to read; and aiokafka's stop waits for ever on a partition that was never polled
     client.assign([partition])
@@ -312,10 +267,7 @@ OPEN_SECONDS: Final = 5.0
 
 
 async def open_transactions(settings: Settings, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, float]:
-    """Return the partitions in which a transaction has been open for `OPEN_SECONDS`, and since when (`begun`).
-
-    None where this login may write and not read. Raises BrokerError where no broker answers.
-    """
+    """Return since when transactions have been open for `OPEN_SECONDS`; none where this login may only write."""
     with suppress(SettingsError):
         async with consumer(settings) as client:
             found = await ends_of(client, partitions)
@@ -325,16 +277,13 @@ async def open_transactions(settings: Settings, partitions: Sequence[TopicPartit
 
 
 async def begun(settings: Settings, first: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-    """Return when transactions that are open began, by the time of their ``first`` records, in seconds since 1970.
-
-    A record without a time, or with one to come, counts as written now. What has ended meanwhile is left out.
-    """
+    """Return when open transactions began, by the time of their ``first`` records, in seconds since 1970."""
     found = {}
     if first:
         async with consumer(settings, isolation_level="read_uncommitted") as client:
             for tp, offset in first.items():
                 with suppress(MovedError):
                     async for record in read_range(client, tp, offset, offset + 1):
-                        now = time.time()
+                        now = time.time()  # that of a record without a time, or with one to come
                         found[tp] = min(record.timestamp / 1000, now) if record.timestamp > 0 else now
     return found

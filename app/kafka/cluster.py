@@ -1,29 +1,47 @@
-"""What aiokafka knows of the cluster and of its connections, in its private attributes: leaders, connections, metadata.
+"""What aiokafka knows of the cluster and its connections, and what it lacks while brokers are away.
 
-Nothing else in the project asks aiokafka's private parts about them.
+Nothing else here asks its private attributes about these. It lacks seven things, with or without the fast path:
+
+1. It connects again at once, several times a second for each client of a process. Where connections are accepted and
+   reset, as by a proxy whose brokers are away, each costs two sockets, and memory: the error holds frames, these the
+   connection with its buffer, and the connection the error, until a garbage collection, which is rare here
+   (`app.processes`). So `connect` pauses, and frees what the error holds.
+2. It does not say when a broker answered: `ContactProtocol` does (`app.broker_contact`).
+3. It asks for metadata again at once when it got none: a producer with something to send does so thousands of times a
+   second (`aiokafka.producer.sender`, where it waits for unknown leaders).
+4. It asks again on the same connection when no answer came in time, though it closes one on which any other request was
+   not answered. If that is dead without a word (a router that forgot it), a client waits for as long as TCP tries: a
+   quarter of an hour.
+5. A client without topics requests the metadata of all topics at each refresh; with some thousands of partitions that
+   takes a tenth of a core, and as much of the broker's. `patch_metadata_requests` lets it request those of none.
+6. It cannot read all that brokers take: `app.kafka.fetched_batches` does.
+7. A client whose start is cancelled forgets the connection by which it asked for the brokers: `start` closes it.
 """
 
+import asyncio
 import random
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+import time
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import aiokafka.client
+import aiokafka.conn
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.conn import CloseReason
+from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, CloseReason, create_conn
 from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
-from aiokafka.errors import (
-    InvalidTopicError,
-    KafkaConnectionError,
-    KafkaError,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
+from aiokafka.errors import InvalidTopicError, KafkaConnectionError, KafkaError, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
+from ..backoff import Backoff
+from ..broker_contact import CONTACT
+from .fetched_batches import read_as_brokers_do
+
 NO_LEADER: Final = -1
-"""What the metadata say of a partition that has no leader at the moment."""
 NO_SUCH_TOPIC: Final = frozenset({UnknownTopicOrPartitionError.errno, InvalidTopicError.errno})
 """What brokers answer for a name that no topic has, or can have."""
 
@@ -34,10 +52,7 @@ TESTED: Final = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 
 
 def require_tested(library: str, installed: str) -> None:
-    """Check that a library has the version that is used here: what another one calls otherwise would be silent.
-
-    Raises ImportError where it has another one; says which to install.
-    """
+    """Check that a library has the version that is used here: what another one calls otherwise would be silent."""
     if installed != TESTED[library]:
         raise ImportError(
             f"{library} {installed} is not the version that this was written for: install {TESTED[library]}"
@@ -73,12 +88,7 @@ async def all_metadata(owner: Owner) -> ClusterMetadata:
 
 
 async def partitions_of(owner: Owner, topic: str) -> int:
-    """Return how many partitions a topic has; 0 where there is none of that name.
-
-    Of this topic alone, because what a cluster says of all of its topics may be megabytes. Asking does not make it.
-    Raises KafkaConnectionError where no broker answers; TopicAuthorizationFailedError, which `broker_errors` turns into
-    a SettingsError, where this client may not see the topic; and KafkaError where a broker cannot tell at the moment.
-    """
+    """Return how many partitions a topic has; of it alone: what a cluster says of all its topics may be megabytes."""
     client = client_of(owner)
     request = MetadataRequest([topic], allow_auto_topic_creation=False)
     if not client.cluster.brokers():
@@ -101,11 +111,7 @@ async def partitions_of(owner: Owner, topic: str) -> int:
 async def ends_of(
     consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the offset after the last record of each partition, and the one up to which no transaction is open there.
-
-    The second is lower only where a transaction is open, for it is asked for last. The consumer does nothing else
-    meanwhile.
-    """
+    """Return each partition's end, and where the first open transaction begins; it has the consumer for itself."""
     fetcher, found = consumer._fetcher, []  # noqa: SLF001 - aiokafka asks as its consumer reads, in one way only
     before = fetcher._isolation_level  # noqa: SLF001
     try:
@@ -136,3 +142,146 @@ def close_unanswered(client: AIOKafkaClient) -> None:
     for connection in list(client._conns.values()):  # noqa: SLF001
         if any(answer.cancelled() for _, _, answer in connection._requests):  # noqa: SLF001
             connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+
+
+FIRST_PAUSE: Final = 0.1
+"""Seconds between the first attempt that failed at an address and the next; doubled each time ..."""
+LONGEST_PAUSE: Final = 2.0
+"""... up to this: a broker that is back is noticed soon."""
+QUICK_LOOKS: Final = 5
+"""Requests for metadata that may follow each other at once: a client that starts needs two or three."""
+METADATA_PAUSE: Final = 0.1
+"""Seconds that each then waits, as aiokafka's other requests do between two tries (retry_backoff_ms)."""
+
+
+class FailedAttempts(NamedTuple):
+    """Attempts at one address, of which the last failed."""
+
+    backoff: Backoff
+    until: float
+    """No attempt is made before this moment of the clock, in seconds."""
+    reason: str
+
+
+class Pauses:
+    """Which addresses are left alone for the moment; of all clients of a process together, in any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failed: dict[tuple[str, int], FailedAttempts] = {}
+
+    def left(self, host: str, port: int) -> tuple[float, str]:
+        """Return for how many seconds an address is still left alone, and why; 0 where it may be tried."""
+        failed = self._failed.get((host, port))
+        return (max(0.0, failed.until - self._clock()), failed.reason) if failed is not None else (0.0, "")
+
+    def failed(self, host: str, port: int, reason: str) -> None:
+        """Note that an attempt failed. One that began before the last pause did makes it no longer."""
+        before = self._failed.get((host, port))
+        if before is not None and before.until > self._clock():
+            return
+        backoff = before.backoff if before is not None else Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self._failed[host, port] = FailedAttempts(backoff, self._clock() + backoff.next(), reason)
+
+    def connected(self, host: str, port: int) -> None:
+        """Note that a broker has answered there."""
+        self._failed.pop((host, port), None)
+
+
+PAUSES: Final = Pauses()
+
+_OPENED: Final = ContextVar[list[AIOKafkaConnection] | None]("opened at the settings' addresses", default=None)
+"""By the start of a client, in this task."""
+
+
+async def connect(host: str, port: int, **options: Any) -> AIOKafkaConnection:
+    """Return a connection on which a broker has answered; used in place of aiokafka's ``create_conn``."""
+    pause, reason = PAUSES.left(host, port)
+    if pause and options.get("on_close") is not None:  # it has several brokers, and may reach another one
+        raise KafkaConnectionError(f"{host}:{port} is not tried for {pause:.1f} s: {reason}")
+    await asyncio.sleep(pause)
+    named, address, began = options.get("on_close") is not None, f"{host}:{port}", time.monotonic()
+    if named:  # by a broker's answer, not by the settings
+        CONTACT.connects(address)
+    try:
+        connection = await create_conn(host, port, **options)
+    except (Exception, asyncio.CancelledError) as error:
+        reason = str(error) or f"no answer in {time.monotonic() - began:.0f} s"
+        if named:
+            CONTACT.refused(address, reason)
+        if not isinstance(error, asyncio.CancelledError):
+            PAUSES.failed(host, port, reason)
+            release(error)
+        raise
+    PAUSES.connected(host, port)
+    CONTACT.answered(address)
+    if not named and (opened := _OPENED.get()) is not None:
+        opened.append(connection)
+    return connection
+
+
+async def start(owner: Owner) -> None:
+    """Start a client as its own ``start`` does; what its start opened is closed where that ends in an error."""
+    opened: list[AIOKafkaConnection] = []
+    before = _OPENED.set(opened)
+    try:
+        await owner.start()
+    except BaseException:
+        for connection in opened:
+            connection.close()
+        raise
+    finally:
+        _OPENED.reset(before)
+
+
+def release(error: BaseException) -> None:
+    """Let an error, and those that caused it, hold nothing of the places where they were raised."""
+    found: BaseException | None = error
+    while found is not None:
+        traceback.clear_frames(found.__traceback__)
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+
+
+class ContactProtocol(AIOKafkaProtocol):  # type: ignore[misc]  # untyped there
+    """aiokafka's protocol; notes when bytes of an answer arrive."""
+
+    def data_received(self, data: bytes) -> None:
+        """Note it, and take them as aiokafka does."""
+        CONTACT.heard()
+        super().data_received(data)
+
+
+def prepare(owner: Owner) -> None:
+    """Give a client that has not started what aiokafka lacks (1, 2, 6 to the process); call it for every client."""
+    if aiokafka.client.create_conn is not connect:
+        require_tested("aiokafka", aiokafka.__version__)
+        aiokafka.client.create_conn = connect
+    if aiokafka.conn.AIOKafkaProtocol is AIOKafkaProtocol:  # else it is the fast path's, which notes answers as well
+        aiokafka.conn.AIOKafkaProtocol = ContactProtocol
+    read_as_brokers_do()
+    patch_metadata_requests(client_of(owner))
+
+
+def patch_metadata_requests(client: AIOKafkaClient) -> None:
+    """Change how a client requests metadata: points 3 to 5 above."""
+    ask = client._metadata_update  # noqa: SLF001 - aiokafka has no setting for it, as for no topics below
+    loop = asyncio.get_running_loop()
+    ended, quick = -METADATA_PAUSE, 0
+
+    async def ask_after_a_pause(cluster: ClusterMetadata, topics: Collection[str] | None) -> bool:
+        nonlocal ended, quick
+        quick = quick + 1 if loop.time() - ended < METADATA_PAUSE else 0
+        if quick >= QUICK_LOOKS:
+            await asyncio.sleep(METADATA_PAUSE)
+            quick = QUICK_LOOKS - 1
+        # None means all topics. aiokafka tests the truth of `topics`: an empty set would request all topics, too. An
+        # empty iterator is true, and becomes an empty list. A consumer of a pattern would need all: no client of ours
+        # is one.
+        found: bool = await ask(cluster, iter(()) if topics is not None and not topics else topics)
+        ended = loop.time()
+        if not found:
+            close_unanswered(client)
+        return found
+
+    client._metadata_update = ask_after_a_pause  # noqa: SLF001

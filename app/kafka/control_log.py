@@ -1,16 +1,7 @@
 """The records of a control topic: what defines a stream, and what people add to it.
 
-The key names the kind; values are canonical JSON, except parts of files::
-
-    genesis                       the first one counts
-    tokenizer/<sha256>/<i>/<n>    part i of n of the zlib-compressed tokenizer.json: any host can read the stream
-    list/<sha256>/<i>/<n>         the same of a list that one of the stream's steps has
-    skip-request                  {"partition": p, "offset": o}: a person asks for this record not to be tried again
-    skip                          the same, written by the mill that takes the request over: this record is not tried
-    ignore                        {"partition": p, "offset": o, "hash": h}: readers ignore this message
-    era                           the next era (`tokenmill.eras`), not read here
-
-The topic may hold anything. A record with a known key and an invalid value is junk: readers report it and go on.
+The key names the kind, as docs/format.md lists them. A record with a known key and an invalid value is junk: readers
+report it and go on. Eras (`tokenmill.eras`) are not read here.
 """
 
 import re
@@ -64,14 +55,10 @@ def ignore_record(partition: int, offset: int, found: bytes) -> tuple[bytes, byt
 class IgnoreList:
     """The messages of a stream's token topic that readers pass over because a person said so (`tokenmill ignore`).
 
-    A message that the mill did not write, or one of another history, halts each reader that meets it. A person who has
-    looked at it adds it to the list, by its offset and a hash of the whole record.
-
-    The list never changes which blocks a chain has. A reader offers every message to its chain first. It asks the list
-    only where it would halt, or wait for blocks before the message. A message that continues the chain is taken, on the
-    list or not. So readers with different lists, even a forged one, take the same blocks and differ only in how far
-    they get. Code that only looks for a place to begin leaves listed messages out at once; a place further back works
-    as well.
+    Each is named by its offset and a hash of the whole record. The list never changes which blocks a chain has: a
+    reader asks it only where the chain would halt, or wait for blocks before the message. So readers with different
+    lists, even a forged one, take the same blocks. Code that only looks for a place to begin leaves listed messages out
+    at once.
     """
 
     _places: dict[int, dict[int, set[bytes]]] = field(default_factory=dict)
@@ -106,7 +93,6 @@ KEPT_BYTES: Final = MAX_TOKENIZER_BYTES
 """Most bytes of parts that are kept until all are there: room for the largest tokenizer, uncompressed."""
 _KEY: Final = re.compile(rb"(tokenizer/|list/)([0-9a-f]{64})/([0-9]{1,6})/([0-9]{1,6})")
 _NO_RECORD: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError, DamagedError)
-"""Errors that an invalid value can cause."""
 
 
 class TokenizerParts:
@@ -114,8 +100,7 @@ class TokenizerParts:
 
     def __init__(self, digest: str, prefix: bytes = TOKENIZER_PREFIX) -> None:
         """Wait for the parts of the file with this SHA-256, whose keys begin with ``prefix``."""
-        self._digest = digest
-        self._prefix = prefix
+        self._digest, self._prefix = digest, prefix
         self._parts: dict[int, dict[int, bytes]] = {}
         """Parts by their number, for each total count: a writer with another part size has another count."""
         self._bytes = 0
@@ -123,10 +108,7 @@ class TokenizerParts:
         """The joined parts once their hash was checked; later parts are ignored then."""
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Add a part; those of others are ignored.
-
-        Raises ValueError where the record is no part, or there are too many.
-        """
+        """Add a part; those of others are ignored. Raises ValueError where it is no part, or there are too many."""
         found = _KEY.fullmatch(key)
         if found is None or int(found[3]) >= int(found[4]):
             raise ValueError("its key names no part of a tokenizer or a list")
@@ -156,27 +138,18 @@ class ControlLog:
     stream: str | None = None
     """The stream's name, known from the topic's name: the genesis of another stream is junk. None: any stream."""
     genesis: Genesis | None = None
-    """The first valid one; None: none yet."""
     skips: dict[int, set[int]] = field(default_factory=dict)
-    """Offsets on the skip list, by partition: mills, the reference and verification do not try these."""
     skip_requests: dict[int, set[int]] = field(default_factory=dict)
-    """Offsets that people asked to skip, by partition: without effect until a mill has taken them over into `skips`."""
+    """Offsets that people asked to skip: without effect until a mill has taken them over into `skips`."""
     ignored: IgnoreList = field(default_factory=IgnoreList)
-    """Messages on the token topic that readers ignore."""
     junk: int = 0
-    """Number of records with a known key and an invalid value."""
     read_to: int = 0
-    """The offset at which the next read of the topic begins."""
     _tokenizer: TokenizerParts | None = None
     _lists: dict[str, TokenizerParts] = field(default_factory=dict)
-    """Of the lists that the genesis names, by SHA-256."""
+    """By SHA-256."""
 
     def add(self, key: bytes | None, value: bytes | None) -> str | None:
-        """Add the next record. Return why it is junk, or None if it is not; junk changes nothing.
-
-        Records of unknown kinds are ignored. Raises FingerprintError where another format version wrote the first
-        genesis.
-        """
+        """Add the next record; return why it is junk, which changes nothing. FingerprintError: of another format."""
         try:
             self._add(key, value or b"")
         except _NO_RECORD as error:
@@ -228,7 +201,6 @@ class ControlLog:
 
 
 def _place(value: bytes) -> tuple[int, int, dict[str, Any]]:
-    """Return the partition and offset that a record names, and all its values."""
     values = parse_json(value)
     partition, offset = values["partition"], values["offset"]
     if type(partition) is not int or type(offset) is not int:

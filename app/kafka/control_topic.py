@@ -1,4 +1,4 @@
-"""Control topics: a stream is settled on one, which then also has its ignored and skipped records, and its eras."""
+"""Control topics: streams are settled on them, and found by them; people's requests and eras are there as well."""
 
 import asyncio
 import fcntl
@@ -14,34 +14,33 @@ from aiokafka.errors import InvalidTimestampError
 
 from tokenmill import __version__
 from tokenmill.eras import ERA_KEY, Era, EraFollower, LogRecord, why_no_era
-from tokenmill.errors import FingerprintError, MovedError, TopicError
+from tokenmill.errors import FingerprintError, MissingTopicError, MovedError, TopicError
 from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
-from tokenmill.recipe_differences import differences
+from tokenmill.recipe_differences import differences, plain_differences
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 
-from ..milling.steps.pipeline import NO_LISTS, list_digests
-from ..settings import Settings, Stream
+from ..milling.steps.pipeline import NO_LISTS, Pipeline, list_digests, read_pipeline
+from ..milling.tokenizers import RAW_BYTES, TokenizerFile
+from ..settings import Settings, Stream, TopicSettings
 from ..telemetry import worker_metrics as metrics
 from .clients import consumer, offsets, producer, read_batches, read_range
 from .cluster import partitions_of
 from .control_log import LIST_PREFIX, ControlLog, file_parts
 from .security import refused_time
+from .topics import Problem, require_topics
 
 CONTROL_PREFIX: Final = "control."
 LIBRARIES: Final = ("tokenizers", "numpy", "orjson", "faust-streaming", "aiokafka")
 WAIT_SECONDS: Final = 1.0
-"""How often a reader looks again for a genesis that a mill has yet to write."""
 
 NAMED_VARIABLE: Final = "_TOKENMILL_NAMED_FD"
 """Names a file of the supervisor's, in which its workers note what junk they have named; like the heartbeat's."""
 MOST_NAMED: Final = 100
 """Junk records that one process, or all workers of a supervisor, name; of more they only count how many."""
 ATTEMPTS: Final = 3
-"""How often in a row eras are read from a log that moves: each takes a moment, so that the second or third finds it at
-rest."""
+"""How often in a row eras are read from a log that moves: the second or third try mostly finds it at rest."""
 
 NewEras = Sequence[tuple[Era, int]]
-"""Eras that follow each other, and their offsets."""
 
 log = structlog.get_logger(__name__)
 _named: Final[set[tuple[str, int]]] = set()
@@ -58,10 +57,7 @@ class Settled:
 
 
 async def read_control_topic(settings: Settings, topic: str) -> ControlLog:
-    """Return what a control topic says now, from its first record to its end.
-
-    Raises TopicError where the topic is missing.
-    """
+    """Return what a control topic says now. Raises TopicError where the topic is missing."""
     async with consumer(settings) as client:
         return await _read(client, topic)
 
@@ -74,11 +70,7 @@ async def _read(client: AIOKafkaConsumer, topic: str) -> ControlLog:
 
 
 async def read_on(client: AIOKafkaConsumer, logs: Mapping[str, ControlLog]) -> None:
-    """Add what control topics say behind what has been read of them, up to their ends; only this call uses ``client``.
-
-    Junk changes nothing. It is counted, and each such record is named once in the log of this process. Raises
-    FingerprintError where another version of TokenMill settled the stream; names topic and offset.
-    """
+    """Add what control topics say behind what was read of them; junk is named once. Only this call uses ``client``."""
     for partition, (first, end) in (await offsets(client, [TopicPartition(topic, 0) for topic in logs])).items():
         topic, control = partition.topic, logs[partition.topic]
         async for record in read_range(client, partition, max(first, control.read_to), end):
@@ -107,7 +99,6 @@ def name_junk(topic: str, offset: int, key: bytes | None, why: str) -> None:
 
 
 def _is_news(topic: str, offset: int) -> bool:
-    """Return whether no other worker of our supervisor has named a junk record; it counts as named now."""
     if (descriptor := os.environ.get(NAMED_VARIABLE)) is None:
         return True
     file, line = int(descriptor), f"{topic} {offset}\n".encode()
@@ -123,10 +114,7 @@ def _is_news(topic: str, offset: int) -> bool:
 
 
 async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
-    """Return the number of the topic's partitions.
-
-    Raises TopicError where the topic is missing, and KafkaError as `partitions_of`.
-    """
+    """Return the number of the topic's partitions. Raises TopicError where the topic is missing."""
     count = await partitions_of(client, topic)
     if not count:
         raise TopicError(
@@ -140,10 +128,9 @@ async def settle(
 ) -> Settled:
     """Return the stream's genesis, after writing it where there was none.
 
-    When this returns, a genesis with this recipe's fingerprint is the first one on the control topic, and the tokenizer
-    and its steps' ``lists`` (by SHA-256) are there too. Two workers that find the topic empty may both write; both read
-    back the first. Raises FingerprintError where the stream was settled with other settings, and TopicError where a
-    topic is missing.
+    When this returns, a genesis with this recipe's fingerprint is the first one on the control topic, which has the
+    tokenizer and the steps' ``lists`` (by SHA-256) too. Two workers may both write; both read back the first. Raises
+    FingerprintError where the stream was settled with other settings, and TopicError where a topic is missing.
     """
     async with consumer(settings) as client:
         control = await _read(client, stream.control_topic)
@@ -168,10 +155,7 @@ async def settle(
 
 
 async def settled_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
-    """Return the recipe of the first of a raw topic's streams that is settled; None where none is.
-
-    Raises TopicError where a topic is missing.
-    """
+    """Return the recipe of the first of a raw topic's streams that is settled; None where none is."""
     for stream in settings.streams():
         if stream.raw_topic == raw_topic:
             genesis = (await read_control_topic(settings, stream.control_topic)).genesis
@@ -181,10 +165,7 @@ async def settled_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
 
 
 def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
-    """Check that the stream was settled with this recipe.
-
-    Raises FingerprintError where it was not; the message names what differs.
-    """
+    """Check that the stream was settled with this recipe; the error names what differs."""
     if genesis.recipe.fingerprint != recipe.fingerprint:
         back = "set them back"
         if genesis.recipe.decoded_otherwise(recipe):
@@ -225,10 +206,7 @@ def has_files(control: ControlLog, genesis: Genesis) -> bool:
 
 
 async def write_control(settings: Settings, topic: str, records: list[tuple[bytes, bytes]]) -> None:
-    """Append records (key, value) to a control topic; durable when this returns.
-
-    Raises ClockError where the brokers do not take records of our time.
-    """
+    """Append records (key, value) to a control topic; durable when this returns."""
     async with producer(settings) as client:
         for key, value in records:
             try:
@@ -238,7 +216,6 @@ async def write_control(settings: Settings, topic: str, records: list[tuple[byte
 
 
 async def _starts(client: AIOKafkaConsumer, settings: Settings, stream: Stream) -> tuple[int, ...]:
-    """Return where each raw partition's chain starts: its first record, or the first one from the configured moment."""
     count = await require_topic(client, stream.raw_topic)
     partitions = [TopicPartition(stream.raw_topic, number) for number in range(count)]
     held = await offsets(client, partitions)
@@ -259,10 +236,9 @@ async def read_eras(
 ) -> AsyncIterator[NewEras]:
     """Read the control ``topic`` from the follower's position to its end, or to ``end``; yield the new eras.
 
-    They come fetch by fetch, never none, in bounded memory. Only this call uses ``client`` meanwhile. Whatever is
-    raised, the follower's position is after what was yielded last, so that the next call continues there. Raises
-    DifferenceError where the era that was seen last is not on the topic any more; and MovedError where the topic lost
-    its tail again and again while it was read, or ends before ``end``.
+    They come fetch by fetch. Only this call uses ``client`` meanwhile. Whatever is raised, the follower's position is
+    after what was yielded last. Raises DifferenceError where the last era is not on the topic any more; and MovedError
+    where the topic lost its tail again and again, or ends before ``end``.
     """
     given = follower.state
     for attempt in range(ATTEMPTS):
@@ -307,13 +283,7 @@ async def _read_eras(
 
 
 async def _one_fetch(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> list[LogRecord]:
-    """Return the records of one fetch from ``start`` on; none where there are no more before ``end``.
-
-    Offsets before the first record can be empty, as those of a transaction's marker. Then fetches without a record came
-    before, and the log may have lost its tail between them and got other records where there were none. So these
-    offsets are read again: if they are empty while the first record is there, they were when it was fetched. Raises
-    MovedError where they are not, or the log has moved otherwise.
-    """
+    """Return the records of one fetch from ``start`` on; a gap before them is read again: a tail may have been lost."""
     batch = await _first_fetch(client, partition, start, end)
     has_gap = batch and batch[0].offset > start
     if has_gap and await _first_fetch(client, partition, start, batch[0].offset + 1) != batch[:1]:
@@ -334,10 +304,149 @@ def _added(follower: EraFollower, topic: str, record: LogRecord) -> Era | None:
 
 
 async def _is_still_there(client: AIOKafkaConsumer, partition: TopicPartition, last: LogRecord) -> bool:
-    """Return whether the last record of the fetch before is still there, and so all that was read before it.
-
-    Else the log may have lost its tail between two fetches, and the second may have brought an era that continues what
-    was read, but not what is there now. It does not matter whether the record is an era: where one that was ignored was
-    lost, another may have become the next era in its place, and the one that the second fetch brought came too late.
-    """
+    """Return whether the last record of the fetch before, era or not, is there, and so all that was read before it."""
     return last in await _one_fetch(client, partition, last.offset, last.offset + 1)
+
+
+LISTED: Final = 8
+"""Streams that an error message names; more would not help to find a misspelling."""
+
+
+async def settled_streams(settings: Settings, names: Sequence[str] = ()) -> list[Settled]:
+    """Return the streams ``names``, or every one of the settings' raw topics, by name; TopicError: one is not there."""
+    async with consumer(settings) as client:
+        topics = sorted(await client.topics())
+        there = [name.removeprefix(CONTROL_PREFIX) for name in topics if name.startswith(CONTROL_PREFIX)]
+        own = tuple(f"{topic}." for topic in settings.raw_topics)
+        wanted = sorted(names or (name for name in there if name.startswith(own)))
+        found = []
+        for name in wanted:
+            if name not in there:
+                raise TopicError(f"there is no stream {name!r} on these brokers (streams there: {_listed(there)})")
+            found.append(await settled_on(client, name, whole=False))
+            if names and found[-1] is None:
+                raise TopicError(f"stream {name!r} has no genesis yet: start a mill, which settles it")
+    streams = [s for s in found if s is not None and (names or s.genesis.recipe.raw_topic in settings.raw_topics)]
+    if not streams:
+        raise TopicError(unsettled(settings.raw_topics, [name for name in there if name not in wanted], there))
+    return streams
+
+
+def unsettled(raw_topics: Sequence[str], others: Sequence[str], there: Sequence[str]) -> str:
+    """Return what to say where ``raw_topics`` have no stream; without ``others``, for this is a first use, in short."""
+    own = f"no stream of {', '.join(raw_topics)} is settled"
+    if not others:
+        return f"{own} yet: start a mill, `tokenmill serve`"
+    return (
+        f"{own} on these brokers (streams there: {_listed(there)}): set raw_topics, or start a mill, which settles "
+        "the streams of the settings"
+    )
+
+
+async def settled_stream(settings: Settings, name: str) -> Settled:
+    """Return one stream by its name. Raises TopicError where there is no such stream, or it has no genesis yet."""
+    return (await settled_streams(settings, [name]))[0]
+
+
+async def settled_on(client: AIOKafkaConsumer, name: str, *, whole: bool = True) -> Settled | None:
+    """Return a stream whose control topic is there; None where a mill has yet to write a genesis.
+
+    Where it must be ``whole``, None as well while the genesis' files are not all there. Only this call uses ``client``.
+    """
+    control = ControlLog(name)
+    await read_on(client, {f"{CONTROL_PREFIX}{name}": control})
+    genesis = control.genesis
+    if genesis is None or (whole and not has_files(control, genesis)):
+        return None
+    return Settled(Stream(name, genesis.recipe.raw_topic, genesis.recipe.split), genesis, control)
+
+
+def tokenizer_of(settled: Settled) -> TokenizerFile:
+    """Return the stream's tokenizer from its control topic; raises TopicError where that does not hold all of it."""
+    digest = settled.genesis.recipe.tokenizer_sha256
+    if digest == RAW_BYTES_SHA256:
+        return TokenizerFile(RAW_BYTES, None)
+    content = settled.control.tokenizer(digest)
+    if content is None:
+        raise TopicError(
+            f"{settled.stream.control_topic!r} does not hold the tokenizer {digest[:12]} yet: "
+            "start a mill, which writes it there"
+        )
+    return TokenizerFile(settled.stream.control_topic, content)
+
+
+def lists_of(settled: Settled) -> dict[str, bytes]:
+    """Return the lists of the stream's steps by SHA-256; raises TopicError where its control topic lacks one."""
+    found = settled.control.lists()
+    for digest in list_digests(settled.genesis.recipe.pipeline) - found.keys():
+        raise TopicError(
+            f"{settled.stream.control_topic!r} does not hold the list {digest[:12]} of a step yet: "
+            "start a mill, which writes it there"
+        )
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return (", ".join(names[:LISTED]) or "none") + more
+
+
+async def require_ready(settings: Settings) -> list[Problem]:
+    """Do as `require_topics`, but name settings that differ from a settled stream's before what they ask of topics."""
+    try:
+        return await require_topics(settings)
+    except MissingTopicError:
+        raise
+    except TopicError:
+        await _require_settings(settings)
+        raise
+
+
+async def _require_settings(settings: Settings) -> None:
+    for stream in settings.streams():
+        try:
+            genesis = (await read_control_topic(settings, stream.control_topic)).genesis
+        except TopicError:
+            continue  # it is missing
+        if genesis is None:
+            continue
+        own = draft_recipe(settings.for_topic(stream.raw_topic), stream)
+        if differing := plain_differences(genesis.recipe, own):
+            raise other_settings(genesis, differing)
+
+
+def draft_recipe(own: TopicSettings, stream: Stream, pipeline: Pipeline | None = None) -> Recipe:
+    """Return what settings say of a recipe before a tokenizer is opened; ``pipeline``: what `read_pipeline` gave."""
+    rule = own.split_rule()
+    return Recipe(
+        raw_topic=stream.raw_topic,
+        start=str(own.start),
+        decode=own.decode,
+        text_fields=own.text_fields,
+        id_field=own.id_field,
+        metadata_fields=own.metadata_fields,
+        max_text_bytes=own.max_text_bytes or 0,
+        max_id_bytes=own.max_id_bytes,
+        max_fields_bytes=own.max_fields_bytes,
+        normalize=own.normalize,
+        min_chars=own.min_chars,
+        function=own.function,
+        steps=(),
+        shards=rule.shards,
+        splits=tuple(rule.splits.items()),
+        split_by=own.split_by,
+        split=stream.split,
+        tokenizer_sha256="",
+        end_of_document=0,
+        vocabulary_size=0,
+        probe="",
+        packing=own.packing_name,
+        block_tokens=own.block_tokens,
+        dtype="uint32",
+        allow_flush=own.allow_flush,
+        packing_parameters=own.packing_parameters,
+        segment_tokens=own.sequence_length if own.packing_name == "chunks" else None,
+        pipeline=(read_pipeline(own.steps) if pipeline is None else pipeline).entries,
+        special_tokens_in_text=own.special_tokens_in_text,
+        dedup=own.dedup_table,
+    )

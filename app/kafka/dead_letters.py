@@ -1,11 +1,9 @@
 """The codec of dead letters: what could not become a document, with the reason and the place it came from.
 
 There are two writers: the mill, for a record on a raw topic, and `tokenmill produce`, for an item of a source that
-never became a record. Both write the same headers, under `PREFIX`; only the headers that name the place differ.
-
-A topic limits what is on the wire, so a record may be far larger than its topic takes: it was compressed. Its letter
-holds the beginning of its value, and of its key where that alone is too long, and in its headers their whole size and
-hash.
+never became a record. Only the headers that name the place differ. A topic limits what is on the wire, so a record that
+was compressed may be far larger than its topic takes: its letter holds the beginning of its value, and of its key where
+that alone is too long, and in its headers their whole size and hash.
 """
 
 import re
@@ -19,9 +17,10 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 from tokenmill.records import SourceRecord
 
 PREFIX: Final = "tokenmill.dead-letter."
+NOTE: Final = f"{PREFIX}resent"
+"""Header of a note on a dead-letter topic that this record was sent back."""
 MAX_SOURCE_BYTES: Final = 1024
 MAX_EXCEPTION_CHARACTERS: Final = 100
-"""Longest name of an exception's type, which a user's function may choose."""
 MAX_DETAIL_BYTES: Final = 1024
 MAX_ORIGINAL_HEADERS_BYTES: Final = 2048
 """Original headers are copied up to here, so that a dead letter of the largest record still fits its topic."""
@@ -49,12 +48,10 @@ class RecordPlace(NamedTuple):
     """The place of a raw record; dead letters of the mill are counted by it."""
 
     topic: str
-    """The raw topic."""
     partition: int
     offset: int
 
     def __str__(self) -> str:
-        """Return ``TOPIC/PARTITION/OFFSET``."""
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
@@ -62,14 +59,12 @@ class SourcePlace(NamedTuple):
     """The place of an item that `produce` read; its dead letters are counted by it."""
 
     topic: str
-    """The raw topic that it was read for."""
     run: str
     """Hexadecimal digits: another run over the same source, or one that was started again on purpose, has others."""
     source: str
     """``FILE:LINE``, or the file alone."""
 
     def __str__(self) -> str:
-        """Return ``TOPIC:RUN:FILE:LINE``; no topic's name holds a colon."""
         return f"{self.topic}:{self.run}:{self.source}"
 
 
@@ -105,25 +100,20 @@ class DeadLetter:
     """A dead letter on its topic."""
 
     place: Place
-    """Where the original record, or the item of a source, is."""
     timestamp: int
     """Of the original record, or when `produce` read the item: milliseconds since 1970; -1 if unknown."""
     reason: str
     """One word of docs/record_to_tokens.md, or ``not_produced``."""
     exception: str
-    """Type of the exception that the record caused; empty if there was none."""
     detail: str
     """Why, for people; at most `MAX_DETAIL_BYTES` bytes."""
     key: bytes | None
-    """The original key, or its beginning."""
+    """The original one, or its beginning; so is the value."""
     value: bytes | None
-    """The original value, or its beginning."""
     headers: Sequence[tuple[str, bytes]]
-    """The original headers, as far as they were copied."""
     whole_value: Whole | None = None
     """Of which `value` is the beginning; None where it is all of it."""
     whole_key: Whole | None = None
-    """The same of the key."""
 
     @property
     def has_value(self) -> bool:
@@ -209,8 +199,7 @@ def cut_letter(
 ) -> WrittenLetter:
     """Return a letter with the headers of `encode_dead_letter` that fits a batch of ``most_bytes``.
 
-    A key keeps up to half of the room, and the value the rest. The record's own headers are left out from their end
-    where the topic does not take them; ours are not: a topic that does not take those takes no letter.
+    A key keeps up to half of the room, and the value the rest; the record's own headers are left out from their end.
     """
     headers, content_bytes = list(headers), len(key or b"") + len(value or b"")
     room = most_bytes - BATCH_BYTES - sum(map(_header_bytes, headers))
@@ -238,10 +227,7 @@ def _about_cut(name: str, content: bytes | None, kept: bytes | None) -> list[tup
 
 
 def decode_dead_letter(record: SourceRecord) -> DeadLetter | None:
-    """Return the dead letter in a record; None if TokenMill did not write it.
-
-    Our headers come first: an original one may have the same name.
-    """
+    """Return the dead letter in a record, whose headers begin with ours; None if TokenMill did not write it."""
     names = {name for name, _ in record.headers}
     ours = {*_WHY, *(_RECORD if f"{PREFIX}partition" in names else _SOURCE), "timestamp"}
     about: dict[str, str] = {}
@@ -258,18 +244,10 @@ def decode_dead_letter(record: SourceRecord) -> DeadLetter | None:
     if place is None or "reason" not in about:
         return None
     timestamp = about.get("timestamp", "")
-    return DeadLetter(
-        place,
-        timestamp=int(timestamp) if _is_number(timestamp.removeprefix("-")) else -1,
-        reason=about["reason"],
-        exception=about.get("exception", ""),
-        detail=about.get("detail", ""),
-        key=record.key,
-        value=record.value,
-        headers=original,
-        whole_value=_whole(about, "value"),
-        whole_key=_whole(about, "key"),
-    )
+    when = int(timestamp) if _is_number(timestamp.removeprefix("-")) else -1
+    words = (about["reason"], about.get("exception", ""), about.get("detail", ""))
+    wholes = _whole(about, "value"), _whole(about, "key")
+    return DeadLetter(place, when, *words, record.key, record.value, original, *wholes)
 
 
 def _whole(about: Mapping[str, str], name: str) -> Whole | None:

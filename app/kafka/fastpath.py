@@ -1,18 +1,15 @@
 """What replaces parts of aiokafka for speed, in processes that call `install`; all others have aiokafka as it is.
 
-`app.kafka.fetched_batches` hands out what a fetch brought a batch at a time. What is sent, and what is received, is the
-same, byte for byte.
+What is sent, and what is received, is the same, byte for byte.
 
-**Receiving.** aiokafka reads through asyncio's `StreamReader`: the system's bytes are copied into an object, from there
-to the end of a `bytearray` that has grown for it, and that is emptied again with every answer; of a fetch, what the log
-holds is copied once more. For megabytes that is most of the processor time that fetching takes. Here the system writes
-small answers into one buffer for each connection, and a large one into a buffer of its own, handed on as it is.
+**Receiving.** aiokafka copies the system's bytes into an object, from there to the end of a `bytearray` that has grown
+for it, and of a fetch once more: most of the processor time that fetching megabytes takes. Here the system writes small
+answers into one buffer for each connection, and a large one into a buffer of its own, handed on as it is.
 
 **Sending.** aiokafka builds a batch in a buffer that grows, computes its CRC-32C with eight times the instructions that
-it takes, and encodes a request from the inside out: what is in an array in an array is copied for each of them, then
-for the request's header and for its length. For a message of blocks, that is most of what publishing costs. Here a
-large record goes to the socket from where it is in memory (`SendBuffers`). What the socket does not take at once is
-copied by asyncio (before Python 3.12), and by TLS all is.
+it takes, and encodes a request from the inside out, copying what is in an array for each array around it. Here a large
+record goes to the socket from where it is in memory (`SendBuffers`). What the socket does not take at once is copied by
+asyncio (before Python 3.12), and by TLS all is.
 """
 
 import asyncio
@@ -38,7 +35,7 @@ from crc32c import crc32c
 
 from ..broker_contact import CONTACT
 from .cluster import require_tested
-from .fetched_batches import hand_out_packed_batches
+from .fetched_batches import LENGTH_END, REST, hand_out_packed_batches
 
 SMALL_BYTES: Final = 64 * 1024
 """Size of the buffer of a connection: heartbeats and acknowledgements come in one read."""
@@ -56,10 +53,6 @@ LARGE_BYTES: Final = 64 * 1024
 BEFORE_CRC: Final = Struct(">qiib")
 """A batch's base offset (set by the broker), length after this field, leader epoch, version of the format."""
 CRC: Final = Struct(">I")
-AFTER_CRC: Final = Struct(">hiqqqhii")
-"""Attributes, last offset delta, first and largest timestamp, producer's id, epoch and sequence, number of records."""
-LENGTH_END: Final = 12
-"""What the length counts from."""
 BATCH_VERSION: Final = 2
 TRANSACTIONAL: Final = 0x10
 NO_EPOCH: Final = -1
@@ -68,13 +61,12 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def install() -> None:
-    """Let this process receive, unpack and send faster, with the same records. Call it before any client is made.
-
-    Raises ImportError where aiokafka has another version than the one that this was written for.
-    """
+    """Let this process receive, unpack and send faster, with the same records. Call it before any client is made."""
     require_tested("aiokafka", aiokafka.__version__)
     aiokafka.conn.AIOKafkaProtocol = FrameProtocol
-    aiokafka.conn.io = SimpleNamespace(BytesIO=_readable)
+    aiokafka.conn.io = SimpleNamespace(
+        BytesIO=lambda data: _LargeAnswer(data) if isinstance(data, memoryview) else io.BytesIO(data)
+    )
     hand_out_packed_batches()
     message_accumulator.BatchBuilder = BatchBuilder
     Request.encode = encode
@@ -84,12 +76,7 @@ class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore
     """aiokafka's protocol; its reader keeps the state of the connection, and no bytes pass through it."""
 
     def __init__(
-        self,
-        closed: "asyncio.Future[None]",
-        reader: asyncio.StreamReader,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        **kwargs: Any,
+        self, closed: Any, reader: asyncio.StreamReader, *, loop: asyncio.AbstractEventLoop, **kwargs: Any
     ) -> None:
         """Take over ``reader.readexactly``, the one way in which aiokafka reads."""
         super().__init__(closed, reader, loop=loop, **kwargs)
@@ -151,10 +138,7 @@ class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore
         self._wake()
 
     async def readexactly(self, n: int) -> bytes | memoryview:
-        """Return the next ``n`` bytes, as `asyncio.StreamReader.readexactly` does; a view of them if they are many.
-
-        Raises IncompleteReadError where the connection ended before, and OSError where it broke.
-        """
+        """Return the next ``n`` bytes, as `asyncio.StreamReader.readexactly` does; a view of them if they are many."""
         while self._high - self._low < n:
             reader = self._frame_reader()
             broken = reader.exception() if reader is not None else None
@@ -197,26 +181,16 @@ class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore
             self._waiter.set_result(None)
 
 
-class LargeAnswer:
-    """A large answer, read as `io.BytesIO` is read, but for a part that is a good part of it: that is a view.
-
-    A view keeps the whole answer. What a paused partition got may be kept for long, and with it the rest of the answer,
-    which other partitions got: at most `MOST_KEPT` times as much as is its own.
-    """
+class _LargeAnswer:
+    """A large answer, read as `io.BytesIO` is; a good part is a view, which keeps all: `MOST_KEPT` times its own."""
 
     def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._at = 0
+        self._data, self._at = data, 0
 
     def read(self, size: int) -> bytes | memoryview:
-        """Return the next ``size`` bytes, or as many as there are."""
         part = self._data[self._at : self._at + size]
         self._at += len(part)
         return part if len(part) >= max(VIEW_BYTES, len(self._data) / MOST_KEPT) else bytes(part)
-
-
-def _readable(data: bytes | memoryview) -> io.BytesIO | LargeAnswer:
-    return LargeAnswer(data) if isinstance(data, memoryview) else io.BytesIO(data)
 
 
 class SendBuffers:
@@ -251,11 +225,8 @@ def take_buffers(transport: asyncio.BaseTransport) -> None:
     transport.write = write_each  # type: ignore[method-assign]
 
 
-class LargeRecordBatch:
-    """A batch of one record, not compressed; replaces aiokafka's ``DefaultRecordBatchBuilder``.
-
-    https://kafka.apache.org/documentation/#recordbatch
-    """
+class _LargeRecordBatch:
+    """One record, not compressed; for aiokafka's builder (https://kafka.apache.org/documentation/#recordbatch)."""
 
     def __init__(self, *, is_transactional: bool) -> None:
         self._attributes = TRANSACTIONAL if is_transactional else 0
@@ -266,7 +237,6 @@ class LargeRecordBatch:
     def append(
         self, offset: int, timestamp: int | None, key: bytes | None, value: bytes | memoryview, headers: Headers
     ) -> Any:
-        """Take the one record and return its metadata; None when it is there already."""
         if self._record:
             return None
         self._timestamp = int(time.time() * 1000) if timestamp is None else timestamp
@@ -284,16 +254,13 @@ class LargeRecordBatch:
         return DefaultRecordMetadata(offset, self._record_bytes(), self._timestamp)
 
     def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Take what makes the producer idempotent."""
         self._state = (producer_id, producer_epoch, base_sequence)
 
     def size(self) -> int:
-        """Return the bytes of the batch."""
-        return BEFORE_CRC.size + CRC.size + AFTER_CRC.size + self._record_bytes()
+        return BEFORE_CRC.size + CRC.size + REST.size + self._record_bytes()
 
     def build(self) -> SendBuffers:
-        """Return the batch as it is sent."""
-        body = AFTER_CRC.pack(self._attributes, 0, self._timestamp, self._timestamp, *self._state, 1)
+        body = REST.pack(self._attributes, 0, self._timestamp, self._timestamp, *self._state, 1)
         checksum = crc32c(body)
         for part in self._record:
             checksum = crc32c(part, checksum)
@@ -306,13 +273,12 @@ class LargeRecordBatch:
 
 
 def _add_bytes(buffer: bytearray, content: bytes | None) -> None:
-    """Append the length of a field, and the field; None has the length -1."""
     encode_varint(-1 if content is None else len(content), buffer.append)
     buffer += content or b""
 
 
 class BatchBuilder(message_accumulator.BatchBuilder):  # type: ignore[misc]  # untyped there
-    """aiokafka's, with a `LargeRecordBatch` where the first record is large."""
+    """aiokafka's, with a `_LargeRecordBatch` where the first record is large."""
 
     def __init__(self, batch_size: int, compression_type: int, *, is_transactional: bool, **serializers: Any) -> None:
         super().__init__(batch_size, compression_type, is_transactional=is_transactional, **serializers)
@@ -324,7 +290,7 @@ class BatchBuilder(message_accumulator.BatchBuilder):  # type: ignore[misc]  # u
     ) -> Any:
         """Take a record, and return its metadata; None when the batch is full."""
         if self._plain and not self._relative_offset and value is not None and len(value) >= LARGE_BYTES:
-            self._builder = LargeRecordBatch(is_transactional=self._transactional)
+            self._builder = _LargeRecordBatch(is_transactional=self._transactional)
         return super().append(timestamp=timestamp, key=key, value=value, headers=headers)
 
     def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:

@@ -1,15 +1,11 @@
 """The record batches of a fetch, read as brokers read them: nothing that a broker took ends a fetch.
 
-aiokafka decodes the names of headers as UTF-8, and leaves compressed data to libraries that refuse what Java's pass
-over: bytes behind the end of a stream, checksums that Kafka does not check, versions of Snappy's framing. And it
-believes what a record says of its own offset. A broker takes all of that from any client. What aiokafka cannot unpack,
-or not so that each record has the offset that its broker gave it, is unpacked here, by the rules of the brokers.
-https://kafka.apache.org/documentation/#recordbatch
+aiokafka decodes the names of headers as UTF-8, leaves compressed data to libraries that refuse what Java's pass over
+(bytes behind the end, checksums that Kafka does not check, versions of Snappy's framing), and believes what a record
+says of its own offset. What it cannot unpack is unpacked here (https://kafka.apache.org/documentation/#recordbatch).
 
-aiokafka takes two microseconds to hand out a record, which is a good part of what a short document costs: it copies the
-record's fields into an object of its own, and passes each through two generators. And its CRC-32C, which covers every
-byte that is fetched, takes eight times as long as it must. With the fast path, the records are taken from their batches
-(`FetchedRecords`), and the checksum is the processor's own instruction.
+It takes two microseconds to hand out a record, a good part of what a short document costs, and its CRC-32C eight times
+as long as it must: with the fast path, `FetchedRecords` and the processor's instruction do it.
 """
 
 import zlib
@@ -62,10 +58,7 @@ class UnpackedRecord(NamedTuple):
 
 
 class FetchedBatches:
-    """The batches of a fetch, in a buffer that is not written to any more; replaces aiokafka's ``MemoryRecords``.
-
-    The last batch may be cut off.
-    """
+    """The batches of a fetch, of which the last may be cut off; replaces aiokafka's ``MemoryRecords``."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._view = memoryview(data)
@@ -81,10 +74,7 @@ class FetchedBatches:
         return left >= LENGTH_END and left >= self._next_size()
 
     def next_batch(self, partition: TopicPartition | None = None, *, check: bool = False) -> Any:
-        """Return the next batch, of ``partition``; with ``check``, it is what the producer sent.
-
-        Raises CorruptRecordException where it is not, or too short to be a batch.
-        """
+        """Return the next batch; raises CorruptRecordException for none, and with ``check`` for one that is damaged."""
         size = self._next_size()
         data = self._view[self._start : self._start + size]
         self._start += size
@@ -125,10 +115,6 @@ class TolerantBatch:
         return next(self._batch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the records.
-
-        Raises CorruptRecordException where no broker can have taken the batch as it is.
-        """
         try:
             records = [] if IS_PLAIN_PYTHON else list(self._batch)
         except MemoryError:
@@ -141,11 +127,7 @@ class TolerantBatch:
 
 
 def packed_batches(value: Any) -> Any:
-    """Return ``value``; as a consumer's ``value_deserializer`` it asks for `FetchedRecords`.
-
-    Only for consumers whose readers take all that a fetch brought, by `unpacked` for example. All others of the process
-    get aiokafka's own records. Without the fast path it changes nothing.
-    """
+    """Return ``value``; a consumer with it as ``value_deserializer`` gets `FetchedRecords`, and takes whole fetches."""
     return value
 
 
@@ -161,10 +143,7 @@ class PackedBatch(NamedTuple):
     batch: Any
 
     def unpack(self) -> list[Any]:
-        """Return the records that are wanted; to be called once.
-
-        Raises CorruptRecordException where no broker can have taken the batch as it is.
-        """
+        """Return the records that are wanted; to be called once."""
         records = list(self.batch)
         if records and records[0].offset < self.position:
             records = [record for record in records if record.offset >= self.position]
@@ -177,8 +156,7 @@ class FetchedBatch:
 
     tp: TopicPartition
     records: Sequence[Any]
-    """In the order of their offsets, `SourceRecord` each, or a `PackedBatch` of them; empty
-    where the fetch only passed offsets without records."""
+    """In the order of their offsets, `SourceRecord` each or a `PackedBatch`; empty where only gaps were passed."""
     position: int
     """The offset after all that was passed, transaction markers and other gaps included."""
     generation: int
@@ -198,16 +176,11 @@ def unpacked(fetched: Iterable[Any], end: int) -> list[Any]:
 
 
 class FetchedRecords(PartitionRecords):  # type: ignore[misc]  # untyped there
-    """What a fetch brought of one partition, in its batches; when all is taken, the position is behind the last one.
-
-    For consumers that ask for it (`packed_batches`). To unpack takes as long as the sender of a batch likes, so that it
-    is not done in the event loop of its consumer, which must tell its group that it lives.
-    """
+    """What a fetch brought of one partition, still packed: to unpack may take long, which an event loop must not."""
 
     next_fetch_offset: int
 
     def _unpack_records(self) -> Iterator[PackedBatch]:
-        """Yield each batch. Raises CorruptRecordException where a batch is not what the producer sent."""
         batches = self._records
         while batches.has_next():
             batch = batches.next_batch(self._tp, check=self._check_crcs)
@@ -234,11 +207,7 @@ def read_as_brokers_do() -> None:
 
 
 def partition_records(tp: TopicPartition, records: FetchedBatches, *options: Any) -> PartitionRecords:
-    """Return the records of a fetch as their consumer wants them; used in place of aiokafka's ``PartitionRecords``.
-
-    The parameters are those of aiokafka's class. Only who asked for packed batches gets them; all other consumers
-    of the process get aiokafka's, with all that these promise.
-    """
+    """Return the records of a fetch as their consumer wants them; used in place of aiokafka's ``PartitionRecords``."""
     if packed_batches in options:
         return FetchedRecords(tp, records, *options)
     return PartitionRecords(tp, records, *options)
@@ -258,10 +227,7 @@ def _are_placed(offsets: Sequence[int], first: int, end: int) -> bool:
 
 
 def unpack(batch: memoryview) -> list[UnpackedRecord]:
-    """Return the records of a batch, each at an offset of its own.
-
-    Raises CorruptRecordException where no broker can have taken the batch as it is.
-    """
+    """Return the records of a batch, each at an offset of its own; raises CorruptRecordException for a damaged one."""
     offset, *_ = HEAD.unpack_from(batch)
     attributes, last, first_time, last_time, *_, count = REST.unpack_from(batch, HEAD.size)
     records = []

@@ -1,7 +1,7 @@
 """Tokens for logins by OAUTHBEARER: from a token endpoint, by client credentials, or from a function.
 
-aiokafka does not log in again on a connection that is open (KIP-368), so a broker ends each one when its token does.
-The next connection asks here. Records that were on their way are sent again, as after any other lost connection.
+aiokafka does not log in again on a connection that is open (KIP-368), so a broker ends each one when its token does,
+and the next one asks here. Records that were on their way are sent again, as after any other lost connection.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Token(NamedTuple):
 class TokenError(KafkaConnectionError):  # type: ignore[misc]  # untyped there
     """No token was to be had, so there is no connection: clients try again."""
 
-    def __init__(self, words: str, *, definite: bool) -> None:
+    def __init__(self, words: str, *, definite: bool = False) -> None:
         super().__init__(words)
         self.words = words
         self.definite = definite
@@ -49,7 +49,6 @@ class TokenSource(AbstractTokenProvider):  # type: ignore[misc]  # untyped there
     """Gives clients one token until most of its time is over; may be used from several threads and event loops."""
 
     def __init__(self, ask: Callable[[], Token]) -> None:
-        """Ask for the first token when a client needs it."""
         self._ask = ask
         self._lock = Lock()
         self._token, self._until = "", 0.0
@@ -68,10 +67,7 @@ class TokenSource(AbstractTokenProvider):  # type: ignore[misc]  # untyped there
 
 
 def token_source(settings: ConnectionSettings, secret: str | None) -> TokenSource:
-    """Return the source of tokens that settings with ``sasl_mechanism`` OAUTHBEARER ask for, the same for the same.
-
-    Raises SettingsError where the function cannot be imported, or httpx is not installed.
-    """
+    """Return the source of tokens that settings with ``sasl_mechanism`` OAUTHBEARER ask for, the same for the same."""
     if settings.oauth_function is not None:
         return _by_function(settings.oauth_function)
     return _by_credentials(str(settings.oauth_token_url), settings.sasl_username, secret, settings.oauth_scope)
@@ -91,8 +87,7 @@ def _by_function(path: str) -> TokenSource:
         except Exception as error:
             raise TokenError(
                 f"oauth_function {path} gave no token ({type(error).__name__}: {error}): it must return a token and "
-                "the seconds for which it holds",
-                definite=False,
+                "the seconds for which it holds"
             ) from error
 
     return TokenSource(ask)
@@ -111,9 +106,7 @@ def _by_credentials(url: str, client: str, secret: str, scope: str | None) -> To
             answer = httpx.post(url, data=form, auth=(client, secret), timeout=10.0)  # endpoints take a second
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             said = str(error) or type(error).__name__
-            raise TokenError(
-                f"{url} does not answer ({said}): look after it, or set oauth_token_url", definite=False
-            ) from error
+            raise TokenError(f"{url} does not answer ({said}): look after it, or set oauth_token_url") from error
         return _answered(url, client, answer)
 
     return TokenSource(ask)
@@ -136,10 +129,7 @@ def _answered(url: str, client: str, answer: Any) -> Token:
 
 
 def aws_msk_iam() -> tuple[str, float]:
-    """Return a token for AWS MSK with IAM, in the region and with the credentials that AWS's tools would take.
-
-    Raises as ``aws-msk-iam-sasl-signer-python`` does, and ModuleNotFoundError without it.
-    """
+    """Return a token for AWS MSK with IAM, in the region and with the credentials that AWS's tools would take."""
     import boto3  # noqa: PLC0415 - comes with the signer, of an extra
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # noqa: PLC0415
 

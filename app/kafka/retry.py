@@ -34,11 +34,9 @@ log = structlog.get_logger(__name__)
 
 
 async def retry(settings: Settings, look: Callable[[], Awaitable[T]]) -> T:
-    """Return what ``look`` returns; tried again while no broker answers or a topic is missing.
+    """Return what ``look`` returns; tried again while no broker answers or a topic is missing, for ``wait_seconds``.
 
-    For at most ``settings.wait_seconds``, from the first try to the beginning of the last. The log says what is missing
-    and for how long it is waited for: at once, when it changes, and once a minute. Raises BrokerError or
-    MissingTopicError: what the last try said, when the time is up.
+    The log says what is waited for, and for how long: at once, when it changes, and once a minute.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + settings.wait_seconds
@@ -67,12 +65,10 @@ async def ask_repeatedly(
 ) -> NoReturn:
     """Call ``ask`` with a consumer, and again ``seconds`` after it returned, until cancelled.
 
-    As long as it returns `QUIET`, the pauses double, up to ``longest`` seconds: a service that has nothing to do rests.
-
-    `PASSING`, and what ``passing`` adds to it, ends the consumer; the next one is made after ``seconds``. Such a time
-    is one line in the log, ``outage`` and the reason, and another one only when the reason changes. That a broker is
-    not reached is a line only where it lasts although another answers: else `OutageLog` says it. Anything else is
-    raised.
+    As long as it returns `QUIET`, the pauses double, up to ``longest`` seconds. `PASSING`, and what ``passing`` adds to
+    it, ends the consumer; the next one is made after ``seconds``. The log says so once, with ``outage`` and the reason,
+    until the reason changes; that a broker is not reached only where it lasts although another answers: else
+    `OutageLog` says it. Anything else is raised.
     """
     loop = asyncio.get_running_loop()
     said = ""

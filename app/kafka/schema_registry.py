@@ -1,8 +1,4 @@
-"""The client of a schema registry with Confluent's HTTP interface.
-
-A schema never changes under its id, nor does a version of a subject, by which schemas refer to each other: what was
-fetched is kept for as long as the process lives. What cannot be fetched is an error, never an answer.
-"""
+"""The client of a schema registry with Confluent's HTTP interface; what was fetched is kept, for it never changes."""
 
 import time
 from collections.abc import Mapping
@@ -43,11 +39,7 @@ class SchemaRegistry:
     """Fetches schemas; may be used from several threads."""
 
     def __init__(self, settings: Settings, retry_seconds: float = 0.0) -> None:
-        """Read what the settings name; nothing is asked yet, and later for ``retry_seconds``, or once.
-
-        Raises SettingsError: no address is set, a file that a setting names cannot be used, or the extra is not
-        installed.
-        """
+        """Read what the settings name; nothing is asked yet, and later for ``retry_seconds``, or once."""
         try:
             import httpx  # noqa: PLC0415 - of an extra
         except ModuleNotFoundError as error:
@@ -62,11 +54,7 @@ class SchemaRegistry:
         self._known: dict[int, RegisteredSchema] = {}
 
     def schema(self, number: int) -> RegisteredSchema:
-        """Return the schema with that id, with all that it refers to.
-
-        Raises RegistryError where the registry does not answer, refuses, or has no such schema; says what to do; and
-        ValueError where its references lead back to themselves, or too deep.
-        """
+        """Return the schema with that id and all that it refers to; raises RegistryError where it is not to be had."""
         deadline, backoff = time.monotonic() + self._retry_seconds, Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while number not in self._known:
             try:
@@ -161,11 +149,7 @@ class SchemaRegistry:
 
 
 def schemas_of(settings: Settings, decode: str, retry_seconds: float = 0.0) -> SchemaRegistry | None:
-    """Return the registry that ``decode`` needs, which is asked once for each schema; None where it needs none.
-
-    Also where none is set: opening the decoder says so. Raises SettingsError where a file that a setting names cannot
-    be used, or the extra is not installed.
-    """
+    """Return the registry that ``decode`` needs; None where it needs none, or where none is set."""
     if decode not in FORMATS or settings.schema_registry_url is None:
         return None
     return SchemaRegistry(settings, retry_seconds)

@@ -1,7 +1,7 @@
 """TLS and logins as clients take them, and why brokers refuse us: an error that names the setting to check.
 
-What the settings name is read when a client is made, so a password or a certificate that was replaced on disk counts
-from a worker's next start on. aiokafka only logs refusals.
+A client reads what the settings name when it is made: a password that was replaced on disk counts from the next start
+on.
 """
 
 import asyncio
@@ -19,17 +19,14 @@ from pydantic import SecretStr
 
 from tokenmill.errors import BrokerError, ClockError, SettingsError, TokenMillError
 
-from ..settings import ConnectionSettings, RegistrySettings
+from ..settings import ConnectionSettings, RegistrySettings, Settings
 from .oauth import TokenError, TokenSource, token_source
 
 UNENCRYPTED: Final = "the key must not be encrypted"
 
 
 def client_security(settings: ConnectionSettings) -> dict[str, Any]:
-    """Return the keyword arguments by which an aiokafka client encrypts and logs in.
-
-    Raises SettingsError where a file that a setting names cannot be used.
-    """
+    """Return the keyword arguments by which an aiokafka client encrypts and logs in."""
     options: dict[str, Any] = {"security_protocol": settings.security_protocol}
     if settings.encrypts:
         options["ssl_context"] = ssl_context(settings)
@@ -44,16 +41,12 @@ def client_security(settings: ConnectionSettings) -> dict[str, Any]:
 
 
 def login_tokens(settings: ConnectionSettings) -> TokenSource:
-    """Return where tokens for OAUTHBEARER come from. Raises SettingsError as `token_source` and `password` do."""
+    """Return where tokens for OAUTHBEARER come from."""
     return token_source(settings, None if settings.sasl_username is None else password(settings, "sasl"))
 
 
 def password(settings: ConnectionSettings | RegistrySettings, prefix: str) -> str:
-    """Return the password of a login, by the settings that begin with ``prefix``.
-
-    Of a file, it has not the line end that editors put there. Raises SettingsError where the file cannot be read, or is
-    empty.
-    """
+    """Return the password of a login, by the settings that begin with ``prefix``; of a file without the line end."""
     name = f"{prefix}_password"
     secret, path = getattr(settings, name), getattr(settings, f"{name}_file")
     if secret is not None:
@@ -70,16 +63,13 @@ def password(settings: ConnectionSettings | RegistrySettings, prefix: str) -> st
 
 
 def registry_login(settings: RegistrySettings) -> tuple[str, str] | None:
-    """Return who logs in at the schema registry, and the password; None: no login is needed. Raises as `password`."""
+    """Return who logs in at the schema registry, and the password; None: no login is needed."""
     name = settings.schema_registry_username
     return None if name is None else (name, password(settings, "schema_registry"))
 
 
 def ssl_context(settings: ConnectionSettings | RegistrySettings, prefix: str = "ssl_") -> ssl.SSLContext:
-    """Return what TLS is spoken with: whom we believe, and who we are, by the settings that begin with ``prefix``.
-
-    Raises SettingsError where a file cannot be read, is not PEM, or does not fit its key.
-    """
+    """Return what TLS is spoken with: whom we believe, and who we are, by the settings that begin with ``prefix``."""
     cafile, certfile, keyfile, secret = (
         getattr(settings, prefix + name, None) for name in ("cafile", "certfile", "keyfile", "keyfile_password")
     )
@@ -108,10 +98,7 @@ def _authorities(name: str, cafile: Path | None) -> str | None:
 def load_certificate(
     context: ssl.SSLContext, files: Mapping[str, Path], advice: str = UNENCRYPTED, secret: SecretStr | None = None
 ) -> None:
-    """Load our own certificate and its key from the files of two settings, by these settings' names.
-
-    Raises SettingsError where a file cannot be read, is not PEM, or does not fit the other; with ``advice`` on keys.
-    """
+    """Load our certificate and its key from the files of two settings, by their names; ``advice`` is on keys."""
     for name, path in files.items():
         _read(name, path)
     (name, certfile), (_, keyfile) = files.items()
@@ -144,11 +131,7 @@ _ABOUT_US: Final = re.compile("ALERT.*(CERT|UNKNOWN_CA)")
 
 
 async def why_not(settings: ConnectionSettings) -> TokenMillError | None:
-    """Ask each broker once and return why it refuses us; None where none of them says anything.
-
-    A `SettingsError` needs a person; a `BrokerError` may pass, for a broker that stops closes
-    connections as well.
-    """
+    """Return why brokers refuse us, None where none says: a `SettingsError` before a `BrokerError`, which may pass."""
     found: list[TokenMillError] = []
     for host, port, _ in collect_hosts(settings.bootstrap_servers):
         try:
@@ -202,7 +185,6 @@ def refused_time(topic: str = "", more: str = "") -> ClockError:
 
 
 def _about(cause: BaseException, settings: ConnectionSettings, address: str) -> str | None:
-    """Return words for what only a person can correct; None for all else."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _about_its_certificate(cause, settings, address)
     if isinstance(cause, ssl.SSLError) and _ABOUT_US.search(cause.reason or ""):
@@ -258,3 +240,54 @@ def _about_the_login(error: SaslAuthenticationFailed, settings: ConnectionSettin
         f"the broker at {address} refuses the login of {settings.sasl_username} by {settings.sasl_mechanism} "
         f"({error.args[0]}); correct sasl_username, {where}, or sasl_mechanism"
     )
+
+
+_CERTIFICATE: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_VERSION: Final = 0xA0
+"""The tag of the only part that a certificate may lack, of those before its times (RFC 5280, 4.1)."""
+_UTC_TIME: Final = 0x17
+"""The tag of a time whose year has two digits."""
+
+
+def certificate_ends(settings: Settings) -> dict[str, float]:
+    """Return for each setting that names certificates when these end, in seconds since 1970.
+
+    Of a chain of ours the first end counts, of authorities the last. A file that cannot be read is left out. Files are
+    read here, because Python's ssl says it of the other side's certificate, and of authorities; not of one's own.
+    """
+    found = {}
+    for name in Settings.model_fields:
+        path = getattr(settings, name) if name.endswith(("_certfile", "_cafile", "_certificate")) else None
+        if path is not None and (ends := _ends_in(path)):
+            found[name] = (max if name.endswith("_cafile") else min)(ends)
+    return found
+
+
+def _ends_in(path: Path) -> list[float]:
+    try:
+        pem = path.read_text("ascii", "replace")
+        return [_end(ssl.PEM_cert_to_DER_cert(found)) for found in _CERTIFICATE.findall(pem)]
+    except (OSError, ValueError, IndexError):
+        return []
+
+
+def _end(der: bytes) -> float:
+    """Return when a certificate ends; raises ValueError or IndexError where it is none."""
+    signed = _parts(_parts(der)[0][1])[0][1]
+    _, _, _, (_, times), *_ = (part for part in _parts(signed) if part[0] != _VERSION)
+    kind, said = _parts(times)[1]
+    form = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    return datetime.strptime(said.decode("ascii"), form).replace(tzinfo=UTC).timestamp()
+
+
+def _parts(der: bytes) -> list[tuple[int, bytes]]:
+    """Return tag and content of each part of what DER puts together."""
+    found, at = [], 0
+    while at < len(der):
+        tag, length, at = der[at], der[at + 1], at + 2
+        if length & 0x80:  # the length of the length
+            size = length & 0x7F
+            length, at = int.from_bytes(der[at : at + size], "big"), at + size
+        found.append((tag, der[at : at + length]))
+        at += length
+    return found

@@ -1,7 +1,4 @@
-"""Reading token topics: records as messages, offering them to a chain, finding a block, and the last messages.
-
-What a reader cannot take is refused with an error that names topic, partition and offset, and says what to do.
-"""
+"""Reading token topics: records as messages, offering them to a chain, finding a block, and the last messages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,10 +25,7 @@ REFUSALS: Final = (DamagedError, DifferenceError, FingerprintError)
 
 
 def message_of(record: SourceRecord, tokens: TopicPartition) -> Message:
-    """Return the message that a record of the token topic's partition ``tokens`` is.
-
-    Raises StrayError where it is none of TokenMill's; names topic, partition and offset, and what to do.
-    """
+    """Return the message in a record of the token partition ``tokens``; raises StrayError where it holds none."""
     try:
         return _decoded(record)
     except DamagedError as error:
@@ -39,10 +33,7 @@ def message_of(record: SourceRecord, tokens: TopicPartition) -> Message:
 
 
 def readable(record: SourceRecord, fingerprint: bytes | None = None) -> Message | None:
-    """Return the message that a record is, None if it is none, or another stream's than the one of ``fingerprint``.
-
-    For searches: a reader that accepts blocks there meets the record again.
-    """
+    """Return the message that a record is, None if it is none, or another stream's than the one of ``fingerprint``."""
     try:
         message = _decoded(record)
     except DamagedError:
@@ -55,10 +46,7 @@ def _decoded(record: SourceRecord) -> Message:
 
 
 def refused(error: Exception, tokens: TopicPartition, offset: int) -> Exception:
-    """Return an error that says as well at which offset it was met, and what a person can do.
-
-    It is a `StrayError`, unless the record continues the chain with other tokens: then two histories may be there.
-    """
+    """Return a `StrayError`, or again a `DifferenceError`, that says as well at which offset, and what to do."""
     place = f"{tokens.topic} {tokens.partition} {offset}"
     what = str(error).rstrip(".")
     text = (
@@ -74,9 +62,8 @@ def offered(
 ) -> tuple[Message, Taken | Dropped | Gap] | None:
     """Offer a record to a chain; return its message and the verdict, None for one that is passed over (`ignored`).
 
-    Every reader that accepts blocks does it here: the chain is asked first, and the list only about what it does not
-    take. So no list changes which blocks are taken. Raises StrayError or DifferenceError where the chain can never take
-    it; names the offset.
+    The chain is asked first, and the list only about what it does not take: so no list changes which blocks are taken.
+    Raises StrayError or DifferenceError where the chain can never take it; names the offset.
     """
     try:
         message = _decoded(record)
@@ -98,10 +85,7 @@ async def record_at(client: AIOKafkaConsumer, tokens: TopicPartition, start: int
 async def message_at(
     client: AIOKafkaConsumer, tokens: TopicPartition, fingerprint: bytes, span: tuple[int, int]
 ) -> Message | None:
-    """Return the first message within ``span`` of the stream with this fingerprint; None where there is none.
-
-    Records that are none of its messages are passed over: a reader that accepts blocks meets them again.
-    """
+    """Return the first message within ``span`` of the stream with this fingerprint; None where there is none."""
     async for record in read_range(client, tokens, *span):
         message = readable(record, fingerprint)
         if message is not None:
@@ -114,8 +98,8 @@ async def offset_before(
 ) -> int:
     """Return an offset of ``span`` from which on to read for a block: its message is not below it.
 
-    That holds where numbers rise with offsets, as they nearly always do. Where writers wrote blocks again, the block
-    may also be below; who misses it reads from the start of ``span``.
+    That holds where numbers rise with offsets, as they nearly always do: where writers wrote blocks again, who misses
+    the block reads from the start of ``span``.
     """
     return await place_below(span, block, lambda offset: message_at(client, tokens, fingerprint, (offset, span[1])))
 
@@ -148,11 +132,7 @@ async def chain_after(
 async def last_messages(
     client: AIOKafkaConsumer, tokens: TopicPartition, settled: Settled | None = None
 ) -> list[Message]:
-    """Return the last messages on a token partition, at most `FIRST_TAIL`, carries included, in their offsets' order.
-
-    Records that are no messages of the stream's, or ignored, are left out: a reader that accepts blocks meets them.
-    Only this call uses ``client`` meanwhile.
-    """
+    """Return a partition's last messages, at most `FIRST_TAIL`, no foreign or ignored ones; alone with ``client``."""
     first, end = (await offsets(client, [tokens]))[tokens]
     fingerprint = None if settled is None else settled.genesis.recipe.fingerprint
     ignored, size = IgnoreList() if settled is None else settled.control.ignored, FIRST_TAIL
@@ -187,20 +167,14 @@ class KafkaLogs:
     """A chain's token partition and raw partition, read with one client (`tokenmill.reading.continuing.ChainLogs`)."""
 
     def __init__(
-        self,
-        client: AIOKafkaConsumer,
-        tokens: TopicPartition,
-        raw: TopicPartition,
-        ignored: IgnoreList | None = None,
+        self, client: AIOKafkaConsumer, tokens: TopicPartition, raw: TopicPartition, ignored: IgnoreList | None = None
     ) -> None:
         """Read with ``client``, which only this reader uses meanwhile; messages that are ``ignored`` are left out."""
         self.last_offset = -1
         """Of the message that was read last, for refusals of it."""
         self.tokens = f"{tokens.topic}[{tokens.partition}]"
         self.source = f"{raw.topic}[{raw.partition}]"
-        self._client = client
-        self._tokens = tokens
-        self._raw = raw
+        self._client, self._tokens, self._raw = client, tokens, raw
         self._ignored = IgnoreList() if ignored is None else ignored
 
     async def token_bounds(self) -> tuple[int, int]:
@@ -220,9 +194,7 @@ class KafkaLogs:
 
     async def record(self, offset: int) -> SourceRecord | None:
         """Return the raw partition's record at an offset; None where there is none."""
-        async for record in read_range(self._client, self._raw, offset, offset + 1):
-            return record
-        return None
+        return await record_at(self._client, self._raw, offset, offset + 1)
 
     def records(self, start: int, end: int) -> AsyncIterator[Sequence[SourceRecord]]:
         """Yield the raw partition's records at the offsets ``[start, end)``; raises as `ChainLogs` says."""
@@ -230,12 +202,7 @@ class KafkaLogs:
 
 
 async def read_tail(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPartition, raw: TopicPartition) -> Tail:
-    """Find where the chain on a token partition continues; raises as `tokenmill.reading.continuing.find_tail`.
-
-    Messages on the stream's ignore list are left out: a chain that is continued further back gives the same blocks.
-
-    Only this call uses ``client`` meanwhile.
-    """
+    """Find where a chain continues, as `find_tail`, without ignored messages; alone with ``client`` meanwhile."""
     logs = KafkaLogs(client, tokens, raw, settled.control.ignored)
     try:
         tail = await find_tail(logs, settled.genesis, raw.partition)
@@ -272,13 +239,12 @@ async def messages_between(
     async with consumer(settings) as client:
         log_end, stable = (await ends_of(client, [tokens]))[tokens]
         while stable < end <= log_end:
-            wait(
-                StrayError(
-                    f"a transaction that is not the mill's is open at offset {stable} of "
-                    f"{tokens.topic}[{tokens.partition}]: this partition goes on when it ends or is ended "
-                    "(`kafka-transactions.sh`), at the latest after its time-out; let only mills write to that topic"
-                )
+            text = (
+                f"a transaction that is not the mill's is open at offset {stable} of {tokens.topic}[{tokens.partition}]"
+                ": this partition goes on when it ends or is ended (`kafka-transactions.sh`), at the latest after its "
+                "time-out; let only mills write to that topic"
             )
+            wait(StrayError(text))
             await asyncio.sleep(OPEN_SECONDS)
             log_end, stable = (await ends_of(client, [tokens]))[tokens]
         wait(None)

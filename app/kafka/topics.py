@@ -4,15 +4,9 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import (
-    InvalidPartitionsError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
 
 from tokenmill.errors import MissingTopicError, TopicError
 from tokenmill.packings import SEPARATE, Fit
@@ -77,15 +71,10 @@ class NeededTopic(NamedTuple):
     raw_topic: str
     """The raw topic that it belongs to (itself, of kind ``raw``), which sets the number of partitions."""
     max_message_bytes: int
-    """The topic's ``max.message.bytes`` must be this or more."""
 
     @property
     def configs(self) -> dict[str, str]:
-        """The topic's configuration when we create it; a raw topic's retention stays the brokers' default.
-
-        Times of raw records are their producers', and `start` is looked up by them; those of ours are the brokers', who
-        would refuse a worker's whose clock is wrong.
-        """
+        """The topic's configuration when we create it; our records have the brokers' time: a worker's may be wrong."""
         largest = max(self.max_message_bytes, JOINED_BYTES if self.kind == "tokens" else 0)
         configs = {"cleanup.policy": "delete", "max.message.bytes": str(largest)}
         if self.kind == "produced":
@@ -102,9 +91,7 @@ class Problem(NamedTuple):
     topic: str
     severity: Severity
     text: str
-    """What is wrong, and what to do."""
     missing: bool = False
-    """Whether it is that the topic is not there."""
 
 
 class Existing(NamedTuple):
@@ -136,10 +123,9 @@ class Existing(NamedTuple):
 def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
     """Return the largest message that a mill worker sends to a token topic.
 
-    A message is sent once it has ``message_bytes``, so it can be one block larger; the largest block is all one-token
-    documents, each with the longest id and fields. With ``fit`` it refers to open blocks as well, at most one piece for
-    each offset that these may be behind; and a carry may hold these blocks by value: one that is larger still, because
-    their documents are tiny and have long ids, is not written so (`app.mill.publisher`).
+    That is one block more than ``message_bytes``, all of one-token documents with the longest ids and fields. With
+    ``fit`` it refers to open blocks as well, a piece for each offset that these may be behind at most; or a carry holds
+    them by value.
     """
     piece = PIECE.itemsize + own.limits.max_meta_bytes + ENTRY_BYTES
     pieces = 2 if own.packing_name in SEPARATE else own.block_tokens  # a document and padding, or a document a token
@@ -179,10 +165,7 @@ def needed_topics(settings: Settings) -> list[NeededTopic]:
 
 
 def letter_bytes(settings: Settings, topic: Existing | None = None) -> int:
-    """Return the largest letter that a topic of letters takes, and that clients with these settings send.
-
-    Where it is not known what the topic takes, it is taken to be what the settings ask of it.
-    """
+    """Return the largest letter that a topic of letters takes, or is asked to take, and that these clients send."""
     most = settings.max_record_bytes + HEADERS_BYTES
     return most if topic is None else min(most, topic.max_message_bytes)
 
@@ -259,11 +242,9 @@ VISIBLE_SECONDS: Final = 15.0
 async def ensure_topics(settings: Settings, *, partitions: int | None = None) -> list[str]:
     """Create what is missing, and return the names of the topics that were created or given more partitions.
 
-    On return every needed topic exists and can be used. A raw topic is created only where ``partitions`` is given; a
-    token topic, and one of verdicts, gets as many partitions as its raw topic has, also when that has grown, and a new
-    dead-letter topic does. What exists is changed in no other way: `check_topics` says what is wrong with it. Waits as
-    `retry` does. Raises MissingTopicError where a raw topic is missing, and ``partitions`` is None; TopicError where
-    the brokers refuse a topic; and BrokerError where no broker answers.
+    On return every needed topic can be used. A raw topic is created only where ``partitions`` is given; token topics
+    and those of verdicts grow with their raw topic. What exists is changed in no other way. Waits as `retry` does.
+    Raises MissingTopicError where a raw topic is missing.
     """
     return await retry(settings, lambda: _ensure(settings, partitions))
 
@@ -278,13 +259,8 @@ async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
             raise MissingTopicError(f"topic {missing[0]} {missing_raw(missing[0])}")
         wanted = {topic.name: 1 if topic.kind in SINGLE else counts[topic.raw_topic] or 0 for topic in needed}
         new = [topic for topic in needed if topic.name not in existing]
-        grown = {
-            topic.name: wanted[topic.name]
-            for topic in needed
-            if topic.kind not in LETTERS
-            and topic.name in existing
-            and existing[topic.name].partitions < wanted[topic.name]
-        }
+        there = [topic.name for topic in needed if topic.kind not in LETTERS and topic.name in existing]
+        grown = {name: wanted[name] for name in there if existing[name].partitions < wanted[name]}
         await _create(client, settings, new, wanted)
         for name, count in grown.items():
             await _grow(client, name, count)
@@ -293,10 +269,7 @@ async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
 
 
 async def ensure_produced(settings: Settings, raw_topic: str) -> None:
-    """Create the topic on which runs of `produce` over a raw topic are noted, if it is missing; then it can be used.
-
-    Raises TopicError where the brokers refuse it; says what else can be done; and BrokerError where no broker answers.
-    """
+    """Create the topic on which runs of `produce` over a raw topic are noted, if it is missing; then it can be used."""
     needed = produced_need(raw_topic)
 
     async def ensure() -> None:
@@ -315,50 +288,36 @@ async def ensure_produced(settings: Settings, raw_topic: str) -> None:
 
 
 async def check_topics(settings: Settings, needed: Sequence[NeededTopic] | None = None) -> list[Problem]:
-    """Return what is wrong with the topics that the settings need, or those ``needed``; nothing is changed.
-
-    Raises BrokerError where no broker answers.
-    """
+    """Return what is wrong with the topics that the settings need, or those ``needed``; nothing is changed."""
     needed = needed_topics(settings) if needed is None else needed
     existing = await described(settings, [topic.name for topic in needed])
     return [problem for topic in needed for problem in find_problems(topic, existing)]
 
 
 async def require_topics(settings: Settings) -> list[Problem]:
-    """Return the warnings about the topics that workers need. Waits as `retry` does.
-
-    What `produce` notes is none of their business: their logins need not see its topic. Raises TopicError where
-    something is wrong that breaks a promise, with the first and how many more there are, MissingTopicError if it is
-    only that topics are not there; and BrokerError where no broker answers.
-    """
+    """Return the warnings about what workers need, waiting as `retry`; raises TopicError for what breaks a promise."""
     return await retry(settings, lambda: _require(settings))
 
 
 async def _require(settings: Settings) -> list[Problem]:
     needed = [topic for topic in needed_topics(settings) if topic.kind != "produced"]
     problems = await check_topics(settings, needed)
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors:
-        more = f" (and {len(errors) - 1} more: see `tokenmill topics check`)" if len(errors) > 1 else ""
-        kind = MissingTopicError if all(problem.missing for problem in errors) else TopicError
-        raise kind(f"topic {errors[0].topic} {errors[0].text}{more}")
+    found = [problem for problem in problems if problem.severity == "error"]
+    if found:
+        more = f" (and {len(found) - 1} more: see `tokenmill topics check`)" if len(found) > 1 else ""
+        kind = MissingTopicError if all(problem.missing for problem in found) else TopicError
+        raise kind(f"topic {found[0].topic} {found[0].text}{more}")
     return problems
 
 
 async def described(settings: Settings, topics: Iterable[str]) -> dict[str, Existing]:
-    """Return those of the topics that exist, as the brokers describe them.
-
-    Raises TopicError where the brokers do not describe one of them to us, and BrokerError where no broker answers.
-    """
+    """Return those of the topics that exist, as the brokers describe them."""
     async with admin(settings) as client:
         return await describe_topics(client, topics)
 
 
 async def partition_count(settings: Settings, topic: str) -> int:
-    """Return the number of partitions of a topic. Waits as `retry` does.
-
-    Raises MissingTopicError where there is no such topic, and BrokerError where no broker answers.
-    """
+    """Return the number of partitions of a topic, waiting as `retry`; raises MissingTopicError without one."""
     return await retry(settings, lambda: _partition_count(settings, topic))
 
 
@@ -381,7 +340,8 @@ async def describe_topics(client: AIOKafkaAdminClient, names: Iterable[str]) -> 
     for answer in await client.describe_configs(resources):
         for code, message, _, name, entries in answer.resources:
             if code:
-                raise TopicError(f"the brokers do not describe topic {name}: {message or for_code(code).__name__}")
+                why = message or errors.for_code(code).__name__
+                raise TopicError(f"the brokers do not describe topic {name}: {why}")
             configs[name] = {entry[0]: entry[1] for entry in entries}
     return {name: Existing(count, configs[name]) for name, count in counts.items()}
 
@@ -390,7 +350,7 @@ async def _counts(client: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str
     """Return the number of partitions, with a leader each, of those of the topics that exist."""
     counts: dict[str, int] = {}
     for described in await client.describe_topics(list(names)):
-        if described["error_code"] == UnknownTopicOrPartitionError.errno:
+        if described["error_code"] == errors.UnknownTopicOrPartitionError.errno:
             continue
         counts[described["topic"]] = len(described["partitions"])
     return counts
@@ -409,16 +369,16 @@ async def _create(
     )
     for name, code, message in answer.topic_errors:
         # Somebody else may have been faster, another worker for example: that is as good.
-        if code and code != TopicAlreadyExistsError.errno:
-            raise TopicError(f"the brokers refuse topic {name}: {message or for_code(code).__name__}")
+        if code and code != errors.TopicAlreadyExistsError.errno:
+            raise TopicError(f"the brokers refuse topic {name}: {message or errors.for_code(code).__name__}")
 
 
 async def _grow(client: AIOKafkaAdminClient, topic: str, partitions: int) -> None:
     try:
         await client.create_partitions({topic: NewPartitions(partitions)})
-    except InvalidPartitionsError:
+    except errors.InvalidPartitionsError:
         return  # somebody else was faster; whether they are there is looked at next
-    except TopicAuthorizationFailedError as error:
+    except errors.TopicAuthorizationFailedError as error:
         raise TopicError(
             f"topic {topic} lacks partitions, and the brokers do not let us add them: grant Alter on it, or run "
             "`tokenmill topics create` as somebody who may"

@@ -17,9 +17,8 @@ from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 
 from ..backoff import Backoff
-from ..kafka.control_topic import Settled
+from ..kafka.control_topic import Settled, draft_recipe
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
-from ..kafka.settled_streams import draft_recipe
 from ..kafka.topics import Existing
 from ..milling.decoding import FramedDecoder
 from ..milling.decoding.framed_values import schema_number

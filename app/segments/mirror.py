@@ -25,10 +25,9 @@ from ..backoff import Backoff
 from ..broker_contact import CONTACT
 from ..kafka.clients import consumer, offsets
 from ..kafka.cluster import NO_LEADER, all_metadata, is_connected, leader, update_metadata
-from ..kafka.control_topic import CONTROL_PREFIX, Settled, read_on
+from ..kafka.control_topic import CONTROL_PREFIX, Settled, read_on, settled_on
 from ..kafka.fetched_batches import FetchedBatch
 from ..kafka.retry import ask_repeatedly, retry
-from ..kafka.settled_streams import settled_on
 from ..kafka.token_topic import readable, record_at
 from ..settings import Settings
 from ..tasks import first_of, in_thread, together

@@ -9,8 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import FingerprintError, TopicError
 
 from ..kafka.clients import consumer, read_partition
-from ..kafka.control_topic import Settled, require_topic, write_control
-from ..kafka.settled_streams import settled_streams
+from ..kafka.control_topic import Settled, require_topic, settled_streams, write_control
 from ..settings import Domain, Settings
 from .domain_messages import DOMAIN_KEY, domain_record
 

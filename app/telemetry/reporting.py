@@ -19,8 +19,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ..broker_contact import CONTACT, OutageLog, no_answer
-from ..kafka.certificates import certificate_ends
 from ..kafka.retry import FAILING
+from ..kafka.security import certificate_ends
 from ..settings import Settings
 from .server import Probes, serving
 from .status_document import State, StatusSnapshot, WorkerStatus

@@ -7,9 +7,8 @@ from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 
 from ..kafka.clients import offsets, read_range
-from ..kafka.control_topic import Settled, require_topic
+from ..kafka.control_topic import Settled, lists_of, require_topic, tokenizer_of
 from ..kafka.schema_registry import schemas_for_command
-from ..kafka.settled_streams import lists_of, tokenizer_of
 from ..milling.decoding import Decoder, open_decoder
 from ..milling.outcomes import Stages
 from ..milling.recipe_stages import reopen_stages

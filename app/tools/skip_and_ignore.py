@@ -18,8 +18,7 @@ from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer, offsets, read_range
 from ..kafka.control_log import ignore_record, record_hash, skip_request_record
-from ..kafka.control_topic import Settled, require_topic, write_control
-from ..kafka.settled_streams import settled_stream, settled_streams
+from ..kafka.control_topic import Settled, require_topic, settled_stream, settled_streams, write_control
 from ..kafka.token_topic import REFUSALS, message_of, offered, offset_before, published_head, readable
 from ..mill.skip_list import has_passed
 from ..milling.decoding.framed_values import schema_number

@@ -15,7 +15,7 @@ from faust.types import TP
 from ..broker_contact import CONTACT
 from ..kafka import fastpath
 from ..kafka.clients import require_group
-from ..kafka.settled_streams import require_ready
+from ..kafka.control_topic import require_ready
 from ..logs import set_up_logging
 from ..processes import allow_more_files, keep_loaded
 from ..settings import Settings

@@ -42,8 +42,15 @@ from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
 from ..kafka.clients import FETCHER_TURN_MS
-from ..kafka.cluster import NO_LEADER, is_connected, leader, leader_and_connection, learn_partition, require_tested
-from ..kafka.connections import prepare
+from ..kafka.cluster import (
+    NO_LEADER,
+    is_connected,
+    leader,
+    leader_and_connection,
+    learn_partition,
+    prepare,
+    require_tested,
+)
 from ..kafka.fetched_batches import FetchedBatch, packed_batches
 from ..kafka.security import refused_time
 from ..telemetry import worker_metrics as metrics

@@ -24,7 +24,7 @@ from tests.faults.supervised import Supervised
 from tests.faults.trial import Trial
 from tests.scraping import free_port
 from tests.service import Raw, send, service_settings
-from tokenmill.app.kafka.connections import prepare
+from tokenmill.app.kafka.cluster import prepare
 from tokenmill.app.local.broker import HOST, SETTINGS, Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import WatchLimits

@@ -12,8 +12,7 @@ from tokenmill.wire.totals import Totals
 
 from ...funnel.retention import Retention
 from ...kafka.clients import consumer, offsets
-from ...kafka.control_topic import Settled, require_topic
-from ...kafka.settled_streams import settled_streams
+from ...kafka.control_topic import Settled, require_topic, settled_streams
 from ...kafka.token_topic import furthest, last_messages, readable, record_at
 from ...settings import Settings
 

@@ -12,9 +12,8 @@ from tokenmill.errors import InputError, TopicError
 from tokenmill.records import SourceRecord
 
 from ...kafka.clients import consumer, offsets, read_batches
-from ...kafka.control_topic import Settled, require_topic
+from ...kafka.control_topic import Settled, require_topic, settled_streams
 from ...kafka.dead_letters import RecordPlace
-from ...kafka.settled_streams import settled_streams
 from ...kafka.token_topic import published_head
 from ...milling.columns import OutcomeColumns, RecordColumns
 from ...milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Stages

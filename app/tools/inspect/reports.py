@@ -21,9 +21,8 @@ from tokenmill.wire.pieces import OpenReferences, Piece, decode_entry, split_ent
 
 from ...funnel.tried_documents import beginning_of
 from ...kafka.clients import consumer, offsets
-from ...kafka.control_topic import Settled, require_topic
+from ...kafka.control_topic import Settled, require_topic, settled_stream
 from ...kafka.dead_letters import RecordPlace
-from ...kafka.settled_streams import settled_stream
 from ...kafka.token_topic import furthest, last_messages, message_of
 from ...milling.tokenizers import Engine
 from ...settings import Settings

@@ -30,9 +30,8 @@ from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
 from ...kafka.clients import consumer, offsets, read_batches
-from ...kafka.control_topic import Settled, require_topic
+from ...kafka.control_topic import Settled, require_topic, settled_stream, settled_streams, tokenizer_of
 from ...kafka.dead_letters import RecordPlace
-from ...kafka.settled_streams import settled_stream, settled_streams, tokenizer_of
 from ...kafka.token_topic import message_of, message_with
 from ...milling.decoding import Decoder
 from ...milling.outcomes import NO_TOKENS, Kind, Outcome, Stages

@@ -24,9 +24,9 @@ from tokenmill.errors import BrokerError, InputError, SettingsError, SourceError
 from tokenmill.records import FLUSH_HEADER
 
 from ...kafka.clients import producer, sending_to
+from ...kafka.control_topic import settled_streams
 from ...kafka.dead_letters import LetterTopic
 from ...kafka.retry import retry
-from ...kafka.settled_streams import settled_streams
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
 from ...sources.items import DocumentSource, Item, Refused, Where

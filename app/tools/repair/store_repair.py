@@ -21,7 +21,7 @@ from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message
 
 from ...kafka.clients import consumer, offsets, read_range
-from ...kafka.settled_streams import settled_stream, tokenizer_of
+from ...kafka.control_topic import settled_stream, tokenizer_of
 from ...kafka.token_topic import message_of, offset_before, record_at
 from ...settings import Settings
 from .repairing import Donor, Given, Repaired, examine, link_aside, repair_partition, store_donor

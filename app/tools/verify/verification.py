@@ -16,9 +16,8 @@ from tokenmill.errors import StoreError, TopicError
 from tokenmill.store import StreamInfo, read_stream, streams_in
 
 from ...kafka.clients import consumer, read_range
-from ...kafka.control_topic import Settled
+from ...kafka.control_topic import Settled, lists_of, settled_streams, tokenizer_of
 from ...kafka.dead_letters import RecordPlace, decode_dead_letter
-from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...milling.decoding import FORMATS
 from ...sequencer.settled_domains import domain_name, settled_domain
 from ...settings import Settings, dead_letter_topic

@@ -17,9 +17,9 @@ from tests.forked import run
 from tests.secured import certified
 from tokenmill.app import broker_contact
 from tokenmill.app.broker_contact import Contact
-from tokenmill.app.kafka import clients, connections
+from tokenmill.app.kafka import clients, cluster
 from tokenmill.app.kafka.clients import admin, consumer, offsets, producer
-from tokenmill.app.kafka.connections import Pauses
+from tokenmill.app.kafka.cluster import Pauses
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError
 
@@ -116,9 +116,9 @@ async def test_every_client_names_the_address_that_cannot_be_reached(
 ) -> None:
     """And why, and the broker's setting; not that no broker answers, and not that one is to be started."""
     contact = Contact()
-    for module in (broker_contact, clients, connections):
+    for module in (broker_contact, clients, cluster):
         monkeypatch.setattr(module, "CONTACT", contact)
-    monkeypatch.setattr(connections, "PAUSES", Pauses())
+    monkeypatch.setattr(cluster, "PAUSES", Pauses())
     patience = 2000 if kind == "DEAF" else 20_000  # the others are refused: a handshake may take long on a busy machine
     monkeypatch.setattr(clients, "REQUEST_MS", patience)
     monkeypatch.setattr(clients, "DELIVERY_MS", patience)

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
 from tests.outages import Hands
-from tokenmill.app.kafka import connections
+from tokenmill.app.kafka import cluster
 from tokenmill.app.kafka import retry as module
 from tokenmill.app.kafka.clients import offsets, producer, read_range
-from tokenmill.app.kafka.connections import Pauses
+from tokenmill.app.kafka.cluster import Pauses
 from tokenmill.app.kafka.retry import QUIET, ask_repeatedly, retry
 from tokenmill.app.kafka.topics import ensure_topics, partition_count, require_topics
 from tokenmill.app.local.broker import Broker
@@ -54,7 +54,7 @@ async def test_without_waiting_the_first_try_decides() -> None:
 
 async def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the settings' seconds, with the error of the last try."""
-    monkeypatch.setattr(connections, "PAUSES", Pauses())  # other tests have tried there
+    monkeypatch.setattr(cluster, "PAUSES", Pauses())  # other tests have tried there
     with capture_logs() as lines, pytest.raises(BrokerError, match="no broker answers"):
         await ensure_topics(PATIENT.model_copy(update={"wait_seconds": 0.6}), partitions=1)
     assert len(lines) == 1

@@ -6,8 +6,7 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.service import in_own_loop, service_settings
-from tokenmill.app.kafka.control_topic import settle
-from tokenmill.app.kafka.settled_streams import require_ready
+from tokenmill.app.kafka.control_topic import require_ready, settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings

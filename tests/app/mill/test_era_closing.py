@@ -9,8 +9,7 @@ from tests.conftest import TopicFactory
 from tests.milled import publish
 from tests.service import Raw, Service, in_own_loop, reference_blocks, send, service_settings
 from tokenmill.app.kafka.clients import admin, consumer
-from tokenmill.app.kafka.control_topic import Settled, read_eras, settle, write_control
-from tokenmill.app.kafka.settled_streams import settled_stream
+from tokenmill.app.kafka.control_topic import Settled, read_eras, settle, settled_stream, write_control
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.era_closing import EraCloser

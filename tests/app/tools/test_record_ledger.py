@@ -13,8 +13,7 @@ from tests.milled import SPLITS, Milled
 from tests.mills import RECIPE
 from tests.service import Raw, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.kafka.control_log import ControlLog
-from tokenmill.app.kafka.control_topic import Settled, settle
-from tokenmill.app.kafka.settled_streams import unsettled
+from tokenmill.app.kafka.control_topic import Settled, settle, unsettled
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic

@@ -27,7 +27,7 @@ from tokenmill.app.kafka.fastpath import (
     VIEW_BYTES,
     WAKING_BYTES,
     FrameProtocol,
-    LargeAnswer,
+    _LargeAnswer,
 )
 from tokenmill.app.settings import Settings
 
@@ -167,7 +167,7 @@ async def test_a_large_answer_is_whoevers_that_holds_it() -> None:
 def test_a_large_answer_is_read_as_a_file_is(sizes: list[int]) -> None:
     """To its end and over it. Only a part that is a good part of it keeps all of it; others are bytes of their own."""
     data = bytes(range(256)) * (MOST_KEPT * SMALL_BYTES // 256)
-    ours, file = LargeAnswer(memoryview(data)), io.BytesIO(data)
+    ours, file = _LargeAnswer(memoryview(data)), io.BytesIO(data)
     for size in sizes:
         part = ours.read(size)
         assert bytes(part) == file.read(size)
@@ -176,7 +176,7 @@ def test_a_large_answer_is_read_as_a_file_is(sizes: list[int]) -> None:
 
 def test_what_could_be_a_string_is_never_a_view() -> None:
     """Strings are decoded from bytes, and may be a good part of an answer that is just large."""
-    frame = LargeAnswer(memoryview(bytes(SMALL_BYTES + 1)))
+    frame = _LargeAnswer(memoryview(bytes(SMALL_BYTES + 1)))
     assert isinstance(frame.read(VIEW_BYTES - 1), bytes)
     assert isinstance(frame.read(VIEW_BYTES), memoryview)
 

@@ -25,8 +25,8 @@ from tokenmill.app.kafka.clients import consumer, producer, read_range
 from tokenmill.app.kafka.fastpath import (
     LARGE_BYTES,
     BatchBuilder,
-    LargeRecordBatch,
     SendBuffers,
+    _LargeRecordBatch,
     encode,
     take_buffers,
 )
@@ -62,7 +62,7 @@ def test_a_large_record_is_the_batch_that_aiokafka_makes_of_it(
     ours, theirs = (kind(16384, 0, **options) for kind in (BatchBuilder, THEIRS))
     found, expected = ours.append(**record), theirs.append(**record)
     assert (found.offset, found.timestamp, found.size) == (expected.offset, expected.timestamp, expected.size)
-    assert isinstance(ours._builder, LargeRecordBatch)
+    assert isinstance(ours._builder, _LargeRecordBatch)
     for builder in (ours, theirs):
         assert builder.append(timestamp=None, key=None, value=b"the next one") is None
         builder._set_producer_state(*state)

@@ -8,8 +8,7 @@ from pathlib import Path
 from tests.app.tools.verify.memory_stream import write_store
 from tests.conftest import TopicFactory
 from tests.service import Raw, in_own_loop, raw_records, send, service_settings
-from tokenmill.app.kafka.control_topic import settle
-from tokenmill.app.kafka.settled_streams import settled_stream
+from tokenmill.app.kafka.control_topic import settle, settled_stream
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic

@@ -16,7 +16,7 @@ from tests.app.tools.verify.published import Published
 from tests.forked import die_while_starting
 from tests.store.chains import flip
 from tokenmill.app import processes
-from tokenmill.app.kafka.settled_streams import settled_stream
+from tokenmill.app.kafka.control_topic import settled_stream
 from tokenmill.app.tools.verify import partition_check
 from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition, check_partitions
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample

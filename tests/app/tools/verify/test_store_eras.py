@@ -13,7 +13,7 @@ from tests.milled import Milled
 from tests.store.chains import flip
 from tests.store.eras import with_offsets
 from tokenmill.app.kafka.clients import consumer, offsets
-from tokenmill.app.kafka.settled_streams import settled_stream
+from tokenmill.app.kafka.control_topic import settled_stream
 from tokenmill.app.tools.verify import EraResult
 from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.era_check import EraCheck, EraEnds, EraEndsFiles, OtherHashes
