@@ -133,14 +133,12 @@ def ignore_command(
     Mills and stores that halted there go on within seconds; `tokenmill inspect stream` shows the ignore list. A message
     that continues its chain is refused, and is never left out, whatever the list says.
     """
-    found = asyncio.run(ignore(settings, topic, partition, offset))
+    stream, reason = asyncio.run(ignore(settings, topic, partition, offset))
     if as_json:
-        show_json(
-            {"topic": topic, "partition": partition, "offset": offset, "stream": found.stream, "reason": found.reason}
-        )
+        show_json({"topic": topic, "partition": partition, "offset": offset, "stream": stream, "reason": reason})
         return
-    show(found.stream)
-    say(f"readers of {topic}[{partition}] pass over offset {offset} from now on: {found.reason}")
+    show(stream)
+    say(f"readers of {topic}[{partition}] pass over offset {offset} from now on: {reason}")
 
 
 async def _read(settings: Settings, stream: str) -> list[Era]:

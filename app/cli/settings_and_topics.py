@@ -182,7 +182,7 @@ def counts(
 
     All verdicts of the raw topics' domains are read.
     """
-    from ..tools.inspect.duplicate_counts import count_duplicates, times_file  # noqa: PLC0415 - as above
+    from ..tools.inspect.duplicates import count_duplicates, times_file  # noqa: PLC0415 - as above
 
     with times_file(to) if to is not None else nullcontext() as add:
         found = asyncio.run(count_duplicates(settings, add))

@@ -1,7 +1,7 @@
 """What a data set is, from facts alone: those of its store, and those that its brokers tell.
 
-As JSON (`DataSetFacts.to_dict`); as `croissant` 1.1 (ML Commons), JSON-LD that says what the files are and where they
-came from; and as a `card`, as hubs of data sets show it: YAML in front, then Markdown for people.
+As JSON (`DataSetFacts.to_dict`); as `croissant` 1.1 (ML Commons), JSON-LD; and as a `card`, as hubs of data sets show
+it: YAML in front, then Markdown for people.
 """
 
 import asyncio
@@ -34,9 +34,7 @@ from .produce.run_notes import RunStart, produced_runs
 FORMAT: Final = 1
 """Version of `DataSetFacts.to_dict`."""
 BLOCKS_AT_ONCE: Final = 1 << 14
-"""Blocks whose pieces are in memory together."""
 ANSWER_SECONDS: Final = 10.0
-"""How long brokers may take to tell what they know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +69,12 @@ class DataSetFacts:
     segments: list[SegmentFacts]
     tokenizer: dict[str, Any]
     counts: dict[str, Any] | None = None
-    """What became of all records, by the last messages of the token topics; None where no broker says it."""
     languages: dict[str, dict[str, int]] | None = None
     files: list[dict[str, Any]] | None = None
     """What `tokenmill produce` sent into the raw topic, or `pack` into the store: each run, and what it read."""
     packed: StoredPack | None = None
     """What `tokenmill pack` noted, where that filled the stream: then no broker is asked."""
     unknown: dict[str, str] = field(default_factory=dict)
-    """What is not known, and why."""
 
     @property
     def genesis(self) -> dict[str, Any]:
@@ -125,11 +121,7 @@ class DataSetFacts:
 
 
 def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
-    """Return what a store says of a stream; ``with_sha256`` reads all tokens of sealed segments.
-
-    Raises StoreError where it holds no such stream; and DamagedError where a manifest, a document table or an index was
-    changed.
-    """
+    """Return what a store says of a stream; ``with_sha256`` reads all tokens of sealed segments."""
     info = read_stream(store, stream)
     numbers = partitions_in(store, stream)
     eras, live = _eras(store, stream)
@@ -156,7 +148,7 @@ def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
 
 
 def _partition(store: Path, info: StreamInfo, number: int) -> dict[str, Any]:
-    """Return blocks and offsets of one partition; only with the packing `fit` they fall along a chain."""
+    """Return blocks and offsets of one partition; only with the packing `fit` they do not rise along a chain."""
     reader = open_partition(store, info.name, number)
     starts = info.values.get("genesis", {}).get("starts", [])
     first, stop = reader.first_block, reader.blocks
@@ -184,10 +176,8 @@ def _eras(store: Path, stream: str) -> tuple[dict[str, Any], bool]:
     except StoreError:
         return {"eras": 0, "blocks": 0, "first_closed": None, "last_closed": None}, True
     count = reader.eras
-    rows = [reader.row(number) for number in ((0, count - 1) if count else ())]
-    times = {"first_closed": rows[0].closed, "last_closed": rows[1].closed} if rows else {}
-    told = {"eras": count, "blocks": reader.blocks, "first_closed": None, "last_closed": None, **times}
-    return told, not reader.ended
+    first, last = (reader.row(number).closed if count else None for number in (0, count - 1))
+    return {"eras": count, "blocks": reader.blocks, "first_closed": first, "last_closed": last}, not reader.ended
 
 
 def _segments(store: Path, info: StreamInfo, number: int, *, with_sha256: bool) -> list[SegmentFacts]:
@@ -195,7 +185,10 @@ def _segments(store: Path, info: StreamInfo, number: int, *, with_sha256: bool) 
     found = []
     for manifest in sealed_segments(directory, info, number):
         path = SegmentPaths(directory, manifest.first).tokens
-        digest = _sha256(path) if with_sha256 else None
+        digest = None
+        if with_sha256:
+            with regular_file(path) as file:
+                digest = file_digest(file, "sha256").hexdigest()
         found.append(SegmentFacts(f"{number}/{path.name}", manifest, digest))
     return found
 
@@ -208,8 +201,7 @@ def _splits(store: Path, info: StreamInfo) -> dict[str, dict[str, Any]]:
             continue
         readers = [open_partition(store, name, number) for number in partitions_in(store, name)]
         blocks = sum(reader.blocks - reader.first_block for reader in readers)
-        split = other.recipe.get("split")
-        found[name] = {"split": split, "blocks": blocks, "tokens": blocks * other.block_tokens}
+        found[name] = {"split": other.recipe.get("split"), "blocks": blocks, "tokens": blocks * other.block_tokens}
     return found
 
 
@@ -219,19 +211,14 @@ def _tokenizer(store: Path, info: StreamInfo) -> dict[str, Any]:
     return {"file": TOKENIZER_FILE if there else None, **{name: info.recipe.get(name) for name in names}}
 
 
-def _sha256(path: Path) -> str:
-    with regular_file(path) as file:
-        return file_digest(file, "sha256").hexdigest()
-
-
 async def add_broker_facts(facts: DataSetFacts, settings: Settings | None) -> None:
-    """Add what the brokers tell: counts, retention, languages, times of records; None asks no broker.
-
-    What they do not tell is unknown, with the reason; so is all of it where none answers.
-    """
+    """Add what the brokers tell; None asks no broker. What they do not tell is unknown, with the reason."""
     told = ("counts", "retention", "languages", "last_record_time", "produced")
-    if facts.packed is not None:
-        _add_packed(facts, facts.packed)
+    if (packed := facts.packed) is not None:
+        chains, run = packed.chains(), packed.run
+        _add(facts, chains, added(facts.info.name, chains))
+        facts.unknown["last_record_time"] = "documents of files have no time"
+        facts.files = [{"run": run.run, "begun": None, "sources": list(map(_source, run.sources))}]
         return
     if settings is None:
         facts.unknown |= dict.fromkeys(told, "no broker was asked; the totals are on the token topics alone")
@@ -273,14 +260,6 @@ def _add(facts: DataSetFacts, chains: Sequence[ChainLedger], whole: ChainLedger)
         facts.unknown["languages"] = "the recipe has no step `language`"
 
 
-def _add_packed(facts: DataSetFacts, packed: StoredPack) -> None:
-    """Add what `tokenmill pack` noted."""
-    chains, run = packed.chains(), packed.run
-    _add(facts, chains, added(facts.info.name, chains))
-    facts.unknown["last_record_time"] = "documents of files have no time"
-    facts.files = [{"run": run.run, "begun": None, "sources": list(map(_source, run.sources))}]
-
-
 def _source(seen: KnownSource) -> dict[str, Any]:
     return {"name": seen.name, "bytes": seen.size, "digest": seen.digest}
 
@@ -300,15 +279,10 @@ CONFORMS_TO: Final = "http://mlcommons.org/croissant/1.1"
 VERSION: Final = "1.0.0"
 """Of the data set: appending does not change it, and whatever would is another stream."""
 CONTEXT: Final = Path(__file__).with_name("croissant_context.json")
-"""The specification's own, and the vocabulary of provenance."""
 
 
 def croissant(facts: DataSetFacts) -> dict[str, Any]:
-    """Return the JSON-LD of a stream whose segments have SHA-256s.
-
-    The format has no words for rows of raw integers, so the files stand there without a record set, and their
-    descriptions say how they are read. What is not known is left out, and named in the description.
-    """
+    """Return the JSON-LD of a stream whose segments have SHA-256s; the files' descriptions say how they are read."""
     told: dict[str, Any] = {
         "@context": json.loads(CONTEXT.read_bytes()),
         "@type": "sc:Dataset",
@@ -341,13 +315,10 @@ def day(milliseconds: int) -> str:
 def _derived_from(facts: DataSetFacts) -> Iterator[dict[str, str]]:
     if facts.packed is None:
         for one in facts.partitions:
-            yield {"@id": f"kafka:{one['topic']}/{one['partition']}", "sc:description": _offsets(one)}
+            text = "offsets {first_offset} to {last_offset} of partition {partition} of {topic}".format(**one)
+            yield {"@id": f"kafka:{one['topic']}/{one['partition']}", "sc:description": text}
     for one in (source for run in facts.files or () if facts.packed for source in run["sources"]):
         yield {"@id": one["name"], "sc:description": f"{one['bytes']} bytes, xxh3 {one['digest'] or 'not known'}"}
-
-
-def _offsets(one: dict[str, Any]) -> str:
-    return f"offsets {one['first_offset']} to {one['last_offset']} of partition {one['partition']} of {one['topic']}"
 
 
 def _description(facts: DataSetFacts) -> str:
@@ -376,24 +347,17 @@ def _file(segment: SegmentFacts, facts: DataSetFacts) -> dict[str, Any]:
 
 def card(facts: DataSetFacts) -> str:
     """Return the card; what is not known is left out, and listed at its end with the reason."""
-    return "\n".join([*_front(facts), *_lines(facts)]) + "\n"
-
-
-def _front(facts: DataSetFacts) -> Iterator[str]:
-    """Yield the front matter: JSON values, which YAML reads as they are."""
     tags = ["tokenmill", "tokenized", *(["live"] if facts.live else [])]
     values: dict[str, Any] = {"pretty_name": facts.info.name, "tags": tags}
     if facts.languages is not None:
         values["language"] = list(facts.languages)
-    yield "---"
-    yield from (f"{name}: {canonical_json(value).decode()}" for name, value in values.items())
-    yield "---"
+    front = [f"{name}: {canonical_json(value).decode()}" for name, value in values.items()]  # JSON, which YAML reads
+    return "\n".join(["---", *front, "---", *_lines(facts)]) + "\n"
 
 
 def _lines(facts: DataSetFacts) -> Iterator[str]:
     info, recipe = facts.info, facts.info.recipe
-    yield f"# {info.name}"
-    yield ""
+    yield from (f"# {info.name}", "")
     yield (
         f"{facts.blocks:,} blocks of {info.block_tokens:,} tokens ({facts.blocks * info.block_tokens:,} tokens, "
         f"{info.dtype.name}) of the split `{recipe.get('split')}` of {facts.origin}. "
@@ -443,7 +407,6 @@ def _values(title: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a table; nothing where it has no rows."""
     found = [[_cell(row.get(column)) for column in columns] for row in rows]
     if found:
         yield from ("", f"## {title}", "", f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}")

@@ -16,15 +16,12 @@ from ..milling.tokenizers import EngineName
 from ..settings import Settings
 
 TOKENS_PREFIX = "tokens."
-"""Begins the name of a stream's token topic."""
 
 
-async def topic_ranges(client: AIOKafkaConsumer, topic: str) -> dict[TopicPartition, tuple[int, int]]:
-    """Return, for each partition of a topic, the offset of its first record and the one after its last.
-
-    Raises TopicError where there is no such topic.
-    """
-    return await offsets(client, [TopicPartition(topic, n) for n in range(await require_topic(client, topic))])
+async def topic_ranges(client: AIOKafkaConsumer, *topics: str) -> dict[TopicPartition, tuple[int, int]]:
+    """Return, for each partition of topics, the offset of its first record and the one after its last."""
+    counts = {topic: await require_topic(client, topic) for topic in topics}
+    return await offsets(client, [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)])
 
 
 async def record_at(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> SourceRecord | None:
@@ -37,10 +34,7 @@ async def record_at(client: AIOKafkaConsumer, partition: TopicPartition, offset:
 
 
 async def require_offset(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> None:
-    """Check that an offset is within what a partition holds.
-
-    Raises InputError where it is not, or there is no such partition; and TopicError where there is no such topic.
-    """
+    """Check that an offset is within what a partition holds; raises InputError where it is not, or has none."""
     topic, number = partition
     spans = await topic_ranges(client, topic)
     if partition not in spans:
@@ -65,10 +59,7 @@ def recipe_decoder(settings: Settings, recipe: Recipe) -> Decoder:
 
 
 def stream_stages(settings: Settings, settled: Settled, engine: EngineName) -> Stages:
-    """Return what makes outcomes of a raw topic's records.
-
-    Raises FingerprintError where the libraries installed here do not give the stream's answers.
-    """
+    """Return what makes outcomes of a raw topic's records; raises FingerprintError where libraries differ."""
     recipe = settled.genesis.recipe
     schemas = schemas_for_command(settings, recipe.decode)
     return reopen_stages(recipe, tokenizer_of(settled), engine, schemas, lists_of(settled))

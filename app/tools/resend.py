@@ -1,31 +1,22 @@
 """The dead letters of a raw topic: reading them, and sending records back once they are repaired.
 
 A resent record has the key and the headers of the original, goes to its partition, and says in the header `RESENT`
-where it came from. What `produce` refused never was a record: it goes to a partition that its place decides. That it
-was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless a person
-asks for that; killed with SIGKILL in between, it may be sent twice. A letter that was cut is sent with a value that a
-person gives, and without a key where that was cut: the partition does not depend on it.
+where it came from; what `produce` refused goes to a partition that its place decides. A record without a value on the
+dead-letter topic notes that; killed with SIGKILL in between, it may be sent twice. A letter that was cut is sent with a
+value that a person gives, and without a key where that was cut.
 """
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 
 from tokenmill.errors import InputError
 
 from ..kafka.clients import consumer, producer, read_range, sending_to
-from ..kafka.dead_letters import (
-    PREFIX,
-    DeadLetter,
-    Place,
-    RecordPlace,
-    decode_dead_letter,
-    letter_partition,
-    parse_place,
-)
+from ..kafka.dead_letters import NOTE, DeadLetter, Place, RecordPlace, decode_dead_letter, letter_partition, parse_place
 from ..settings import Settings, dead_letter_topic
 from ..tasks import to_the_end
 from .inspect.packed import packed_letters
@@ -33,29 +24,20 @@ from .kafka_reading import topic_ranges
 
 RESENT: Final = "tokenmill.resent-from"
 """Header of a record that was sent back: the place that it had, as text (`Place`)."""
-NOTE: Final = f"{PREFIX}resent"
-"""Header of a note on a dead-letter topic that this record was sent back."""
 
 
-@dataclass(slots=True)
-class DeadLetterCounts:
+class DeadLetterCounts(NamedTuple):
     """The dead letters of a raw topic, each place counted once."""
 
-    reasons: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str]
     """Records by reason; of one that was dead-lettered for several, by different streams, the first."""
-    letters: int = 0
+    letters: int
     """Messages on the topic: a worker that resumes may write one again."""
-    resent: int = 0
-    """Records of those that were sent back."""
+    resent: int
 
 
 async def read_dead_letters(settings: Settings, raw_topic: str) -> AsyncGenerator[DeadLetter | Place, None]:
-    """Yield what the dead-letter topic of ``raw_topic`` holds now: letters, and the places of records sent back.
-
-    Letters come in the order of the topic, partition by partition, some more than once. What is neither is passed over.
-    Of a raw topic whose streams in the store were packed, they are those that the pack wrote to files, and no broker is
-    asked. Raises TopicError where there is no such topic.
-    """
+    """Yield letters of ``raw_topic``, some more than once, and places of records sent back; of a pack, from files."""
     if (packed := packed_letters(settings, raw_topic)) is not None:
         for one in packed:
             yield one
@@ -74,25 +56,18 @@ async def read_dead_letters(settings: Settings, raw_topic: str) -> AsyncGenerato
 
 async def count_dead_letters(settings: Settings, raw_topic: str) -> DeadLetterCounts:
     """Return how many records were dead-lettered, by reason."""
-    counts = DeadLetterCounts()
-    reasons: dict[Place, str] = {}
-    resent: set[Place] = set()
+    reasons, resent, letters = dict[Place, str](), set[Place](), 0
     async for found in read_dead_letters(settings, raw_topic):
         if isinstance(found, DeadLetter):
-            counts.letters += 1
+            letters += 1
             reasons.setdefault(found.place, found.reason)
         else:
             resent.add(found)
-    counts.reasons.update(reasons.values())
-    counts.resent = len(resent)
-    return counts
+    return DeadLetterCounts(Counter(reasons.values()), letters, len(resent))
 
 
 async def find_dead_letter(settings: Settings, place: Place) -> DeadLetter:
-    """Return the dead letter of one place.
-
-    Raises InputError where there is none, and TopicError where there is no dead-letter topic.
-    """
+    """Return the dead letter of one place; raises InputError where there is none."""
     async for found in read_dead_letters(settings, place.topic):
         if isinstance(found, DeadLetter) and found.place == place:
             return found
@@ -115,9 +90,7 @@ class ResendRequest:
     """All records of these reasons; none: those of `places` alone."""
     places: Collection[Place] = ()
     values: Mapping[Place, bytes] = field(default_factory=dict)
-    """What to send instead of the original value."""
     again: bool = False
-    """Also those that were sent before."""
 
     def takes(self, letter: DeadLetter) -> bool:
         """Return whether a letter is meant."""
@@ -131,7 +104,6 @@ class ResendOutcome:
     sent: int = 0
     bytes: int = 0
     before: int = 0
-    """Records that had been sent back before, and were not sent again."""
     without_value: int = 0
     """Those of which there is nothing to send, or whose value was cut."""
 
@@ -146,11 +118,11 @@ async def resend(
 ) -> ResendOutcome:
     """Send records back to their raw topic, each once; on return all are acknowledged, or with ``dry_run`` counted.
 
-    What was done so far is in ``done`` whenever ``progress`` is called, and after a cancellation, which takes place
-    when the record on its way is noted as sent: another call sends the others.
+    What was done so far is in ``done`` whenever ``progress`` is called, and after a cancellation, which waits until the
+    record on its way is noted as sent: another call sends the others.
 
-    Raises InputError where a place that was asked for has no dead letter, or nothing that could be sent; or it was
-    packed; and TopicError where there is no dead-letter topic, or the raw topic does not take a record.
+    Raises InputError where a place that was asked for has no dead letter, or nothing that could be sent, or was packed;
+    and TopicError where a topic is missing, or the raw topic does not take a record.
     """
     if packed_letters(settings, request.raw_topic) is not None:
         raise InputError(

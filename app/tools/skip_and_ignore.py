@@ -1,11 +1,8 @@
-"""The skip list and the ignore list: what workers or readers leave out, once a person says so.
-
-A record that hangs or kills workers is dead-lettered without being tried. A message on a token topic that no reader
-takes is passed over.
-"""
+"""The skip list and the ignore list: records that mills leave out, messages that readers do, once a person says so."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -26,12 +23,10 @@ from ..settings import Settings
 from .kafka_reading import TOKENS_PREFIX, require_offset, require_record, topic_ranges
 
 
-@dataclass(frozen=True, slots=True)
-class SkipOutcome:
+class SkipOutcome(NamedTuple):
     """What became of a request to skip a record."""
 
     streams: Sequence[str]
-    """Streams whose mills have been asked."""
     passed: Sequence[str]
     """Streams that were made with other settings and have passed the record: they keep it as it is."""
 
@@ -40,10 +35,9 @@ async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) 
     """Ask the mills of a raw topic to skip a record; the request is durable when this returns.
 
     The worker that owns the partition sees it within seconds, ends, and puts the record on the skip list when it
-    resumes (`app.mill.skip_list`), unless it has published past the record by then. The streams that one mill makes are
-    changed together: none of them is changed where one has published past the record, for its blocks would be different
-    when computed again. Raises InputError where the raw topic holds no such record, or every mill's streams have passed
-    it; and TopicError where the raw topic is missing, or none of its streams is settled yet.
+    resumes, unless it has published past it by then. The streams of one mill are changed together or not at all: their
+    blocks behind the record become others. Raises InputError where there is no such record, or every mill has passed
+    it.
     """
     found = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     async with consumer(settings) as client:
@@ -67,9 +61,8 @@ async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) 
 async def skip_schema(settings: Settings, raw_topic: str, number: int, partition: int | None = None) -> dict[int, int]:
     """Ask the mills to skip the records that name this schema, of one partition or all, as far as none has passed them.
 
-    Those are meant that are there when this is called. Returns how many there are, by partition. Durable as `skip`.
-    Raises InputError where there is none; and TopicError where the raw topic is missing, or none of its streams is
-    settled yet.
+    Those that are there when this is called; returns how many, by partition. Durable as `skip`. Raises InputError where
+    there is none; and TopicError where the raw topic is missing, or none of its streams is settled yet.
     """
     found = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     asked: dict[int, int] = {}
@@ -112,7 +105,6 @@ async def _ask(settings: Settings, streams: Sequence[Settled], partition: int, w
 
 
 async def _published(client: AIOKafkaConsumer, settled: Settled, partition: int) -> Cursor | None:
-    """Return where what a stream has published of a partition ends; None where it has nothing."""
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     if partition >= await require_topic(client, tokens.topic):
         return None
@@ -120,21 +112,12 @@ async def _published(client: AIOKafkaConsumer, settled: Settled, partition: int)
     return None if head is None else head.cursor
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoreOutcome:
-    """What became of a request to ignore a message."""
-
-    stream: str
-    reason: str
-    """Why no reader takes it."""
-
-
-async def ignore(settings: Settings, topic: str, partition: int, offset: int) -> IgnoreOutcome:
+async def ignore(settings: Settings, topic: str, partition: int, offset: int) -> tuple[str, str]:
     """Put a message of a token topic on its stream's ignore list; it is there durably when this returns.
 
-    Readers that halted over it go on within seconds, and no other reader halts there. A message that they would take is
-    refused; it would be taken all the same (`IgnoreList`). Raises InputError where there is no such message, or readers
-    take it, or may yet take it; and TopicError where the topic is no token topic of a stream that was settled.
+    Returns the stream, and why no reader takes the message; readers that halted over it go on within seconds. Raises
+    InputError where there is no such message, or readers take it, or may yet take it; and TopicError where the topic is
+    no token topic of a stream that was settled.
     """
     if not topic.startswith(TOKENS_PREFIX):
         raise InputError(f"{topic!r} is no token topic: their names begin with {TOKENS_PREFIX!r}")
@@ -146,14 +129,11 @@ async def ignore(settings: Settings, topic: str, partition: int, offset: int) ->
     if not settled.control.ignored.names(partition, record):
         said = ignore_record(partition, offset, record_hash(record))
         await write_control(settings, settled.stream.control_topic, [said])
-    return IgnoreOutcome(settled.stream.name, reason)
+    return settled.stream.name, reason
 
 
 async def _why_refused(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPartition, record: SourceRecord) -> str:
-    """Return why no reader takes a message.
-
-    Raises InputError where they do, or may once the blocks before it are there.
-    """
+    """Return why no reader takes a message; InputError where they do, or may once the blocks before it are there."""
     try:
         message = message_of(record, tokens)
         _acceptor_at(settled, tokens, message).offer(message)
@@ -163,30 +143,21 @@ async def _why_refused(client: AIOKafkaConsumer, settled: Settled, tokens: Topic
         gap, seen = await _offered_in_place(client, settled, tokens, record, message)
     except DifferenceError as error:
         return str(error.__cause__ or error)
-    others = f"; what they do not take is at {_listed(seen)}" if seen else ""
+    listed = f"{', '.join(map(str, seen[:8]))}{' and more' if len(seen) > 8 else ''}"  # noqa: PLR2004 - enough
+    others = f"; what they do not take is at offset {listed}" if seen else ""
+    what = "continues the chain: readers take it, and nothing can make them ignore it"
     if gap:
-        raise InputError(
-            f"offset {record.offset} of {tokens.topic}[{tokens.partition}] begins with block {message.first}, and "
-            f"blocks before it are missing: the next mill of the partition writes them, and readers may then "
-            f"take it{others}"
+        what = (
+            f"begins with block {message.first}, and blocks before it are missing: the next mill of the partition "
+            "writes them, and readers may then take it"
         )
-    raise InputError(
-        f"offset {record.offset} of {tokens.topic}[{tokens.partition}] continues the chain: readers take it, and "
-        f"nothing can make them ignore it{others}"
-    )
+    raise InputError(f"offset {record.offset} of {tokens.topic}[{tokens.partition}] {what}{others}")
 
 
 async def _offered_in_place(
-    client: AIOKafkaConsumer,
-    settled: Settled,
-    tokens: TopicPartition,
-    record: SourceRecord,
-    message: Message,
+    client: AIOKafkaConsumer, settled: Settled, tokens: TopicPartition, record: SourceRecord, message: Message
 ) -> tuple[bool, list[int]]:
-    """Read up to a message as a reader does; return whether it is behind a gap, and at which offsets others refused.
-
-    Raises DifferenceError where the chain does not take it.
-    """
+    """Read up to a message as a reader does; return whether it is behind a gap, and at which offsets others refused."""
     span = (await offsets(client, [tokens]))[tokens]
     low = await offset_before(client, tokens, message.fingerprint, message.first, span)
     low = max(span[0], min(low, record.offset - LONGEST_TAIL))
@@ -209,7 +180,3 @@ async def _offered_in_place(
 def _acceptor_at(settled: Settled, tokens: TopicPartition, message: Message) -> Acceptor:
     recipe = settled.genesis.recipe
     return Acceptor(recipe.fingerprint, tokens.partition, recipe.block_bytes, block=message.first, chain=message.before)
-
-
-def _listed(found: Sequence[int]) -> str:
-    return f"offset {', '.join(map(str, found[:8]))}{' and more' if len(found) > 8 else ''}"  # noqa: PLR2004 - enough

@@ -10,17 +10,7 @@ from typing import Final
 
 from tokenmill.errors import SettingsError
 
-from ..milling.tokenizers import (
-    FAST,
-    PROBE,
-    REFERENCE,
-    Encoder,
-    Engine,
-    EngineName,
-    TokenizerFile,
-    choose_engine,
-    open_fast,
-)
+from ..milling.tokenizers import FAST, PROBE, REFERENCE, Engine, EngineName, TokenizerFile, choose_engine, open_fast
 from ..milling.tokenizers.checked import Spelled, TextDifference, find_differences
 from ..milling.tokenizers.hugging_face import HuggingFace
 from ..milling.tokenizers.vocabulary import ChosenToken, Description, dtype_for, end_of, shown_token, token_for
@@ -45,7 +35,6 @@ class TokenizerReport:
     description: Description
     vocabulary_size: int
     dtype: str
-    """Of a token in a block."""
     engine: str
     refused: str
     """Why the fast engine is not used; empty if it is, or was not asked for."""
@@ -67,8 +56,8 @@ def report_on(
 ) -> TokenizerReport:
     """Describe ``tokenizer``, time engines on ``documents``, and search ``seconds`` for a text on which they differ.
 
-    `tick` is called with the number of texts tried. Engines use one thread each in this process from now on. Raises
-    SettingsError where the tokenizer cannot be used, or ``wanted`` cannot do it.
+    `tick` gets the number of texts tried. Engines use one thread each in this process from now on. Raises SettingsError
+    where the tokenizer cannot be used, or ``wanted`` cannot do it.
     """
     os.environ["RAYON_NUM_THREADS"] = "1"
     choice = choose_engine(tokenizer, wanted)
@@ -78,8 +67,11 @@ def report_on(
     if tokenizer.content is not None:
         reference = HuggingFace(tokenizer.content)
         speeds.setdefault(REFERENCE, _speed(reference, sample))
-        fast = _fast(tokenizer.content, reference)
-        if fast is not None:
+        try:
+            fast = Spelled(open_fast(tokenizer.content), reference)
+        except SettingsError:
+            pass  # the report says why
+        else:
             speeds.setdefault(FAST, _speed(fast, sample))
             tried, differences = _search(fast, reference, sample, seconds, tick)
     size = choice.engine.vocabulary_size
@@ -118,15 +110,7 @@ def _sample(documents: Iterable[str]) -> list[str]:
     return sample
 
 
-def _fast(content: bytes, reference: HuggingFace) -> Encoder | None:
-    try:
-        return Spelled(open_fast(content), reference)
-    except SettingsError:
-        return None  # the report says why
-
-
-def _speed(engine: Engine | Encoder, sample: Sequence[str]) -> float:
-    """Return bytes a second, after a first batch that fills caches."""
+def _speed(engine: Engine | Spelled, sample: Sequence[str]) -> float:
     engine.encode(sample[:BATCH])
     started, size, at = time.perf_counter(), 0, 0
     while at < len(sample) and time.perf_counter() - started < SPEED_SECONDS:
@@ -138,7 +122,7 @@ def _speed(engine: Engine | Encoder, sample: Sequence[str]) -> float:
 
 
 def _search(
-    fast: Encoder, reference: HuggingFace, sample: Sequence[str], seconds: float, tick: Callable[[int], None]
+    fast: Spelled, reference: HuggingFace, sample: Sequence[str], seconds: float, tick: Callable[[int], None]
 ) -> tuple[int, list[TextDifference]]:
     ends = time.monotonic() + seconds
     tried = 0

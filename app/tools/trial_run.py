@@ -32,13 +32,10 @@ class TrialProgress(PassedOver):
     documents: int = 0
     """That went through the recipe."""
     bytes: int = 0
-    """Of their values."""
+    """Of their values; the others are of sources, on disk."""
     sources: int = 0
-    """Files that were read, to their ends or up to the limit."""
     bytes_read: int = 0
-    """Of the sources, on disk."""
     bytes_total: int = 0
-    """Of all sources whose size is known."""
     limit: int | None = None
     seconds: float = 0.0
 
@@ -54,11 +51,7 @@ class TrialProgress(PassedOver):
 
 
 def trial_settings(settings: Settings, topic: str, profile: str | None = None) -> Settings:
-    """Return the settings of one raw topic as a trial takes them: with the steps of a profile, if one is given.
-
-    Where no tokenizer is set, tokens are bytes. Raises SettingsError where there is no such raw topic, profile or step,
-    or its records are not what files hold.
-    """
+    """Return one raw topic's settings as a trial takes them, with a profile's steps; without a tokenizer: bytes."""
     if topic not in settings.raw_topics:
         raise SettingsError(f"{topic} is not in raw_topics ({', '.join(settings.raw_topics)}): name one of these")
     own = settings.for_topic(topic)
@@ -83,10 +76,7 @@ def trial_settings(settings: Settings, topic: str, profile: str | None = None) -
 
 
 def plan_trial(settings: Settings, examples: int) -> tuple[RawTopicPlan, Trial]:
-    """Return how the only raw topic of the settings is milled, and a trial of that.
-
-    Raises SettingsError where a setting cannot be used.
-    """
+    """Return how the only raw topic of the settings is milled, and a trial of that."""
     plan = plan_topic(settings, settings.raw_topics[0])
     return plan, Trial(plan.stages, plan.recipes.values(), examples)
 
@@ -99,14 +89,11 @@ class TrialRun:
     sources: Sequence[DocumentSource]
     report: Callable[[TrialProgress], None]
     limit: int | None = None
-    """Documents after which it ends."""
     progress: TrialProgress = field(init=False)
     _values: list[bytes] = field(default_factory=list)
     _places: list[str] = field(default_factory=list)
     _bytes: int = 0
-    """Of the values that wait."""
     _source_read: int = 0
-    """Bytes that were read of the source under way."""
     _between: bool = True
     """Whether the next chunk is the first of a source."""
 
@@ -114,11 +101,7 @@ class TrialRun:
         self.progress = TrialProgress(limit=self.limit, bytes_total=sum(source.size for source in self.sources))
 
     async def run(self) -> None:
-        """On return all sources are tried, or as many documents as the limit allows.
-
-        Cancelled, it ends between two parts; `rest` then tries what was read. Raises EngineError where a fast engine or
-        kernel differs from its reference, and InputError where a library is missing that reading needs.
-        """
+        """Try all sources, up to the limit; cancelled, it ends between two parts: `rest` then tries what was read."""
         began, fed = time.monotonic(), time.monotonic()
         with ReadAhead(chain.from_iterable(source.chunks(Place()) for source in self.sources)) as reading:
             async for found in _taken(reading):
@@ -162,7 +145,6 @@ class TrialRun:
 
 
 async def _taken(reading: ReadAhead[ItemChunk]) -> AsyncIterator[ItemChunk | None]:
-    """Yield what is read; None where nothing has come for a while."""
     while True:
         found = await reading.take(FEW_SECONDS)
         if found is None and reading.ended:

@@ -1,13 +1,10 @@
-"""An export: the segments of a stream that a folder lacks, in a format that others read.
-
-They are the sealed ones; of a stream that has ended, those up to its end, the last one cut there, sealed or not.
-"""
+"""An export: the sealed segments that a folder lacks, of a stream that has ended all, in a format of others."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tokenmill.eras import EraRange
 from tokenmill.errors import InputError
@@ -26,9 +23,7 @@ class Exported:
 
     folder: Path
     written: list[ExportedSegment] = field(default_factory=list)
-    """By this call."""
     files: Sequence[ExportedFile] = ()
-    """All files of the folder."""
     unfinished: int = 0
     """Documents of a stream that has ended, in what this call wrote, of whose ends the stream has no block."""
     waiting: list[str] = field(default_factory=list)
@@ -72,28 +67,21 @@ class _Segment(NamedTuple):
     chain_after: str
 
 
+Report: TypeAlias = Callable[[int, int, str], None]
+
+
 def export(
-    store: Path,
-    stream: str,
-    out: Path,
-    *,
-    to: FormatChoice,
-    what: What,
-    report: Callable[[int, int, str], None] | None = None,
+    store: Path, stream: str, out: Path, *, to: FormatChoice, what: What, report: Report | None = None
 ) -> Exported:
     """Write the segments of a stream into a folder, those that it lacks; on return they are durable.
 
-    Names and content of the files are a function of the segments: every export of a stream, from any store and in any
-    number of calls, has the same. Of a stream that has ended they have all blocks up to its end. A document is in the
-    file of the segment in which it begins. Index files name only files that are whole. ``report`` is called with the
-    segments that are done, those that there are to do, and the one that was written last.
+    Names and content of the files are a function of the segments, from any store and in any number of calls. A document
+    is in the file of the segment in which it begins. Index files name only files that are whole. ``report`` is called
+    with the segments that are done, those that there are to do, and the one that was written last.
 
-    Raises:
-        InputError: the folder holds something else; nothing is sealed or has ended yet; a library is missing.
-        StoreError: the store holds no such stream.
-        DamagedError: the store is damaged.
-        DiskError: the folder cannot be written to; what it holds stays, and the same call goes on.
-        LockedError: another process exports into the folder.
+    Raises InputError where the folder holds something else, nothing is sealed or has ended yet, or a library is
+    missing; StoreError or DamagedError where the store lacks the stream, or is damaged; DiskError where the folder
+    cannot be written to (the same call goes on); LockedError where another process exports into it.
     """
     info, eras = read_stream(store, stream), open_eras(store, stream)
     ends = eras.era(eras.eras - 1).ranges if eras.ended else ()

@@ -1,8 +1,7 @@
 """The folder of an export: what it is of, which files it has, and writing them whole or not at all.
 
-In addition to the files of the format there is a folder ``_tokenmill``, whose name readers of data sets pass over:
-``export.json`` says what is exported and how, and ``<partition>-<first block>.json`` lists the files of a segment. It
-is written when these files are durable, so a segment that is listed is there.
+In ``_tokenmill``, ``export.json`` says what is exported and how, and ``<partition>-<first block>.json`` lists the files
+of a segment once these are durable.
 """
 
 import errno
@@ -35,7 +34,6 @@ class ExportedFile:
     rows: int
     tokens: int
     size: int
-    """Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,6 @@ class ExportedSegment:
 
     partition: int
     first: int
-    """Number of its first block."""
     chain_after: str
     """Chain hash after its last block: with the same one, two stores hold the same blocks up to there."""
     files: tuple[ExportedFile, ...]
@@ -67,13 +64,7 @@ class ExportFolder:
     """A folder that this process may add files to, until the block's end."""
 
     def __init__(self, path: Path, made_of: Mapping[str, Any]) -> None:
-        """Open the folder of an export, or begin one in a folder that is new or empty.
-
-        ``made_of``: stream and options, which decide the files; JSON types.
-
-        Raises InputError where the folder holds something else, or an export of another stream or with other options;
-        LockedError where another process exports into it; DiskError where it cannot be written to.
-        """
+        """Open or begin an export's folder; ``made_of``: stream and options, which decide the files, as JSON types."""
         self.path = path.absolute()
         self._state = self.path / STATE_FOLDER
         self._made_of = made_of
@@ -96,10 +87,7 @@ class ExportFolder:
         self._locks.close()
 
     def segments(self) -> dict[tuple[int, int], ExportedSegment]:
-        """Return the segments whose files are all there, by partition and first block, in this order.
-
-        Raises InputError where a list of files was changed, or a file that it names is missing or has another length.
-        """
+        """Return the segments whose files are all there, by partition and first block, in this order."""
         found = map(self._read, self._state.glob("*-*.json"))
         return dict(sorted(((segment.partition, segment.first), segment) for segment in found))
 
@@ -160,10 +148,7 @@ class ExportFolder:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file beside its place; afterwards its content is durable, and it has its name. Else nothing is there.
-
-    A crash leaves a name that readers of data sets pass over.
-    """
+    """Write a file beside its place; then it is durable, and has its name. A crash leaves a name that readers skip."""
     temporary = hidden(path)
     path.parent.mkdir(exist_ok=True)
     try:

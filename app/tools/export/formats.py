@@ -1,13 +1,9 @@
-"""The formats of an export: its rows, what each format promises, tables, Lance, shards, and tokens alone.
-
-Rows are the blocks of a segment, or the documents that begin in it.
-"""
+"""The formats of an export: rows, the blocks of a segment or the documents that begin in it, and what each writes."""
 
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
@@ -41,9 +37,7 @@ class RowShape:
 
     @property
     def number(self) -> str:
-        """Name of the column that says where in its partition a row is: of a block its number, of a document the
-        offset of its Kafka record.
-        """  # noqa: D205 - one sentence
+        """Name of the column with a row's place in its partition: a block's number, or the offset of a record."""
         return "block" if self.what == "blocks" else "offset"
 
     @property
@@ -60,7 +54,6 @@ class ExportRows:
     numbers: list[int]
     """Of each block, or the offset of each document's record."""
     lengths: npt.NDArray[np.int64]
-    """Tokens of each row."""
     tokens: npt.NDArray[np.unsignedinteger]
     """Of all rows, back to back."""
     about: list[Any]
@@ -77,35 +70,22 @@ class ExportRows:
 
 
 _PIECE: Final = ("start", "stop", "offset", "position", "id", "fields")
-_values: Final = attrgetter(*_PIECE)
 
 
 def block_rows(reader: PartitionReader, first: int, stop: int) -> Iterator[ExportRows]:
-    """Yield the blocks ``[first, stop)``; each is held against its checksums.
-
-    Raises DamagedError where a block is not what was committed.
-    """
+    """Yield the blocks ``[first, stop)``; raises DamagedError where one is not what was committed."""
     step = max(1, ROWS_BYTES // reader.info.block_bytes)
     for begin in range(first, stop, step):
         numbers = np.arange(begin, min(begin + step, stop))
         (part,) = reader.parts(numbers)
-        yield ExportRows(
-            partition=reader.partition,
-            numbers=numbers.tolist(),
-            lengths=np.full(len(numbers), reader.block_tokens),
-            tokens=part.tokens[part.rows[0] : part.rows[-1] + 1].reshape(-1),
-            about=[
-                [dict(zip(_PIECE, _values(piece), strict=True)) for piece in reader.documents(number)]
-                for number in numbers.tolist()
-            ],
-        )
+        tokens, lengths = part.tokens[part.rows[0] : part.rows[-1] + 1], np.full(len(numbers), reader.block_tokens)
+        documents = map(reader.documents, numbers.tolist())
+        about = [[{name: getattr(piece, name) for name in _PIECE} for piece in pieces] for pieces in documents]
+        yield ExportRows(reader.partition, numbers.tolist(), lengths, tokens.reshape(-1), about)
 
 
 def document_rows(reader: PartitionReader, index: DocumentIndex, count: int) -> Iterator[ExportRows]:
-    """Yield the first ``count`` documents of an index, in chunks that depend on their lengths alone.
-
-    Raises DamagedError where a block is not what was committed.
-    """
+    """Yield the first ``count`` documents of an index, in chunks that depend on their lengths alone."""
     limit = ROWS_BYTES // reader.dtype.itemsize
     begin = size = 0
     for number, tokens in enumerate(index.lengths[:count].tolist()):
@@ -126,27 +106,19 @@ def _documents(reader: PartitionReader, index: DocumentIndex, documents: npt.NDA
     heads = list(zip(first_blocks.tolist(), starts.tolist(), strict=True))
     told = {block: {piece.start: piece for piece in reader.documents(block)} for block in {one[0] for one in heads}}
     first_pieces = [told[block][start] for block, start in heads]
-    return ExportRows(
-        partition=reader.partition,
-        numbers=[piece.offset for piece in first_pieces],
-        lengths=index.lengths[documents].astype(np.int64),
-        tokens=np.concatenate(parts),
-        about=[{"id": piece.id, "fields": piece.fields} for piece in first_pieces],
-    )
+    numbers, about = [piece.offset for piece in first_pieces], [{"id": p.id, "fields": p.fields} for p in first_pieces]
+    lengths = index.lengths[documents].astype(np.int64)
+    return ExportRows(reader.partition, numbers, lengths, np.concatenate(parts), about)
 
 
 class ExportFormat:
     """A way to write rows into the folder ``out``; another format is a class like this, and a line in `BY_NAME`."""
 
     def __init__(self, out: Path, shape: RowShape) -> None:
-        self.out = out
-        self.shape = shape
+        self.out, self.shape = out, shape
 
     def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
-        """Write the files of one segment, whose names begin with ``name``; on return their content is durable.
-
-        Names and content are a function of ``name`` and the rows. There is one chunk of rows at least.
-        """
+        """Write one segment's files; names and content are a function of ``name`` and the rows; durable on return."""
         raise NotImplementedError
 
     def index(self, content: ExportContent) -> None:
@@ -164,18 +136,12 @@ def _text(value: Any) -> str | None:
 
 
 class _Tables(ExportFormat):
-    """Files of record batches, one file for each segment, with a batch for each chunk of rows.
-
-    A block's column ``tokens`` is a list of fixed size, a document's one of any; ``documents`` of a block are structs.
-    An id that is a number becomes its decimal spelling, and fields are JSON.
-    """
+    """Files of record batches, one file for each segment; an id that is a number becomes text, and fields are JSON."""
 
     suffix: str
     extra = "export"
-    """That brings what it needs."""
 
     def __init__(self, out: Path, shape: RowShape) -> None:
-        """Load pyarrow. Raises InputError where it is not installed."""
         super().__init__(out, shape)
         self._arrow = arrow = library("pyarrow", self.extra, "this export")
         value = arrow.from_numpy_dtype(shape.dtype.newbyteorder("="))
@@ -184,12 +150,10 @@ class _Tables(ExportFormat):
         piece = [("start", arrow.int32()), ("stop", arrow.int32()), ("offset", arrow.int64())]
         piece += [("position", arrow.int64()), *about]
         more = about if shape.what == "documents" else [("documents", arrow.list_(arrow.struct(piece)))]
-        self.schema = arrow.schema(
-            [("tokens", tokens), ("partition", arrow.int32()), (shape.number, arrow.int64()), *more]
-        )
+        columns = [("tokens", tokens), ("partition", arrow.int32()), (shape.number, arrow.int64()), *more]
+        self.schema = arrow.schema(columns)
 
     def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
-        """Write the file of a segment."""
         path = self.out / f"{name}.{self.suffix}"
         with new_file(path) as file, self.open(file) as writer:
             written = self.fill(writer, rows)
@@ -224,33 +188,30 @@ class _Tables(ExportFormat):
         return arrow.record_batch(columns, schema=self.schema)
 
 
-class ParquetFiles(_Tables):
+class _ParquetFiles(_Tables):
     """Parquet, compressed with zstd; a row group for each chunk of rows."""
 
     suffix = "parquet"
 
     def open(self, file: BinaryIO) -> Any:
-        """Return a writer of Parquet."""
         return library("pyarrow.parquet", self.extra, "Parquet").ParquetWriter(file, self.schema, compression="zstd")
 
 
-class ArrowFiles(_Tables):
+class _ArrowFiles(_Tables):
     """Arrow's file format (IPC), which is mapped into memory as it is."""
 
     suffix = "arrow"
 
     def open(self, file: BinaryIO) -> Any:
-        """Return a writer of Arrow files."""
         return library("pyarrow.ipc", self.extra, "Arrow").new_file(file, self.schema)
 
 
-class HuggingFaceFiles(_Tables):
+class _HuggingFaceFiles(_Tables):
     """What ``datasets.load_from_disk`` reads: streams of Arrow (IPC), and two files that describe them."""
 
     suffix = "arrow"
 
     def open(self, file: BinaryIO) -> Any:
-        """Return a writer of Arrow streams."""
         return library("pyarrow.ipc", self.extra, "data sets of Hugging Face").new_stream(file, self.schema)
 
     def index(self, content: ExportContent) -> None:
@@ -271,25 +232,19 @@ class HuggingFaceFiles(_Tables):
 _LANCE: Final = "2.2"
 """Version of Lance's data files: all of a data set have the same."""
 _DATA: Final = "data"
-"""Folder of the data files in a Lance data set."""
 
 
-class LanceFiles(_Tables):
-    """A Lance data set: a file and a fragment for each segment, and a version of the data set for each run.
-
-    Lance's own writer writes the files; their names are ours, and a version names those that are whole.
-    """
+class _LanceFiles(_Tables):
+    """A Lance data set: a file and a fragment for each segment; the version that a run commits names whole ones."""
 
     extra = "lance"
 
     def __init__(self, out: Path, shape: RowShape) -> None:
-        """Load Lance. Raises InputError where it is not installed."""
         self._lance = library("lance", self.extra, "a Lance data set")
         self._file = library("lance.file", self.extra, "a Lance data set")
         super().__init__(out, shape)
 
     def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
-        """Write the data file of a segment; no version names it yet."""
         path = self.out / _DATA / f"{name}.lance"
         path.parent.mkdir(exist_ok=True)
         temporary = hidden(path)
@@ -327,7 +282,6 @@ class LanceFiles(_Tables):
 
 
 def _renamed(fragment: Any, file: ExportedFile) -> Any:
-    """Return the description of another file, of the same schema."""
     (data,) = fragment.files
     path, major, minor = file.name.removeprefix(f"{_DATA}/"), data.file_major_version, data.file_minor_version
     described = type(data)(path, data.fields, data.column_indices, major, minor, file.size)
@@ -339,17 +293,14 @@ _I8: Final = Struct("<q")
 
 
 class _Shards(ExportFormat):
-    """A file for each chunk of rows: ``<segment>-<number of the chunk>.<suffix>``.
+    """A file for each chunk of rows: bytes behind a table of 32-bit offsets, and an ``index.json`` for all.
 
-    Those of mosaicml-streaming and of litData are rows of bytes behind a table of 32-bit offsets, and an
-    ``index.json``. They are written here and not by these libraries, which write an index once, under names of their
-    own, and need torch and other versions of numpy.
+    Not written by mosaicml-streaming and litData, which write an index once, under names of their own, and need torch.
     """
 
     suffix: str
 
     def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
-        """Write the shards of a segment."""
         files = []
         for number, chunk in enumerate(rows):
             path = self.out / f"{name}-{number:03d}.{self.suffix}"
@@ -373,13 +324,12 @@ class _Shards(ExportFormat):
         raise NotImplementedError
 
 
-class MosaicShards(_Shards):
+class _MosaicShards(_Shards):
     """MDS, as `streaming.StreamingDataset` reads it: ``tokens`` as an array, ``document`` or ``documents`` as JSON."""
 
     suffix = "mds"
 
     def __init__(self, out: Path, shape: RowShape) -> None:
-        """Settle the columns, which the format has in the order of their names."""
         super().__init__(out, shape)
         dtype = f"ndarray:{shape.dtype.name}"
         tokens: tuple[str, int | None] = (dtype, None)
@@ -401,7 +351,6 @@ class MosaicShards(_Shards):
         self._dynamic = [name for name in self._names if columns[name][1] is None]
 
     def header(self, rows: ExportRows) -> bytes:  # noqa: ARG002 - the columns are those of all rows
-        """Return the columns, as JSON."""
         return json.dumps(self._config, sort_keys=True).encode()
 
     def encoded(self, rows: ExportRows) -> Iterator[Sequence[bytes]]:
@@ -417,7 +366,6 @@ class MosaicShards(_Shards):
             yield sizes.tobytes(), *(values[name] for name in self._names)
 
     def index(self, content: ExportContent) -> None:
-        """Write ``index.json``, with all shards."""
         shards = [
             {
                 **self._config,
@@ -436,17 +384,15 @@ def _shape_of(length: int) -> bytes:
     return bytes([1 << 2 | code]) + np.array([length], dtype).tobytes()
 
 
-class LitDataShards(_Shards):
+class _LitDataShards(_Shards):
     """What `litdata.StreamingDataset` reads: rows are dicts with ``tokens`` as an array, and ids and fields as JSON.
 
-    All tokens are in front of the rows once more, back to back: so litData's ``TokensLoader``, which wants no more than
-    that, reads the same files.
+    All tokens are in front of the rows once more, back to back, for litData's ``TokensLoader``.
     """
 
     suffix = "bin"
 
     def header(self, rows: ExportRows) -> bytes:
-        """Return the tokens."""
         return rows.tokens.tobytes()
 
     def encoded(self, rows: ExportRows) -> Iterator[Sequence[bytes]]:
@@ -456,7 +402,6 @@ class LitDataShards(_Shards):
             yield np.array(list(map(len, values)), "<u4").tobytes(), *values
 
     def index(self, content: ExportContent) -> None:
-        """Write ``index.json``, with all shards."""
         names = ["tokens", "partition", self.shape.number, self.shape.about]
         dtype = {"uint8": 4, "uint16": 5, "uint32": 6}[self.shape.dtype.name]  # as in litdata.constants
         leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
@@ -477,15 +422,13 @@ class LitDataShards(_Shards):
         put_index(self.out / _INDEX, json.dumps(found, sort_keys=True).encode())
 
 
-class NanoGptFiles(ExportFormat):
+class _NanoGptFiles(ExportFormat):
     """``<segment>.bin``: tokens, little-endian; and ``<segment>.jsonl``, with a line for each row and what it is."""
 
     def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
-        """Write the files of a segment."""
         return self.with_lengths(name, rows)[0]
 
     def with_lengths(self, name: str, rows: Iterator[ExportRows]) -> tuple[list[ExportedFile], "np.ndarray[Any, Any]"]:
-        """Write the files of a segment; return the lengths of its rows as well."""
         found = []
         bin_path, line_path = self.out / f"{name}.bin", self.out / f"{name}.jsonl"
         with new_file(bin_path) as tokens, new_file(line_path) as lines:
@@ -503,11 +446,10 @@ class NanoGptFiles(ExportFormat):
             yield orjson.dumps(line) + b"\n"
 
 
-class MegatronFiles(NanoGptFiles):
+class _MegatronFiles(_NanoGptFiles):
     """The same, and ``<segment>.idx``: ``<segment>`` is an `IndexedDataset`, whose sequences are the rows."""
 
     def write(self, name: str, rows: Iterator[ExportRows]) -> list[ExportedFile]:
-        """Write the files of a segment."""
         files, lengths = self.with_lengths(name, rows)
         path = self.out / f"{name}.idx"
         with new_file(path) as file:
@@ -521,12 +463,12 @@ LATER_FILES: Final[dict[FormatChoice, dict[str, int]]] = {"litdata": {"format": 
 """Formats whose files are other ones than those of `app.tools.export.folder.FORMAT`: to a folder of one kind, none of
 the other are added."""
 BY_NAME: Final[dict[FormatChoice, Callable[[Path, RowShape], ExportFormat]]] = {
-    "parquet": ParquetFiles,
-    "arrow": ArrowFiles,
-    "lance": LanceFiles,
-    "hf": HuggingFaceFiles,
-    "mds": MosaicShards,
-    "litdata": LitDataShards,
-    "megatron": MegatronFiles,
-    "nanogpt": NanoGptFiles,
+    "parquet": _ParquetFiles,
+    "arrow": _ArrowFiles,
+    "lance": _LanceFiles,
+    "hf": _HuggingFaceFiles,
+    "mds": _MosaicShards,
+    "litdata": _LitDataShards,
+    "megatron": _MegatronFiles,
+    "nanogpt": _NanoGptFiles,
 }

@@ -39,10 +39,7 @@ class StoredPack:
 
     @classmethod
     def find(cls, store: Path, name: str) -> "StoredPack | None":
-        """Return a stream of a store; None where that does not hold it, or it came from Kafka.
-
-        Raises DamagedError or StoreError: what the store says of it is damaged, or of another version.
-        """
+        """Return a stream of a store; None where that does not hold it, or it came from Kafka."""
         if name not in streams_in(store) or not is_packed(store, name):
             return None
         genesis = Genesis.from_dict(read_stream(store, name).values["genesis"])
@@ -58,9 +55,7 @@ class StoredPack:
 
     def chain(self, partition: int, head: Message | None) -> ChainLedger:
         """Return the account of a chain that continues as a message says."""
-        stream = self.settled.stream
-        empty = ChainLedger(stream.name, stream.raw_topic, partition, self.run.first_offset)
-        return empty if head is None else account(empty, head, self.settled)
+        return account(self.settled, partition, self.run.first_offset, head)
 
     def chains(self) -> list[ChainLedger]:
         """Return the account of each chain."""
@@ -93,10 +88,7 @@ async def ledger_of(settings: Settings, names: Sequence[str] = ()) -> RecordLedg
 def packed_rejects(
     settings: Settings, packed: Sequence[StoredPack], *, reasons: Collection[str] = (), limit: int
 ) -> Iterator[RejectedDocument]:
-    """Yield what packed streams filtered out, at most ``limit`` documents of a reason and stream.
-
-    Raises InputError where no stream counts anything under one of the ``reasons``, or the documents were not kept.
-    """
+    """Yield what packed streams filtered out, ``limit`` documents of a reason and stream at most; InputError: none."""
     counts = [sum((chain.totals.filtered for chain in one.chains()), Counter[str]()) for one in packed]
     require_counted(reasons, sum(counts, Counter[str]()))
     for one, counted in zip(packed, counts, strict=True):
@@ -114,10 +106,7 @@ def packed_rejects(
 
 
 def packed_letters(settings: Settings, raw_topic: str) -> Iterator[DeadLetter] | None:
-    """Return the dead letters of what was packed as a raw topic; None where nothing was.
-
-    Raises DamagedError where a file of them was changed.
-    """
+    """Return the dead letters of what was packed as a raw topic; None where nothing was."""
     packed = {one.files.directory: one for one in packed_streams(settings) if one.settled.stream.raw_topic == raw_topic}
     return chain.from_iterable(map(_dead_letters, packed.values())) if packed else None
 
@@ -144,7 +133,6 @@ def _stored(path: Path, size: int) -> Iterator[DeadLetter]:
 
 
 def _rejected(settings: Settings, one: StoredPack) -> Iterator[RejectedDocument]:
-    """Yield the documents of a stream in the files of what was filtered out."""
     stream, recipe = one.settled.stream, one.settled.genesis.recipe
     decoder = recipe_decoder(settings, recipe)
     splits = SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by)
@@ -173,11 +161,7 @@ class PackedCheck:
 
 
 def check_packed(one: StoredPack) -> PackedCheck:
-    """Compare all that a store has of a stream with itself; reads every byte.
-
-    Blocks with their checksums and hashes; with the end that the pack noted for each chain, and its account; eras with
-    the blocks that they name.
-    """
+    """Compare all that a store has of a packed stream with itself, and with what the pack noted; reads every byte."""
     store, name = one.store, one.settled.stream.name
     found = [
         f"partition {part.partition}: {segment.what}"

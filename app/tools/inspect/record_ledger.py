@@ -51,7 +51,6 @@ class ChainLedger:
     """Tokens that wait in open blocks, as the last carries say, or the last messages of packings that refer to them."""
     totals: Totals = field(default_factory=Totals)
     pace: "Pace | None" = None
-    """How fast the chain grew; None where its topic does not tell."""
     last_record_ms: int | None = None
     """Timestamp of the last raw record that is counted, in milliseconds since 1970; None where it has none."""
 
@@ -83,10 +82,7 @@ class ChainLedger:
 
 @dataclass(frozen=True, slots=True)
 class RawPartitionAccount:
-    """All streams of one raw partition, which divide its records between them.
-
-    A tombstone, a flush and a record of no split are counted by each of them, all others by one.
-    """
+    """All streams of one raw partition: a tombstone, a flush and a record of no split count in each, others in one."""
 
     raw_topic: str
     partition: int
@@ -155,12 +151,7 @@ class RecordLedger:
 
 
 async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> RecordLedger:
-    """Return the ledger of ``streams``, or without names of all streams of the settings' raw topics.
-
-    Reads the first and the last messages of each token partition and nothing else, so it costs the same however much
-    was milled. The streams are read one after the other: while the service runs they show different moments. Raises
-    TopicError where a stream is missing.
-    """
+    """Return the ledger of ``streams`` or all, read one after the other: of different moments of a running service."""
     settled = await settled_streams(settings, streams)
     chains: list[ChainLedger] = []
     async with consumer(settings) as client:
@@ -173,14 +164,11 @@ async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> Record
 async def _chain(client: AIOKafkaConsumer, settled: Settled, partition: int) -> ChainLedger:
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     head = furthest(await last_messages(client, tokens, settled))
-    empty = ChainLedger(settled.stream.name, settled.stream.raw_topic, partition, settled.genesis.start(partition))
-    if head is None:
-        return empty
-    return replace(account(empty, head, settled), pace=await _pace(client, tokens, head))
+    chain = account(settled, partition, settled.genesis.start(partition), head)
+    return chain if head is None else replace(chain, pace=await _pace(client, tokens, head))
 
 
 async def _pace(client: AIOKafkaConsumer, tokens: TopicPartition, head: Message) -> Pace | None:
-    """Return what was published since the first message that the token partition holds."""
     start, end = (await offsets(client, [tokens]))[tokens]
     first, last = [await record_at(client, tokens, at, end) for at in (start, end - 1)]
     message = readable(first) if first is not None else None
@@ -189,42 +177,27 @@ async def _pace(client: AIOKafkaConsumer, tokens: TopicPartition, head: Message)
     return Pace(first.timestamp, last.timestamp, max(0, head.totals.tokens - message.totals.tokens))
 
 
-def account(empty: ChainLedger, head: Message, settled: Settled) -> ChainLedger:
-    """Return the account that a chain's furthest message holds."""
-    recipe = settled.genesis.recipe
-    return replace(
-        empty,
-        offset=head.cursor.next_offset,
-        taken=head.cursor.taken,
-        blocks=head.cursor.block,
-        block_tokens=head.cursor.block * recipe.block_tokens,
-        open_tokens=split_references(head.references).tokens or len(head.open_tokens) // recipe.token_dtype.itemsize,
-        totals=head.totals,
-        last_record_ms=head.cursor.last_timestamp if head.cursor.last_timestamp >= 0 else None,
-    )
+def account(settled: Settled, partition: int, start: int, head: Message | None) -> ChainLedger:
+    """Return the account that a chain's furthest message holds; without one the chain begins at offset ``start``."""
+    chain, recipe = ChainLedger(settled.stream.name, settled.stream.raw_topic, partition, start), settled.genesis.recipe
+    if head is None:
+        return chain
+    cursor, blocks = head.cursor, head.cursor.block
+    in_open = split_references(head.references).tokens or len(head.open_tokens) // recipe.token_dtype.itemsize
+    last = cursor.last_timestamp if cursor.last_timestamp >= 0 else None
+    chain = replace(chain, offset=cursor.next_offset, taken=cursor.taken, totals=head.totals, last_record_ms=last)
+    return replace(chain, blocks=blocks, block_tokens=blocks * recipe.block_tokens, open_tokens=in_open)
 
 
 def added(name: str, chains: Sequence[ChainLedger]) -> ChainLedger:
     """Return the sum of accounts."""
-    return ChainLedger(
-        stream=name,
-        raw_topic=chains[0].raw_topic,
-        partition=None,
-        offset=None,
-        taken=sum(chain.taken for chain in chains),
-        blocks=sum(chain.blocks for chain in chains),
-        block_tokens=sum(chain.block_tokens for chain in chains),
-        open_tokens=sum(chain.open_tokens for chain in chains),
-        totals=sum((chain.totals for chain in chains), Totals()),
-        pace=_joint_pace([chain.pace for chain in chains if chain.pace is not None]),
-    )
-
-
-def _joint_pace(paces: Sequence[Pace]) -> Pace | None:
-    """Return what several chains published from the first message of any to the last."""
-    if not paces:
-        return None
-    return Pace(min(p.first for p in paces), max(p.last for p in paces), sum(p.tokens for p in paces))
+    counts = [(chain.taken, chain.blocks, chain.block_tokens, chain.open_tokens) for chain in chains]
+    taken, blocks, block_tokens, open_tokens = map(sum, zip(*counts, strict=True))
+    pace = None
+    if paces := [chain.pace for chain in chains if chain.pace is not None]:
+        pace = Pace(min(p.first for p in paces), max(p.last for p in paces), sum(p.tokens for p in paces))
+    topic, totals = chains[0].raw_topic, sum((chain.totals for chain in chains), Totals())
+    return ChainLedger(name, topic, None, None, taken, blocks, block_tokens, open_tokens, totals, pace)
 
 
 def raw_partition_accounts(settled: Sequence[Settled], chains: Sequence[ChainLedger]) -> list[RawPartitionAccount]:

@@ -30,11 +30,8 @@ class RejectedDocument:
     stream: str
     place: RecordPlace
     timestamp: int
-    """Of the record, in milliseconds since 1970."""
     reason: str
-    """As the totals count it."""
     detail: str
-    """The numbers that decided, for people; empty where the reason says all."""
     document: Document
     """As it came to the step that filtered it out."""
 
@@ -49,15 +46,11 @@ async def read_rejected(
 ) -> AsyncGenerator[RejectedDocument, None]:
     """Yield what ``streams`` filtered out, at most ``limit`` documents of a reason, in the order of the raw topic.
 
-    Without names: all streams of the settings' raw topics; without ``reasons``: all that their totals count. Partition
-    after partition is read from its beginning, up to what the stream has published, until there is enough of each
-    reason; beside it, the verdicts on duplicates. ``progress`` is called with the records and bytes that were read.
-
-    Raises:
-        InputError: no stream counts anything under one of the ``reasons``.
-        TopicError, BrokerError: the brokers do not know a stream, or do not answer.
-        FingerprintError: the libraries installed here do not give the stream's answers.
-
+    Without names: all streams of the settings' raw topics; without ``reasons``: all that their totals count. Partitions
+    are read from their beginnings, up to what the stream has published, until there is enough of each reason.
+    ``progress`` is called with the records and bytes that were read. Raises InputError where no stream counts anything
+    under one of the ``reasons``; TopicError where a stream is unknown; and FingerprintError where libraries here
+    differ.
     """
     found = await settled_streams(settings, streams)
     async with consumer(settings) as client, consumer(settings) as verdicts:
@@ -87,7 +80,6 @@ def require_counted(reasons: Collection[str], counted: Counter[str]) -> list[str
 
 
 async def _ends(client: AIOKafkaConsumer, settled: Settled) -> dict[int, tuple[int, Counter[str]]]:
-    """Return, for each partition, up to which offset the stream has published, and what it filtered out by then."""
     ends = {}
     for partition in range(await require_topic(client, settled.stream.tokens_topic)):
         tokens = TopicPartition(settled.stream.tokens_topic, partition)
@@ -107,7 +99,6 @@ class _Search:
     _settled: Settled
     _domain: Domain | None
     _wanted: Counter[str]
-    """How many more of each reason."""
     _progress: Callable[[int, int], None]
 
     async def partition(self, partition: int, end: int) -> AsyncGenerator[RejectedDocument, None]:
@@ -145,7 +136,6 @@ class _Search:
         return found
 
     def _silent(self, columns: OutcomeColumns, records: Sequence[SourceRecord]) -> list[SourceRecord]:
-        """Return the records of documents without tokens, if they are wanted."""
         if self._wanted[NO_TOKENS] <= 0:
             return []
         kept = columns.kept[self._settled.stream.split]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ...kafka.token_topic import furthest, last_messages, message_of
 from ...milling.tokenizers import Engine
 from ...settings import Settings
 from ..kafka_reading import TOKENS_PREFIX, require_record
-from ..verify.comparison import meta_of
+from ..verify.verify_result import meta_of
 from .duplicates import seen_before
 from .packed import StoredPack
 from .tracing import decode, engine_in, engine_of
@@ -45,14 +45,12 @@ class ChainReport:
     next_offset: int
     """The source offset that the next block begins with."""
     blocks: int
-    """In the topic, or packed."""
     totals: dict[str, Any]
     store_first: int | None
     """The first block that the store holds, or will hold."""
     store_blocks: int | None
     """The block after its last one."""
     segments: int | None
-    """In the store, the growing one included."""
     sample: str
     """The beginning of the last block as text; nothing where the last messages are all carries."""
 
@@ -70,11 +68,8 @@ class StreamReport:
     """SHA-256 of the tokenizer.json, and its vocabulary's size."""
     segment_blocks: int
     settings: dict[str, Any]
-    """The recipe: all that decides the tokens."""
     versions: dict[str, str]
-    """Of the libraries at genesis."""
     skips: dict[int, list[int]]
-    """Offsets on the skip list, by partition."""
     ignored: dict[int, list[int]]
     """Offsets of the token topic on the ignore list, by partition."""
     chains: Sequence[ChainReport]
@@ -91,11 +86,7 @@ class StreamReport:
 
 
 async def inspect_stream(settings: Settings, name: str, store: Path | None = None) -> StreamReport:
-    """Return what a stream is and how far it is; what ``store`` holds of it only where that knows the stream.
-
-    Raises TopicError where there is no such stream, or one of its topics is missing; and DamagedError where its last
-    messages, or the store's commit logs, are damaged.
-    """
+    """Return what a stream is and how far it is, in its topics and, where that knows it, in ``store``."""
     packed = StoredPack.find(store, name) if store is not None else None
     if packed is not None:
         engine = engine_in(packed.store, read_stream(packed.store, name))
@@ -152,19 +143,13 @@ def _report_of(
     """Return what a chain's furthest message says, and the store; ``spans``: of the raw and the token topic."""
     name, start = settled.stream.name, settled.genesis.start(partition)
     next_offset = head.cursor.next_offset if head else start
-    reader = open_partition(store, name, partition) if store is not None else None
-    return ChainReport(
-        partition=partition,
-        raw_range=spans[0] if spans is not None else (start, next_offset),
-        token_range=spans[1] if spans is not None else None,
-        next_offset=next_offset,
-        blocks=head.cursor.block if head else 0,
-        totals=head.totals.to_dict() if head else {},
-        store_first=reader.first_block if reader is not None else None,
-        store_blocks=reader.blocks if reader is not None else None,
-        segments=len(_firsts(partition_directory(store, name, partition))) if store is not None else None,
-        sample=sample,
-    )
+    blocks, totals = (head.cursor.block, head.totals.to_dict()) if head else (0, {})
+    raw, tokens = spans if spans is not None else ((start, next_offset), None)
+    report = ChainReport(partition, raw, tokens, next_offset, blocks, totals, None, None, None, sample)
+    if store is None:
+        return report
+    reader, segments = open_partition(store, name, partition), _firsts(partition_directory(store, name, partition))
+    return replace(report, store_first=reader.first_block, store_blocks=reader.blocks, segments=len(segments))
 
 
 def _firsts(directory: Path) -> list[int]:
@@ -194,7 +179,6 @@ class SegmentReport:
     stream: str
     partition: int
     path: str
-    """Of its tokens."""
     first: int
     blocks: int
     sealed: bool
@@ -211,16 +195,10 @@ class SegmentReport:
     """Chain hash before the first block; None where only the segment before says it."""
     chain_after: str | None
     sample: str
-    """The beginning of its first block as text."""
 
 
 def inspect_segments(path: Path) -> list[SegmentReport]:
-    """Return what each segment in a partition's directory holds, or the one of which ``path`` is any file.
-
-    Every block's checksums are checked. Raises InputError where the path is no partition and no segment of a store;
-    DamagedError where a segment is not what its checksums say; and StoreError where the stream's description is missing
-    or of another format.
-    """
+    """Return what each segment in a partition's directory holds, or that of the file ``path``; checks every block."""
     path = path.absolute()
     directory, firsts = (path, _firsts(path)) if path.is_dir() else (path.parent, segment_firsts([path.name]))
     if not path.is_dir() and not (firsts and firsts[0] in _firsts(directory)):
@@ -268,16 +246,7 @@ def _report(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start)
 
 
 async def inspect_message(settings: Settings, topic: str, partition: int, offset: int) -> dict[str, Any]:
-    """Return, as JSON types, what is at an offset: of a block message its header, pieces and decoded samples.
-
-    Of a record on a raw topic, it says by domain whether it was seen before, and came again (`seen_before`).
-
-    Raises:
-        TopicError: the topic is missing.
-        InputError: there is no such partition, or no record at this offset.
-        DamagedError: the message has TokenMill's header, which is damaged.
-
-    """
+    """Return, as JSON types, what is at an offset: of a message pieces and samples, else whether it was seen before."""
     async with consumer(settings) as client:
         record = await require_record(client, TopicPartition(topic, partition), offset)
     headers = [[name, (value or b"").decode(errors="replace")] for name, value in record.headers if name != HEADER_NAME]
@@ -339,7 +308,6 @@ async def _describe(settings: Settings, topic: str, message: Message) -> dict[st
 
 
 def _references(references: OpenReferences) -> list[list[dict[str, int]]]:
-    """Return what each open block refers to, as JSON types."""
     rows = iter(references.rows.tolist())
     names = references.rows.dtype.names or ()
     return [[dict(zip(names, next(rows), strict=True)) for _ in range(count)] for count in references.counts]

@@ -11,21 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import (
-    BrokerError,
-    InputError,
-    RecordError,
-    RegistryError,
-    SettingsError,
-    SourceError,
-    StoreError,
-    TopicError,
-)
+from tokenmill import errors
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo, open_partition, read_stream, read_tokenizer, streams_in
-from tokenmill.store.layout import SegmentPaths, is_packed, partition_directory
-from tokenmill.store.segment import Segment
+from tokenmill.store.layout import is_packed
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
@@ -39,13 +29,14 @@ from ...milling.tokenizers import REFERENCE, Engine, TokenizerFile, open_engine
 from ...sequencer.settled_domains import settled_domain
 from ...settings import Domain, Settings
 from ..kafka_reading import recipe_decoder, record_at, stream_stages, topic_ranges
-from ..verify.comparison import meta_of
+from ..verify.verify_result import meta_of
 from .duplicates import Duplicates
 
 LOOK_SECONDS: Final = 0.5
 """Between two looks at what came, while a topic is followed."""
+_UNREAD: Final = (errors.BrokerError, errors.SettingsError, errors.TopicError, errors.SourceError, errors.RegistryError)
+"""Why records cannot be read; a SettingsError: there is no right to read raw text, or no registry is set."""
 Place = tuple[int, int]
-"""Partition and offset."""
 
 
 def decode(engine: Engine, tokens: npt.NDArray[np.unsignedinteger] | Sequence[int]) -> str:
@@ -72,7 +63,6 @@ class FoundBlock:
     tokens: npt.NDArray[np.unsignedinteger]
     pieces: list[Piece]
     where: str
-    """The file, or the message."""
 
 
 def _in_store(store: Path, stream: str, partition: int, block: int) -> FoundBlock | None:
@@ -81,14 +71,12 @@ def _in_store(store: Path, stream: str, partition: int, block: int) -> FoundBloc
     info = read_stream(store, stream)
     try:
         reader = open_partition(store, stream, partition, check=True)
-    except StoreError:
+    except errors.StoreError:
         return None
     if not reader.first_block <= block < reader.blocks:
         return None
-    first = block - block % info.segment_blocks
-    segment = Segment(SegmentPaths(partition_directory(store, stream, partition), first), info, partition)
-    pieces = decode_entry(segment.entry(block - first))
-    where = f"{segment.paths.tokens} block {block - first}"
+    segment, local = reader.locate(block)
+    pieces, where = decode_entry(segment.entry(local)), f"{segment.paths.tokens} block {local}"
     recipe = Genesis.from_dict(info.values["genesis"]).recipe
     return FoundBlock(recipe, engine_in(store, info), reader.read(block), pieces, where)
 
@@ -101,20 +89,15 @@ async def _in_topic(settings: Settings, stream: str, partition: int, block: int)
         span = (await offsets(client, [tokens]))[tokens]
         record = await message_with(client, tokens, recipe.fingerprint, block, span)
     if record is None:
-        raise InputError(
+        raise errors.InputError(
             f"{tokens.topic}[{partition}] does not hold block {block} (nor does a store): "
             f"`tokenmill inspect stream {stream}` says which blocks there are"
         )
     message = message_of(record, tokens)
-    index = block - message.first
-    size = recipe.block_bytes
-    return FoundBlock(
-        recipe,
-        engine_of(settled),
-        np.frombuffer(message.tokens[index * size : (index + 1) * size], recipe.token_dtype),
-        decode_entry(message.entries[index]),
-        f"{tokens.topic}[{partition}] offset {record.offset} block {index}",
-    )
+    index, size = block - message.first, recipe.block_bytes
+    found = np.frombuffer(message.tokens[index * size : (index + 1) * size], recipe.token_dtype)
+    where = f"{tokens.topic}[{partition}] offset {record.offset} block {index}"
+    return FoundBlock(recipe, engine_of(settled), found, decode_entry(message.entries[index]), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +125,6 @@ class TracedPiece:
     id: str | int | None
     fields: Mapping[str, Any]
     text: str
-    """The tokens as text."""
     record: RecordText | None
     """None where it was not asked for, or could not be had (`BlockTrace.note`)."""
 
@@ -160,33 +142,24 @@ class BlockTrace:
     partition: int
     block: int
     where: str
-    """The file, or the message, in which it was found."""
     tokens: int
     text: str
-    """All of the block's tokens as text."""
     pieces: Sequence[TracedPiece]
     note: str | None = None
-    """Why records are missing."""
 
 
 async def trace_block(
-    settings: Settings,
-    stream: str,
-    partition: int,
-    block: int,
-    *,
-    store: Path | None = None,
+    settings: Settings, stream: str, partition: int, block: int, *, store: Path | None = None
 ) -> BlockTrace:
     """Return a block from ``store`` or else from the token topic, with the Kafka records of its documents.
 
-    A block is returned without records, and with a note, where the raw topic cannot be asked: one in the store without
-    a broker, and any to a login that may not read raw text. Raises InputError where the block is nowhere; and
-    TopicError or BrokerError where it is not in the store, and the topic cannot be asked.
+    It comes without records, and with a note, where the raw topic cannot be asked. Raises InputError where the block is
+    nowhere; and TopicError or BrokerError where it is not in the store, and the topic cannot be asked.
     """
     held = _in_store(store, stream, partition, block) if store is not None else None
     packed = store is not None and is_packed(store, stream)
     if packed and held is None:
-        raise InputError(
+        raise errors.InputError(
             f"{store} does not hold block {block} of {stream}/{partition}, which was packed: `tokenmill inspect stream "
             f"{stream}` says which blocks there are"
         )
@@ -198,32 +171,19 @@ async def trace_block(
     else:
         try:
             texts, note = await _records(settings, found, partition)
-        # SettingsError: no right to read raw text, or no registry is set. The block is worth more than its texts.
-        except (BrokerError, SettingsError, TopicError, SourceError, RegistryError) as error:
+        except _UNREAD as error:  # the block is worth more than its texts
             note = str(error)
     ends = [*(piece.start for piece in found.pieces), len(found.tokens)]
-    pieces = [
-        TracedPiece(
-            piece.start,
-            stop,
-            found.recipe.raw_topic,
-            partition,
-            piece.offset,
-            piece.position,
-            meta.get("id"),
-            meta.get("fields", {}),
-            decode(found.engine, found.tokens[piece.start : stop]),
-            texts.get(piece.offset),
-        )
-        for piece, (_, stop) in zip(found.pieces, pairwise(ends), strict=True)
-        for meta in [meta_of(piece)]
-    ]
+    pieces = []
+    for piece, (_, stop) in zip(found.pieces, pairwise(ends), strict=True):
+        place, meta = (found.recipe.raw_topic, partition, piece.offset, piece.position), meta_of(piece)
+        about = meta.get("id"), meta.get("fields", {}), decode(found.engine, found.tokens[piece.start : stop])
+        pieces.append(TracedPiece(piece.start, stop, *place, *about, texts.get(piece.offset)))
     text = decode(found.engine, found.tokens)
     return BlockTrace(stream, partition, block, found.where, len(found.tokens), text, pieces, note)
 
 
 async def _records(settings: Settings, found: FoundBlock, partition: int) -> tuple[dict[int, RecordText], str | None]:
-    """Return the records of the block's pieces by offset, and which are gone."""
     places = await _texts(settings, found.recipe, [(partition, piece.offset) for piece in found.pieces])
     texts = {offset: text for (_, offset), text in places.items()}
     gone = sorted({piece.offset for piece in found.pieces if piece.position != PADDING} - set(texts))
@@ -232,7 +192,6 @@ async def _records(settings: Settings, found: FoundBlock, partition: int) -> tup
 
 
 async def _texts(settings: Settings, recipe: Recipe, places: Iterable[Place]) -> dict[Place, RecordText]:
-    """Return the records of a raw topic at some places; those that the topic no longer holds are left out."""
     decoder = recipe_decoder(settings, recipe)
     found: dict[Place, RecordText] = {}
     async with consumer(settings) as client:
@@ -249,7 +208,7 @@ def record_text(record: SourceRecord, decoder: Decoder) -> RecordText:
     value = bytes(record.value or b"")
     try:
         text = decoder(value).text
-    except RecordError:
+    except errors.RecordError:
         text = value.decode(errors="replace")
     key = None if record.key is None else record.key.decode(errors="replace")
     return RecordText(key, record.timestamp, len(value), text)
@@ -263,7 +222,6 @@ class RecordOutcome:
     """As the ledger names it; ``missing`` where the raw topic holds no such record; ``unjudged`` where all steps keep
     its document, and there is no verdict on duplicates."""
     reason: str
-    """More of it, for people; empty where there is no more."""
     split: str = ""
     """The split that has it, where one does; of a tombstone or a flush, all have it."""
     tokens: Sequence[int] = ()
@@ -275,19 +233,12 @@ class RecordOutcome:
 
 
 async def record_texts(settings: Settings, stream: str, places: Iterable[Place]) -> dict[Place, RecordText]:
-    """Return the records of the stream's raw topic at some places; those that the topic no longer holds are left out.
-
-    Raises TopicError or BrokerError where the brokers do not know the stream, or do not answer.
-    """
+    """Return the records of the stream's raw topic at some places, without those that the topic no longer holds."""
     return await _texts(settings, (await settled_stream(settings, stream)).genesis.recipe, places)
 
 
 async def outcome_of(settings: Settings, stream: str, place: Place) -> RecordOutcome:
-    """Return what became of a record, by the recipe and the skip list of the stream.
-
-    Raises TopicError or BrokerError where the brokers do not know the stream, or do not answer; FingerprintError where
-    the libraries installed here do not give the stream's answers; and DifferenceError as `judged_ranges`.
-    """
+    """Return what became of a record, by the recipe and the skip list of the stream; raises as `judged_ranges`."""
     settled = await settled_stream(settings, stream)
     recipe = settled.genesis.recipe
     partition, offset = place
@@ -304,8 +255,6 @@ async def outcome_of(settings: Settings, stream: str, place: Place) -> RecordOut
 
 
 class _Judged:
-    """What is known of the duplicates among a stream's records."""
-
     def __init__(self, settings: Settings, settled: Settled, client: AIOKafkaConsumer) -> None:
         self._settings, self._settled, self._client = settings, settled, client
         self._domain: Domain | None = None
@@ -317,7 +266,7 @@ class _Judged:
             return {}
         try:
             self._domain = self._domain or await settled_domain(self._settings, self._settled)
-        except TopicError as error:
+        except errors.TopicError as error:
             return {record.offset: str(error) for record in records}
         duplicates = Duplicates(self._client, self._domain, raw, records[0].offset)
         await duplicates.tell(stages.seen, records[-1].offset + 1)
@@ -354,9 +303,7 @@ async def passing_records(
     """Yield what becomes of the ``last`` records of each partition of a raw topic, and with ``follow`` of later ones.
 
     By the recipe and skip list that the topic's streams have when this begins, as a mill has it or will; nothing is
-    written anywhere. Raises TopicError or BrokerError where the topic has no settled stream, or no broker answers;
-    FingerprintError where the libraries installed here do not give the stream's answers; and DifferenceError as
-    `judged_ranges`.
+    written anywhere. Raises TopicError where the topic has no settled stream, and else as `outcome_of`.
     """
     (settled, *_) = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
     stages, skips = stream_stages(settings, settled, REFERENCE), settled.control.skips
@@ -371,16 +318,12 @@ async def passing_records(
                     unjudged = await judged.tell(partition, records, stages)
                     for record in records:
                         outcome = stages.outcome(record, skips.get(partition.partition, ()))
-                        yield _passing(stages, partition, outcome, unjudged.get(record.offset, ""))
+                        split, place = outcome.split or "", RecordPlace(raw_topic, partition.partition, record.offset)
+                        told = _outcome(stages, outcome, split, unjudged.get(record.offset, ""))
+                        yield PassingRecord(place, record_text(record, stages.decoder), replace(told, split=split))
                 read[partition] = end
             if not follow:
                 return
             for one in (client, verdicts):
                 one.pause(*one.assignment())  # else it would ask the brokers on, for records that are not taken
             await asyncio.sleep(LOOK_SECONDS)
-
-
-def _passing(stages: Stages, partition: TopicPartition, outcome: Outcome, unjudged: str) -> PassingRecord:
-    told = replace(_outcome(stages, outcome, outcome.split or "", unjudged), split=outcome.split or "")
-    place = RecordPlace(partition.topic, partition.partition, outcome.record.offset)
-    return PassingRecord(place, record_text(outcome.record, stages.decoder), told)

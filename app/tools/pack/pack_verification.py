@@ -26,11 +26,10 @@ from ...sources.file_sources import Reading
 from ...sources.items import DocumentSource
 from ..produce.sender import Acknowledged
 from ..produce.summary import Progress, Summary, reporting
-from ..verify.comparison import BlockRun, difference
 from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
 from ..verify.two_sides import StoreSide
 from ..verify.verify_bounds import StoreEras, StoreMark, store_mark
-from ..verify.verify_result import ChainResult, EraResult, VerifyDifference, VerifyResult
+from ..verify.verify_result import BlockRun, ChainResult, EraResult, VerifyDifference, VerifyResult
 from .judging import Judging
 from .mill_processes import Millers, MillTask, joined
 from .pack_state import PackFiles, PackPosition, pack_directory
@@ -183,7 +182,7 @@ class _VerifiedChain:
         self._side.finish(result.reference_blocks, "what the files hold")
         if held < self._packed and not self._side.broken:
             text = f"the store holds {held} blocks, and {self._packed} were packed"
-            result.differences.append(difference(result, "store", "missing", text, block=held))
+            result.differences.append(result.difference("store", "missing", text, block=held))
         result.totals, result.open_tokens = self.mill.totals, self.mill.open_tokens
         result.topic_blocks = 0, result.reference_blocks  # as on a topic that holds all that the files make
         return ChainEnd(result.reference_blocks, result.totals, result.open_tokens, result)

@@ -1,10 +1,7 @@
 """Repairing a partition: damaged and missing segments are rebuilt, byte for byte, with the help of a donor.
 
-A segment is rebuilt from its own undamaged blocks and those that the donor gives. Each block is proven by the hashes
-that are known. A repair that was killed at any moment goes on when it is called again.
-
-How it is written, and takes its place, is in docs/format.md ("Checking and repairing"). `finish` continues wherever
-this was interrupted; a segment that is not ``ready`` is deleted.
+Each block is proven by the hashes that are known. A repair that was killed goes on when it is called again: how it is
+written, and takes its place, is in docs/format.md ("Checking and repairing").
 """
 
 import os
@@ -39,9 +36,7 @@ class Given:
 
     number: int
     tokens: bytes
-    """Its token ids, ``block_bytes`` bytes."""
     entry: bytes
-    """Its entry (`tokenmill.wire.pieces`)."""
     before: bytes | None
     """Chain hash before it, according to the donor; None where the donor does not know it."""
 
@@ -52,11 +47,7 @@ it gives is believed only as far as hashes prove it."""
 
 
 def store_donor(store: Path, info: StreamInfo, partition: int) -> Donor:
-    """Return another store of the stream, or a copy of one; it may be damaged, and its segments have another length.
-
-    Raises StoreError where it holds no such stream, and FingerprintError where it holds a stream of that name with
-    other settings.
-    """
+    """Return another store of the stream, perhaps damaged, as a donor; raises FingerprintError for other settings."""
     theirs = read_stream(store, info.name)
     if theirs.fingerprint != info.fingerprint:
         raise FingerprintError(
@@ -78,6 +69,8 @@ def store_donor(store: Path, info: StreamInfo, partition: int) -> Donor:
     return give
 
 
+Hashes: TypeAlias = tuple[bytes | None, bytes | None]
+"""Before the first block of a segment, and after its last one."""
 NO_ROWS: Final[Rows] = np.empty(0, sealing.BLOCK_ROW)
 
 
@@ -90,25 +83,18 @@ class Salvage:
     rows: Rows
     """The proven rows of its first blocks: of all, some or none."""
     own: dict[int, Given]
-    """Its own undamaged blocks, by number."""
     chain_before: bytes | None
     chain_after: bytes | None
     """Chain hash after its last block; None where it is unknown, or where the segment is not full."""
 
 
 def salvage(
-    paths: SegmentPaths,
-    info: StreamInfo,
-    partition: int,
-    hashes: tuple[bytes | None, bytes | None],
-    *,
-    last: bool,
-    named: int,
+    paths: SegmentPaths, info: StreamInfo, partition: int, hashes: Hashes, *, last: bool, named: int
 ) -> Salvage:
     """Look through the files of a damaged segment.
 
-    ``hashes`` are those at its ends, according to its undamaged neighbours; of the ``last`` one, that after the blocks
-    that are ``named``, according to the eras.
+    ``hashes`` are those at its ends, by its undamaged neighbours; of the ``last`` one, that after the blocks that the
+    eras ``named``.
     """
     chain_before, chain_after_ = hashes
     rows, sealed_before = _rows(paths, info, partition)
@@ -141,7 +127,6 @@ def _scan(paths: SegmentPaths, info: StreamInfo) -> sealing.Scan:
 
 
 def _content(path: Path) -> bytes:
-    """Return what is in a file; nothing where there is none."""
     return read_regular(path) if path.exists() else b""
 
 
@@ -154,7 +139,6 @@ def _claimed(paths: SegmentPaths, info: StreamInfo) -> int:
 
 
 def _own(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes | None) -> Iterator[Given]:
-    """Yield the blocks that have the CRCs of their rows."""
     tokens, table = _content(paths.tokens), _content(paths.documents)
     for local in range(len(rows)):
         block = tokens[local * info.block_bytes : (local + 1) * info.block_bytes]
@@ -238,7 +222,6 @@ def finish(directory: Path) -> list[Path]:
 
 
 def _task(ready: Path) -> tuple[int, list[str]]:
-    """Return the segment that is ready according to a file, and the old files without a successor."""
     try:
         task = read_json_file(ready)
         first, stale = task["first"], list(task["stale"])
@@ -293,7 +276,6 @@ def _replace(old: Path, new: Path) -> list[Path]:
 
 
 def _free_name(path: Path) -> Path:
-    """Return a name that says that the file is broken and that no other broken one has."""
     names = (path.with_name(f"{path.name}{layout.BROKEN}{number}") for number in chain([""], count(2)))
     return next(name for name in names if not name.exists())
 
@@ -305,7 +287,6 @@ class Repaired:
     first: int
     """Number of its first block. If no segment can begin there, the files belong to none."""
     what: str
-    """The first damaged file, and what is wrong with it."""
     blocks: int = 0
     """That it holds now; 0 where it was not changed."""
     given: int = 0
@@ -329,9 +310,8 @@ def named_blocks(directory: Path, info: StreamInfo, partition: int) -> Extent:
 def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> list[Repaired]:
     """Return the damaged segments of a partition, in order; missing ones before a later one are among them.
 
-    Reads all its bytes. Bytes that were never committed are no damage; where the commit log ends with what is no
-    record, or the stream was packed, the store's eras say how many blocks were. The caller holds the partition's
-    lock, or knows that no process writes to it; otherwise a segment that is being written may look damaged.
+    Reads all its bytes; what was never committed is no damage. Where the commit log ends with what is no record, or the
+    stream was packed, the eras say how many blocks were. The caller holds the lock, or knows that no process writes.
     """
     names = os.listdir(directory) if directory.exists() else ()  # noqa: PTH208 - names alone, of many files
     firsts = [first for first in layout.segment_firsts(names) if first >= start.block]
@@ -353,22 +333,12 @@ def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> 
 
 
 def _examine_segment(
-    paths: SegmentPaths,
-    info: StreamInfo,
-    partition: int,
-    chain_before: bytes | None,
-    wanted: int,
-    *,
-    last: bool,
-    whole: bool,
+    paths: SegmentPaths, info: StreamInfo, partition: int, before: bytes | None, wanted: int, *, last: bool, whole: bool
 ) -> bytes | None:
-    """Return the chain hash after a segment; ``chain_before`` is None where the segment before it is damaged.
-
-    It has ``wanted`` blocks or more, if it must be ``whole``, or its commit log does not end with a record.
-    """
+    """Return the chain hash after a segment; ``wanted`` blocks must be there if ``whole``, or if its log is torn."""
     manifest = load_manifest(paths, info, partition)
     if manifest is not None:
-        _examine_sealed(paths, info, manifest, chain_before)
+        _examine_sealed(paths, info, manifest, before)
         return bytes.fromhex(manifest.chain_after)
     why = f"the eras name {wanted}" if last else "later segments exist"
     if whole and not any(path.exists() for path in paths.all):
@@ -377,11 +347,11 @@ def _examine_segment(
     rows = found.rows
     if len(rows):
         check_blocks(paths, info, rows, range(len(rows)))
-        if chain_before is not None:
-            check_link(paths, info, rows, chain_before)
+        if before is not None:
+            check_link(paths, info, rows, before)
     if len(rows) < wanted and (whole or found.end < len(log)):
         raise damaged(paths.commits, f"it holds {len(rows)} blocks, but {why}")
-    return chain_after(rows, -1) if len(rows) else chain_before
+    return chain_after(rows, -1) if len(rows) else before
 
 
 def _examine_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, chain_before: bytes | None) -> None:
@@ -397,10 +367,8 @@ def _examine_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, c
 def repair_partition(directory: Path, info: StreamInfo, partition: int, donor: Donor) -> Iterator[Repaired]:
     """Rebuild what is damaged or missing in a partition, in order; yield each segment once it is durable.
 
-    Raises:
-        LockedError: another process writes to the partition.
-        DifferenceError: the donor holds another history of the chain.
-        DamagedError: nothing says where the partition begins.
+    Raises LockedError where another process writes to it, DifferenceError where the donor holds another history of the
+    chain, and DamagedError where nothing says where the partition begins.
     """
     with layout.PartitionLock(directory):
         finish(directory)
@@ -413,15 +381,12 @@ def repair_partition(directory: Path, info: StreamInfo, partition: int, donor: D
 
 @dataclass(slots=True)
 class _Repair:
-    """One partition while it is repaired."""
-
     directory: Path
     info: StreamInfo
     partition: int
     start: Start
     donor: Donor
     damaged: set[int]
-    """First blocks of the segments that are still damaged."""
 
     def repair(self, damage: Repaired) -> Repaired:
         paths = SegmentPaths(self.directory, damage.first)
@@ -457,7 +422,7 @@ class _Repair:
         return salvage(paths, self.info, self.partition, (before, after), last=last, named=count)
 
 
-def _hashes(directory: Path, info: StreamInfo, partition: int, first: int) -> tuple[bytes | None, bytes] | None:
+def _hashes(directory: Path, info: StreamInfo, partition: int, first: int) -> Hashes | None:
     """Return the hashes at the ends of a full segment; of one that is not sealed, the log does not say the first."""
     paths = SegmentPaths(directory, first)
     try:
@@ -470,10 +435,7 @@ def _hashes(directory: Path, info: StreamInfo, partition: int, first: int) -> tu
 
 
 def _gather(first: int, found: Salvage, donor: Donor) -> tuple[list[Given], list[range]]:
-    """Return all blocks of a segment, proven; or which of them nothing gives back.
-
-    Raises DifferenceError: what the donor gives does not fit what is known.
-    """
+    """Return all blocks of a segment, proven, or which nothing gives back; DifferenceError where they do not fit."""
     wanted = range(first, first + found.blocks)
     missing = [number for number in wanted if number not in found.own]
     offers: dict[int, list[Given]] = {}
@@ -519,16 +481,12 @@ def _difference(number: int) -> DifferenceError:
 
 
 def _runs(numbers: Sequence[int]) -> list[range]:
-    """Return rising numbers as ranges."""
     ends = [n for n, (low, high) in enumerate(pairwise(numbers), 1) if high != low + 1]
     return [range(numbers[a], numbers[b - 1] + 1) for a, b in pairwise([0, *ends, len(numbers)])]
 
 
 def _settle_start(directory: Path, info: StreamInfo, partition: int) -> Start:
-    """Return where the partition begins; where that file is damaged, write it again from the oldest segment.
-
-    Raises DamagedError where the oldest segment is damaged as well.
-    """
+    """Return where the partition begins; where that file is damaged, write it again from the oldest segment."""
     try:
         return read_start(directory, info, partition)
     except DamagedError:

@@ -22,7 +22,7 @@ from tokenmill.wire.message import Message
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...kafka.control_topic import settled_stream, tokenizer_of
-from ...kafka.token_topic import message_of, offset_before, record_at
+from ...kafka.token_topic import message_of, offset_before, readable, record_at
 from ...settings import Settings
 from .repairing import Donor, Given, Repaired, examine, link_aside, repair_partition, store_donor
 
@@ -38,11 +38,7 @@ class TopicDonor:
     tokens: TopicPartition
 
     def __call__(self, first: int, end: int) -> list[Given]:
-        """Return what the topic retains of the blocks ``[first, end)``; messages that no reader takes are passed over.
-
-        Raises BrokerError where no broker answers, and SourceError where retention removed messages while they were
-        read.
-        """
+        """Return what the topic retains of the blocks ``[first, end)``, without messages that no reader takes."""
         return asyncio.run(self._read(first, end))
 
     async def _read(self, first: int, end: int) -> list[Given]:
@@ -63,14 +59,11 @@ class TopicDonor:
             return found
 
     async def _collect(self, client: AIOKafkaConsumer, span: tuple[int, int], first: int, end: int) -> list[Given]:
-        """Return the blocks ``[first, end)`` in ``span``, up to where each was found once."""
         found: list[Given] = []
         missing = set(range(first, end))
         async for record in read_range(client, self.tokens, *span):
-            try:
-                blocks = self._blocks(message_of(record, self.tokens))
-            except DamagedError:
-                continue
+            message = readable(record, self.recipe.fingerprint)
+            blocks = () if message is None else self._blocks(message)
             wanted = [block for block in blocks if first <= block.number < end]
             found += wanted
             missing -= {block.number for block in wanted}
@@ -79,9 +72,9 @@ class TopicDonor:
         return found
 
     def _blocks(self, message: Message) -> list[Given]:
-        """Return the blocks of a message, if it is one of this stream's and agrees with itself; else none."""
+        """Return the blocks of a message, if it agrees with itself; else none."""
         size = self.recipe.block_bytes
-        if message.fingerprint != self.recipe.fingerprint or len(message.tokens) != message.count * size:
+        if len(message.tokens) != message.count * size:
             return []
         *before, after = message.before, *roll(message.before, message.tokens, message.entries)
         numbers, places = itertools.count(message.first), range(0, len(message.tokens), size)
@@ -91,10 +84,7 @@ class TopicDonor:
 
 
 def described_in(store: Path, stream: str) -> tuple[StreamInfo, bytes | None]:
-    """Return description and tokenizer as another store has them.
-
-    Raises StoreError where it holds no such stream, and DamagedError where one of the two is damaged there as well.
-    """
+    """Return description and tokenizer as another store has them; raises DamagedError where they are damaged."""
     info = read_stream(store, stream).in_stores()
     path = stream_directory(store, stream) / TOKENIZER_FILE
     tokenizer = read_regular(path, most=MAX_TOKENIZER_BYTES) if path.exists() else None
@@ -109,7 +99,7 @@ def rewrite_description(
     """Return the description of a stream, and what was written again of it; damaged files are kept beside.
 
     ``right`` gives what both files must be. Raises FingerprintError where the store's stream of that name is another,
-    and StoreError where the store has no directory of that stream.
+    and StoreError where the store lacks it.
     """
     directory = stream_directory(store, stream)
     if not directory.is_dir():
@@ -148,7 +138,6 @@ class PartitionRepair:
     stream: str
     partition: int
     segments: Sequence[Repaired]
-    """The damaged segments, in order."""
 
     @property
     def lost(self) -> list[range]:
@@ -164,12 +153,8 @@ class PartitionRepair:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
         segments = [
-            {
-                **asdict(segment),
-                "lost": [[run.start, run.stop] for run in segment.lost],
-                "kept": [str(path) for path in segment.kept],
-            }
-            for segment in self.segments
+            {**asdict(one), "lost": [[run.start, run.stop] for run in one.lost], "kept": list(map(str, one.kept))}
+            for one in self.segments
         ]
         return {"stream": self.stream, "partition": self.partition, "segments": segments}
 
@@ -184,15 +169,10 @@ def repair_store(
 ) -> tuple[list[PartitionRepair], list[str]]:
     """Rebuild what is damaged or missing of a stream in the settings' store; return what, and which descriptions.
 
-    All partitions of which the store has a directory, or those named. Blocks that the files themselves do not hold come
-    from the token topic, or from the store ``donor``; then no broker is needed, nor where the stream was packed, which
-    no topic holds. Each segment goes to ``progress``.
-
-    Raises:
-        LockedError: a segment worker writes to a partition.
-        DifferenceError: what gives the blocks holds another history.
-        DamagedError: nothing says where a partition begins.
-        FingerprintError, StoreError, TopicError, BrokerError: store, donor or topics are not those of the stream.
+    All partitions of which the store has a directory, or those named. Blocks that the files do not hold come from the
+    token topic, or from the store ``donor``; then no broker is needed, nor where the stream was packed. Each segment
+    goes to ``progress``. Raises as `repair_partition`; and FingerprintError, StoreError, TopicError or BrokerError
+    where store, donor or topics are not those of the stream.
     """
     store = layout.store_directory(settings.store)
     if donor is not None:
@@ -220,11 +200,7 @@ def repair_store(
 
 
 def examine_store(store: Path, stream: str, partitions: Sequence[int] = ()) -> list[PartitionRepair]:
-    """Return what is damaged, and change nothing; needs no broker, and reads every byte.
-
-    Raises StoreError where the store holds no such stream; and DamagedError where the stream's description, or where a
-    partition begins, is damaged.
-    """
+    """Return what is damaged of a stream, and change nothing; reads every byte, and asks no broker."""
     info = read_stream(store, stream)
     return [
         PartitionRepair(stream, number, examine(directory, info, number, read_start(directory, info, number)))

@@ -1,9 +1,7 @@
 """The eras of a stream: the chain of records on its control topic, what the store holds of it, and where eras end.
 
-The chain is what every reader takes it for (`tokenmill.eras.EraLog`): whatever does not continue it is ignored, and
-counted here. That the eras name the blocks that are there is checked where the blocks are read. The eras of a stream
-may be many, and their records are read once; the blocks of each partition are read by a process of its own. So what
-these processes need is written to a file for each partition, 32 bytes for each era that has blocks there.
+The records are read once, and the blocks of each partition by a process of its own: what these processes need is
+written to a file for each partition, 32 bytes for each era that has blocks there.
 """
 
 from collections.abc import Iterator
@@ -28,9 +26,8 @@ from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled, read_eras
 from ...kafka.token_topic import chain_after
 from ...settings import Settings
-from .comparison import BlockRun
 from .verify_bounds import EraMarks, StoreEras, VerifiedChain, VerifiedEras
-from .verify_result import EraResult, Kind, Side, VerifyDifference
+from .verify_result import BlockRun, EraResult, Kind, Side, VerifyDifference
 
 END: Final = np.dtype([("block", "<i8"), ("era", "<i8"), ("chain", "V16")])
 """The block after an era's last one, the era, and the chain hash that it names there."""
@@ -75,7 +72,6 @@ class EraEnds:
         self._blocks = self._ends["block"]
         self._passed: tuple[int, int] | None = None
         self.wrong = False
-        """Whether one was."""
 
     def first_wrong(self, run: BlockRun) -> tuple[int, int] | None:
         """Return era and block of the first end among a run's blocks that has another hash; None if all are right."""
@@ -211,10 +207,7 @@ class EraCheck:
         self.result = EraResult(self.settled.stream.name, since=since, store_eras=held.eras if held else None)
 
     async def run(self, settings: Settings) -> EraResult:
-        """Compare topic and store up to the marks; the ends of the new eras are written to files.
-
-        Raises SourceError where the control topic is not what it was a moment ago.
-        """
+        """Compare topic and store up to the marks; the ends of the new eras are written to files."""
         name, recipe = self.settled.stream.name, self.settled.genesis.recipe
         since, held = self.since, self.marks.store
         last, offset = (since.era, since.offset) if since is not None else (None, None)
@@ -239,7 +232,6 @@ class EraCheck:
         return self.result
 
     def _take(self, era: Era, offset: int, copy: EraCopy | None, row: EraRow) -> EraRow:
-        """Count an era of the chain, write its ends, and compare the store's with it."""
         result, held = self.result, self.marks.store
         result.eras = era.number + 1
         result.blocks += era.blocks
@@ -256,7 +248,6 @@ class EraCheck:
         return row
 
     def _conclude(self) -> None:
-        """Say what the store holds beyond the topic, and what of it cannot be read."""
         result, held = self.result, self.marks.store
         result.verified = result.verified or self.since
         if held is None:

@@ -1,10 +1,4 @@
-"""One raw partition: its records are read once, and milled again for all its chains, in a process of its own.
-
-What must be is compared with token topic and store, run by run.
-
-Each partition is computed by one core, and has nothing to do with the others. Processes are spawned, so that no lock or
-connection of this one is copied. None outlives this process.
-"""
+"""One raw partition: its records are read once, and milled again for all its chains, in a process of its own."""
 
 import asyncio
 import os
@@ -42,13 +36,12 @@ from ...milling.recipe_stages import reopen_stages
 from ...milling.tokenizers import RAW_BYTES, TokenizerFile, reference_of
 from ...processes import collect_seldom, end_with_parent, keep_loaded, side_processes
 from ...settings import Settings
-from .comparison import BlockRun, other_blocks
+from .domain_check import JudgedLog, JudgedRecords
 from .era_check import EraEnds, OtherHashes
-from .judged_records import JudgedLog, JudgedRecords
 from .reference_sample import ReferenceSample, SampleCheck, Sampler
 from .two_sides import StoreSide, TokenTopic, TopicSide
 from .verify_bounds import ChainMarks, StoreMark, VerifiedChain
-from .verify_result import Advance, ChainResult
+from .verify_result import Advance, BlockRun, ChainResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +52,11 @@ class ChainTask:
     tokens_topic: str
     marks: ChainMarks
     ignored: IgnoreList
-    """Messages of the token topic that its readers pass over."""
     since: VerifiedChain | None = None
     """Where an earlier verification ended; None: begin where the chain does."""
     ends: Path | None = None
     """The file of `EraEndsFiles` with the ends of the eras that were not verified before; None: there are none."""
     judged: JudgedLog | None = None
-    """What says which documents are duplicates; None where the stream keeps them."""
 
     @property
     def start(self) -> int:
@@ -175,10 +166,7 @@ class ChainCheck:
             self.result.verified = VerifiedChain(carry, self._topic.next_offset) if carry is not None else None
 
     async def finish(self, dead: Collection[int]) -> None:
-        """After the last record below the mark: neither side may hold more.
-
-        ``dead`` are the offsets of all records that must be dead-lettered.
-        """
+        """After the last record below the mark neither side may hold more; ``dead``: what must be dead-lettered."""
         result = self.result
         self.check_carries(result.raw_range[1])
         for carry in self._topic.carries:
@@ -194,12 +182,10 @@ class ChainCheck:
 
     async def topic_against_store(self) -> None:
         """Compare the two sides with each other: the source is gone."""
-        while True:
-            await self._topic.fill()
-            run = self._topic_side.take(0, ONE_MESSAGE)
-            if run is None:
-                break
+        await self._topic.fill()
+        while (run := self._topic_side.take(0, ONE_MESSAGE)) is not None:
             self._store_side.compare(run)
+            await self._topic.fill()
         await self._check_other_ends()
         self._topic.carries.clear()
         self.result.totals = self._topic.last.totals if self._topic.last else Totals()
@@ -221,7 +207,7 @@ class ChainCheck:
             elif found == chain:
                 result.era_ends += 1
             else:
-                result.differences.append(other_blocks(result, era, block))
+                result.differences.append(result.other_blocks(era, block))
                 return
         if unknown:
             result.notes.append(
@@ -230,7 +216,6 @@ class ChainCheck:
             )
 
     def _note_retention(self) -> None:
-        """Say what the logs no longer hold, and what that leaves."""
         result, marks, start, judged = self.result, self.task.marks, self.task.start, self.task.judged
         if not result.reference and marks.raw[0] <= start and judged is not None:
             topic = judged.domain.verdicts_topic(result.raw_topic)
@@ -283,7 +268,6 @@ class PartitionTask:
     store: Path | None
     sample: "ReferenceSample"
     lists: Mapping[str, bytes] = field(default_factory=dict)
-    """Those of the recipe's steps, by SHA-256."""
 
     @property
     def partition(self) -> int:
@@ -324,12 +308,9 @@ OpenStages = Callable[[PartitionTask], Stages]
 async def check_partition(task: PartitionTask, open_stages: OpenStages, report: Report) -> list[ChainResult]:
     """Verify the chains up to their marks; the results name the first difference of each side.
 
-    Raises:
-        FingerprintError: the libraries installed here do not give the recipe's answers.
-        EngineError: the fast engine contradicts the reference.
-        SourceError: retention removed what was being read, or the source is another than at the last verification.
-        BrokerError: no broker answers.
-
+    Raises FingerprintError where the libraries here differ from the recipe's, EngineError where the fast engine
+    contradicts the reference, and SourceError where retention removed what was being read, or the source is another
+    than before.
     """
     async with AsyncExitStack() as stack:
         clients = [
@@ -351,14 +332,10 @@ async def check_partition(task: PartitionTask, open_stages: OpenStages, report: 
 
 
 class _PartitionCheck:
-    """The chains of one partition that are recomputed."""
-
     def __init__(
         self, task: PartitionTask, checks: Sequence[ChainCheck], open_stages: OpenStages, report: Report
     ) -> None:
-        self._task = task
-        self._checks = checks
-        self._report = report
+        self._task, self._checks, self._report = task, checks, report
         stages = open_stages(task)
         self._reference = replace(stages, engine=reference_of(stages.engine))
         self._mill = PartitionMill(stages, [check.mill for check in checks], task.skips)
@@ -386,7 +363,6 @@ class _PartitionCheck:
             await check.finish(self._dead)
 
     async def _batch(self, records: Sequence[SourceRecord]) -> None:
-        """Verify what one fetch brought."""
         blocks = sum(check.result.reference_blocks for check in self._checks)
         for check in self._checks:
             await check.read_to(records[-1].offset + 1)
@@ -416,10 +392,7 @@ class _PartitionCheck:
 def check_partitions(
     tasks: Sequence[PartitionTask], processes: int
 ) -> Iterator[tuple[int, Advance | list[ChainResult]]]:
-    """Verify the partitions, ``processes`` at a time; yield, with each one's index, its advances and then its results.
-
-    Raises TokenMillError: what a partition's check raised, or a process that ended without a result.
-    """
+    """Verify partitions, ``processes`` at a time; yield, with each one's index, its advances and then its results."""
     waiting = deque(enumerate(tasks))
     with _workers(min(processes, len(tasks))) as workers:
         idle, busy = list(workers), dict[Connection, int]()
@@ -443,7 +416,7 @@ def _send(connection: Connection, message: object) -> None:
 
 def _receive(connection: Connection, process: BaseProcess, task: PartitionTask) -> Advance | list[ChainResult]:
     try:
-        answer = connection.recv()
+        answer: Advance | list[ChainResult] | TokenMillError = connection.recv()
     except (EOFError, OSError):  # it may have ended with something unread
         process.join()
         raise TokenMillError(
@@ -452,14 +425,11 @@ def _receive(connection: Connection, process: BaseProcess, task: PartitionTask) 
         ) from None
     if isinstance(answer, TokenMillError):
         raise answer
-    if not isinstance(answer, Advance | list):
-        raise TypeError(answer)
     return answer
 
 
 @contextmanager
 def _workers(count: int) -> Iterator[dict[Connection, BaseProcess]]:
-    """Return a context of processes that verify; each has its share of the cores."""
     threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
     with side_processes(count, "verify", _work) as workers:
         for connection in workers:
@@ -474,7 +444,6 @@ def _work(connection: Connection) -> None:
     opened: dict[bytes, Stages] = {}
 
     def stages(task: PartitionTask) -> Stages:
-        """Open a raw topic's stages once for all its partitions."""
         key = task.stages_key
         if key not in opened:
             chain = task.chains[0]
@@ -492,10 +461,8 @@ def _work(connection: Connection) -> None:
         while True:
             task: PartitionTask = connection.recv()
             try:
-                answer: list[ChainResult] | TokenMillError
-                answer = asyncio.run(check_partition(task, stages, connection.send))
+                connection.send(asyncio.run(check_partition(task, stages, connection.send)))
             except TokenMillError as error:
-                answer = error
-            connection.send(answer)
+                connection.send(error)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the process that started this one is gone

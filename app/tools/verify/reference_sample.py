@@ -1,9 +1,7 @@
 """The reference's share of a verification: which records it computes too, and whether it comes to the same.
 
-The reference encodes one text at a time, and libraries are several times faster with hundreds. So a run's documents are
-tokenized in one batch before the reference asks for each. An engine's ids depend on the text and the tokenizer alone,
-never on what else is in the batch (`app.milling.tokenizers.Engine`), so that encoding earlier changes no answer; a
-text that was not encoded before is encoded then.
+Libraries encode several times faster with hundreds of texts than one by one. As an engine's ids depend on the text and
+the tokenizer alone (`app.milling.tokenizers.Engine`), a run's documents are encoded before the reference asks for each.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,8 +19,7 @@ from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Kind, Stages
 from ...milling.reference import Reference, ReferenceBlock
 from ...milling.tokenizers import Engine, TokenBatch
-from .comparison import BlockRun, first_difference
-from .verify_result import ChainResult, VerifyDifference
+from .verify_result import BlockRun, ChainResult, VerifyDifference, first_difference
 
 
 class BatchedEngine:
@@ -74,15 +71,11 @@ class Sampler:
         """Choose by the sample's seed; ``place`` names the partition, so that each has places of its own."""
         self._random = Random(f"{sample.seed}/{place}")  # noqa: S311 - not secret; the same places for the same seed
         self._everything = sample.everything
-        self._passed = 0
-        self._window = 0
+        self._passed = self._window = 0
         self._next: tuple[int, int] = (0, FIRST_BYTES)
 
     def choose(self, records: Sequence[SourceRecord], size: int) -> tuple[int, int]:
-        """Return which of the next records, ``[low, high)``, are a run; none where both are equal.
-
-        ``size``: bytes of their values.
-        """
+        """Return which of the next records, ``[low, high)``, are a run; ``size``: bytes of their values."""
         if self._everything:
             return 0, len(records)
         at, (start, stop) = self._passed, self._next
@@ -108,10 +101,7 @@ class Sampler:
     def parts(
         self, records: Sequence[SourceRecord], size: int, cuts: Iterable[int] = ()
     ) -> Iterator[tuple[Sequence[SourceRecord], bool]]:
-        """Divide the next records, one at least, around the run among them and before the offsets ``cuts``.
-
-        With each part it is said whether it is of the run.
-        """
+        """Divide the next records around the run among them and before the offsets ``cuts``; say what is of the run."""
         low, high = self.choose(records, size)
         bounds = {0, low, high, len(records), *(sum(record.offset < cut for record in records) for cut in cuts)}
         for start, stop in pairwise(sorted(bounds)):
@@ -123,24 +113,21 @@ class SampleCheck:
 
     def __init__(self, mill: ChainMill, result: ChainResult, stages: Stages, skips: Collection[int] = ()) -> None:
         """Begin where ``mill``, the fast way, is now; the engine of ``stages`` says which ids are right."""
-        self._mill = mill
-        self._result = result
-        self._skips = skips
+        self._mill, self._result, self._skips = mill, result, skips
         carry = mill.carry(mill.next_offset, by_value=True)
         self._point: ResumePoint | None = resume_point(carry) if carry is not None else None
         self._engine = BatchedEngine(stages.engine)
         self._stages = replace(stages, engine=cast("Engine", self._engine))
 
     def compare(self, records: Sequence[SourceRecord], milled: Mapping[str, Sequence[Message]]) -> None:
-        """Compute the records' blocks; compare with them the chain's messages in ``milled``, and what is left open.
-
-        The first difference goes into the chain's result.
-        """
+        """Compute the records' blocks; note where the chain's in ``milled``, or what is left open, first differs."""
         result, recipe, point = self._result, self._mill.recipe, self._point
         differs = any(known.side == "reference" for known in result.differences)
         if point is None or differs or records[-1].offset < point.cursor.next_offset:
             return
-        self._encode(records)
+        outcomes = [self._stages.outcome(record, self._skips) for record in records]
+        kept = [o.document for o in outcomes if o.document is not None and o.kind_in(recipe.split) is Kind.KEPT]
+        self._engine.prepare([document.text for document in kept])  # all at once
         reference = Reference.resumed(recipe, self._stages, result.partition, point, self._skips)
         blocks = list(reference.blocks(records))
         text = _first_difference(recipe, milled[recipe.split], blocks) or _state_difference(self._mill, reference)
@@ -156,16 +143,8 @@ class SampleCheck:
             place = result.sampled.pop()[0], place[1]
         result.sampled.append(place)
 
-    def _encode(self, records: Sequence[SourceRecord]) -> None:
-        """Encode the documents that the chain keeps, all at once."""
-        outcomes = [self._stages.outcome(record, self._skips) for record in records]
-        split = self._mill.recipe.split
-        kept = [o.document for o in outcomes if o.document is not None and o.kind_in(split) is Kind.KEPT]
-        self._engine.prepare([document.text for document in kept])
-
 
 def _first_difference(recipe: Recipe, messages: Sequence[Message], blocks: Sequence[ReferenceBlock]) -> str | None:
-    """Return how the blocks of the fast way differ from the reference's; None if they do not."""
     at = 0
     for message in messages:
         own = blocks[at : at + message.count]
@@ -187,7 +166,6 @@ def _first_difference(recipe: Recipe, messages: Sequence[Message], blocks: Seque
 
 
 def _state_difference(mill: ChainMill, reference: Reference) -> str | None:
-    """Return how what waits for the next block differs; None if it does not."""
     carry = mill.carry(mill.next_offset, by_value=True)
     if carry is None:
         return None

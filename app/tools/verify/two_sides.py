@@ -2,14 +2,13 @@
 
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, StoreError, TokenMillError
+from tokenmill.errors import DamagedError, DifferenceError, StoreError, TokenMillError
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
@@ -22,33 +21,26 @@ from tokenmill.wire.message import Message, encode_header
 
 from ...kafka.clients import read_range
 from ...kafka.control_log import IgnoreList
-from ...kafka.token_topic import offered, readable
-from .comparison import BlockRun, compare_blocks, difference, first_difference, found_difference, other_blocks
+from ...kafka.token_topic import REFUSALS, offered, readable
 from .era_check import EraEnds
 from .verify_bounds import StoreMark, VerifiedChain
-from .verify_result import ChainResult, Kind, VerifyDifference
+from .verify_result import BlockRun, ChainResult, Kind, VerifyDifference, compare_blocks, first_difference
 
 
 class StoreSide:
-    """The blocks of one partition in a store, followed up to the first difference, which goes into the result.
-
-    One segment is mapped at a time.
-    """
+    """The blocks of one partition in a store, followed up to the first difference; one segment is mapped at a time."""
 
     def __init__(self, store: Path, info: StreamInfo, result: ChainResult, mark: StoreMark, *, since: int = 0) -> None:
         """Compare the blocks of ``mark``; those below ``since`` were verified before, and are not asked for."""
         self.next_block = max(mark.first, min(since, mark.end))
-        """Number of the block after the last one that was compared."""
         self.broken = False
-        self._mark = mark
+        self._mark, self._info, self._result = mark, info, result
         self._directory = partition_directory(store, info.name, result.partition)
-        self._info = info
-        self._result = result
         self._segment: Segment | None = None
         self._crcs = DataCrcs(0, 0)
         """Of all tokens of the segment below `next_block`, and of its document table."""
         if mark.damage:
-            self._stop(difference(result, "store", "damaged", mark.damage))
+            self._stop(result.difference("store", "damaged", mark.damage))
 
     def compare(self, blocks: BlockRun) -> None:
         """Compare the store's blocks of these numbers, as far as it has any, and their checksums."""
@@ -65,12 +57,7 @@ class StoreSide:
             number = run.end
 
     def _takes(self, run: BlockRun) -> bool:
-        """Return whether the store has these blocks of one segment, all of them right, and go on behind them if so.
-
-        Raises DamagedError where a file is missing or too short, the commit log or index is not what was written, or
-        the other files of a full segment do not fit its blocks; and StoreError where the segment belongs to
-        another stream.
-        """
+        """Return whether the store has these blocks of one segment, all of them right, and go on behind them if so."""
         segment = self._locate(run.first)
         low, high = run.first - segment.paths.first, run.end - segment.paths.first
         rows, size, paths = segment.rows[low:high], self._info.block_bytes, segment.paths
@@ -92,7 +79,6 @@ class StoreSide:
         return True
 
     def _find(self, run: BlockRun) -> None:
-        """Find the first of these blocks that is not as it must be, and what is wrong with it."""
         for number in range(run.first, run.end):
             one = run.part(number, number + 1)
             try:
@@ -100,7 +86,7 @@ class StoreSide:
                     self._stop(self._difference(one))
             except (DamagedError, StoreError) as error:
                 text, entry = str(error), one.entries[0]
-                self._stop(difference(self._result, "store", "damaged", text, block=number, entry=entry))
+                self._stop(self._result.difference("store", "damaged", text, block=number, entry=entry))
             if self.broken:
                 return
 
@@ -120,7 +106,7 @@ class StoreSide:
             segment.check_entry(local)
         except DamagedError as error:
             finding = finding._replace(kind="damaged", text=f"{finding.text}; {error}")
-        return found_difference(self._result, "store", one.first, finding)
+        return self._result.found_difference("store", one.first, finding)
 
     def _locate(self, number: int) -> Segment:
         first = number - number % self._info.segment_blocks
@@ -140,7 +126,7 @@ class StoreSide:
         held = self._result.store_blocks
         if not self.broken and held is not None and held[1] > max(blocks, held[0]):
             text = f"{source} makes {blocks} blocks, the store holds {held[1]}"
-            self._stop(difference(self._result, "store", "extra", text, block=blocks))
+            self._stop(self._result.difference("store", "extra", text, block=blocks))
 
     def _stop(self, found: VerifyDifference) -> None:
         self.broken = True
@@ -148,15 +134,13 @@ class StoreSide:
 
 
 AHEAD_BYTES: Final = 512 * 1024 * 1024
-"""Most tokens that are held ahead of the source: far more than the records of one fetch make, so that only messages
-whose cursors do not advance get there."""
+"""Most tokens that are held ahead of the source: only messages whose cursors do not advance get there."""
 
 
 class RogueMessageError(TokenMillError):
     """A message that a reader of the token topic refuses, at a known place."""
 
     def __init__(self, kind: Kind, block: int, text: str) -> None:
-        """Keep apart what a difference names."""
         super().__init__(text)
         self.kind: Kind = kind
         self.block = block
@@ -185,26 +169,19 @@ class TokenTopic:
     ) -> None:
         """Read ``span`` of the partition with ``client``, used by nothing else; blocks ``since`` only, where given."""
         self.next_block = since.carry.first if since is not None else 0
-        """Number of the block after the last one taken."""
-        self.messages = 0
-        self.dropped = 0
+        self.messages = self.carry_count = self.dropped = 0
         self.lost = 0
         """Blocks missing before a later one; known when `take` has raised that."""
         self.last: Message | None = None
         """The last message whose blocks were all taken, or a later carry: where the chain's cursor is."""
         self.first: int | None = None
-        """Number of the first block that was found, if any; known after `start`."""
         self.carries: list[Message] = []
         """Carries that were read and not yet checked; the check removes them."""
-        self.carry_count = 0
         self.ignored: set[int] = set()
-        """Offsets that were passed over, because they are on the ignore list."""
-        self._ignore_list = ignored
-        self._client = client
-        self._partition = partition
-        self._recipe = recipe
-        self._span = span
-        self._since = since
+        self._client, self._partition, self._recipe = client, partition, recipe
+        self._span, self._ignore_list = span, ignored
+        self._begin = since.token_offset if since is not None else 0
+        self._chain = since.carry.after if since is not None else None
         self._messages = self._accepted()
         self._ahead: deque[AcceptedMessage] = deque()
         self._ahead_bytes = 0
@@ -245,15 +222,13 @@ class TokenTopic:
     def take(self, first: int, end: int) -> BlockRun | None:
         """Return the next run of blocks within ``[first, end)``; None where the topic holds none of them at the mark.
 
-        The numbers asked for rise, and what holds them was read ahead. Raises RogueMessageError: what comes next in the
-        topic is refused by its readers, or it holds later blocks without those before them.
+        The numbers asked for rise. Raises RogueMessageError: readers refuse what comes next, or blocks before it lack.
         """
         if not self._ahead:
             if self._refused is not None:
                 raise self._refused
             return None
-        accepted = self._ahead[0]
-        blocks = accepted.blocks
+        accepted, blocks = self._ahead[0], self._ahead[0].blocks
         low, high = max(first, blocks.first, self.next_block), min(end, blocks.end)
         if low >= high:
             return None
@@ -284,15 +259,13 @@ class TokenTopic:
     async def _accepted(self) -> AsyncIterator[AcceptedMessage]:
         """Yield each message that continues the chain, with its new blocks.
 
-        A message after a gap is passed over. The missing blocks may have been written again above it, so what follows
-        it is then read once more, as long as that brings something; where an earlier verification ended further up,
-        they may also have been written below, so everything is read once more.
+        One after a gap is passed over. As the missing blocks may have been written again above it, or below where an
+        earlier verification ended, all is read once more, as long as that brings something.
         """
         acceptor: Acceptor | None = None
-        (start, end), again = self._span, False
-        if self._since is not None:
-            start = min(max(start, self._since.token_offset), end)
-        below = start > self._span[0]
+        (first, end), again = self._span, False
+        start = min(max(first, self._begin), end)
+        below = start > first
         while True:
             gap: Gap | None = None
             gap_offset = end
@@ -312,7 +285,7 @@ class TokenTopic:
             if acceptor.next_block > gap.wanted:
                 start = gap_offset
             elif below:
-                start, below = self._span[0], False
+                start, below = first, False
             else:
                 where = f"{self._partition.topic}[{self._partition.partition}]"
                 text = f"{where}: blocks {gap.wanted} to {gap.found - 1} are missing, and later ones are there"
@@ -321,21 +294,15 @@ class TokenTopic:
             again = True
 
     def _new_acceptor(self, first: Message) -> Acceptor:
-        """Begin at block 0 or where an earlier verification ended; where retention cut that off, with ``first``."""
         fingerprint, size, number = self._recipe.fingerprint, self._recipe.block_bytes, self._partition.partition
-        cut = self._span[0] > (self._since.token_offset if self._since is not None else 0)
-        if cut and first.first > self.next_block:
+        if self._span[0] > self._begin and first.first > self.next_block:  # retention cut off what was before
             return Acceptor(fingerprint, number, size, block=first.first, chain=first.before)
-        chain = self._since.carry.after if self._since is not None else None
-        return Acceptor(fingerprint, number, size, block=self.next_block, chain=chain)
+        return Acceptor(fingerprint, number, size, block=self.next_block, chain=self._chain)
 
     def _offer(
         self, acceptor: Acceptor | None, record: SourceRecord, *, again: bool
     ) -> tuple[Acceptor, Message, Taken | Dropped | Gap] | None:
-        """Offer a record, the first one to a new acceptor; count it, unless it is read ``again``.
-
-        None for one that readers pass over.
-        """
+        """Offer a record; None for one that readers pass over. It is counted, unless it is read ``again``."""
         message = readable(record)
         if acceptor is None and self._ignore_list.names(self._partition.partition, record):
             self.ignored.add(record.offset)
@@ -345,7 +312,7 @@ class TokenTopic:
         acceptor = acceptor or Acceptor(self._recipe.fingerprint, self._partition.partition, self._recipe.block_bytes)
         try:
             found = offered(acceptor, record, self._partition, self._ignore_list)
-        except (DamagedError, DifferenceError, FingerprintError) as error:
+        except REFUSALS as error:
             ahead = self._ahead[-1].blocks.end if self._ahead else self.next_block
             kind: Kind = "different" if isinstance(error, DifferenceError) else "foreign"
             raise RogueMessageError(kind, ahead if message is None else message.first, str(error)) from error
@@ -364,16 +331,10 @@ class TopicSide:
     def __init__(self, topic: TokenTopic, recipe: Recipe, result: ChainResult, ends: EraEnds) -> None:
         """Follow ``topic``, which must have been started, and compare the ``ends`` of eras with its blocks."""
         self.broken = False
-        self._topic = topic
-        self._ends = ends
-        self._recipe = recipe
-        self._result = result
+        self._topic, self._recipe, self._result, self._ends = topic, recipe, result, ends
 
     def compare(self, expected: Message, blocks: BlockRun) -> None:
-        """Compare the topic's blocks with the numbers of a message, as far as there are any, with its ``blocks``.
-
-        Where one of the topic's messages ends, so does the expected one, or its cursor is wrong.
-        """
+        """Compare the topic's blocks of a message with its ``blocks``; the topic's messages must not end behind it."""
         at = expected.first
         while at < expected.end and (run := self.take(at, expected.end, blocks)) is not None:
             self._compare_run(run, blocks, expected)
@@ -393,7 +354,7 @@ class TopicSide:
             found = self._ends.first_wrong(run)
             self._result.era_ends = self._ends.checked
             if found is not None:
-                self._result.differences.append(other_blocks(self._result, *found))
+                self._result.differences.append(self._result.other_blocks(*found))
         return run
 
     def _compare_run(self, run: BlockRun, blocks: BlockRun, expected: Message) -> None:
@@ -401,7 +362,7 @@ class TopicSide:
             found = first_difference(blocks, run, self._recipe.token_dtype)
             if found is not None:
                 self._result.topic_equal += found[0] - run.first
-                self._stop(found_difference(self._result, "topic", *found))
+                self._stop(self._result.found_difference("topic", *found))
                 return
         message = run.message
         if message is not None and run.end != expected.end:
@@ -418,8 +379,8 @@ class TopicSide:
             f"the era names blocks up to {block - 1}, the topic ends before block {self._topic.next_block}: it lost "
             "its end. Trainers wait for them: start the mill, which makes them again, and verify again"
         )
-        known = difference(self._result, "control topic", "missing", text, block=self._topic.next_block)
-        self._result.differences.append(replace(known, era=era))
+        known = self._result.difference("control topic", "missing", text, block=self._topic.next_block, era=era)
+        self._result.differences.append(known)
 
     def check_carry(self, found: Message, expected: Message) -> None:
         """Compare a carry with the one that belongs there: cursor, totals, chain hash and open block."""
@@ -437,10 +398,10 @@ class TopicSide:
             text = f"the records below offset {self._result.raw_range[1]} make {blocks} blocks, the topic holds more"
             self.differs("extra", text, blocks, bytes(found.entries[0]))
 
-    def differs(self, kind: Kind, text: str, block: int, entry: bytes | memoryview = b"") -> None:
+    def differs(self, kind: Kind, text: str, block: int, entry: bytes = b"") -> None:
         """Note the first difference and compare no more."""
         if not self.broken:
-            self._stop(difference(self._result, "topic", kind, text, block=block, entry=entry))
+            self._stop(self._result.difference("topic", kind, text, block=block, entry=entry))
 
     def _stop(self, found: VerifyDifference) -> None:
         self.broken = True
@@ -448,7 +409,6 @@ class TopicSide:
 
 
 def _account(message: Message, expected: Message) -> str | None:
-    """Return how a message's cursor, totals or references differ from those after the same block."""
     if message.cursor != expected.cursor:
         return f"the message that ends with it has the cursor {message.cursor}, not {expected.cursor}"
     if message.totals.pack() != expected.totals.pack():

@@ -21,23 +21,11 @@ from ...kafka.dead_letters import RecordPlace, decode_dead_letter
 from ...milling.decoding import FORMATS
 from ...sequencer.settled_domains import domain_name, settled_domain
 from ...settings import Settings, dead_letter_topic
-from .domain_check import DomainCheck
+from . import verify_bounds
+from .domain_check import DomainCheck, JudgedLog
 from .era_check import EraCheck, EraEndsFiles
-from .judged_records import JudgedLog
 from .partition_check import ChainTask, PartitionTask, check_partitions, stages_key
 from .reference_sample import ReferenceSample
-from .verify_bounds import (
-    NOTHING,
-    ChainMarks,
-    Chains,
-    EarlierVerification,
-    VerifiedEras,
-    VerifyMarks,
-    load_verified,
-    save_verified,
-    still_valid,
-    take_marks,
-)
 from .verify_result import Advance, ChainResult, DomainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult
 
 
@@ -46,9 +34,8 @@ async def check_dead_letters(
 ) -> tuple[list[VerifyDifference], list[str]]:
     """Return the first missing dead letter of each partition of one raw topic, and notes.
 
-    ``spans`` are the ranges of the dead-letter topic's partitions at the mark, None where there is none. Records that
-    it holds more than once, or that other streams of the topic dead-letter, are no difference; nor is what never was a
-    record, of which `produce` writes dead letters.
+    ``spans``: of the dead-letter topic's partitions at the mark, None where there is none. What is more there is no
+    difference.
     """
     wanted: dict[int, set[int]] = {}
     for chain in chains:
@@ -77,7 +64,6 @@ def _missing(topic: str, partition: int, offsets: set[int], chains: Sequence[Cha
 
 
 async def _places(settings: Settings, topic: str, spans: Mapping[int, tuple[int, int]]) -> AsyncIterator[RecordPlace]:
-    """Yield the places of the records that have dead letters; what is no such letter is passed over."""
     if not spans:
         return  # no broker is asked for nothing
     async with consumer(settings) as client:
@@ -106,44 +92,31 @@ def verify(
     """Recompute every chain of ``streams`` and compare token topic, ``store`` (None: no store) and dead letters.
 
     Without names, all streams of the settings' raw topics. Only the connections, ``raw_topics`` and ``engine`` of the
-    settings are used: recipes and tokenizers come from the control topics. What the logs and the store hold when
-    this begins is verified, and nothing later. Blocks are compared byte for byte, with their entries, chain hashes,
-    checksums and, at the end of each message, cursor and totals; so are carries, and eras with the chain hashes that
-    they name; and of streams with ``dedup`` all signatures and verdicts. Memory is bounded by ``processes`` (default:
-    one for each core) and the windows of duplicates, whatever the topics hold.
+    settings are used: recipes and tokenizers come from the control topics. What the logs and the store hold when this
+    begins is verified, byte for byte, and nothing later: blocks with all that is said of them, carries, eras, and of
+    streams with ``dedup`` signatures and verdicts. Memory is bounded by ``processes`` (default: one for each core) and
+    the windows of duplicates.
 
-    Blocks are recomputed as the mill computes them, by its engine. Runs of records that ``seed`` chooses (None: by
-    chance), at the beginning of each partition and everywhere in it, are computed by the reference as well, record by
-    record, and must be the same; the results name them. With ``reference``, all records are.
+    Blocks are recomputed as the mill computes them. Runs of records that ``seed`` chooses (None: by chance), or with
+    ``reference`` all records, are computed by the reference as well, record by record. ``since`` is a file: where it
+    says that an earlier verification ended, this one begins, and says there where it ended, if all was right. Call it
+    in a thread where an event loop runs. ``progress`` is called in the caller's thread, some times a second.
 
-    ``since`` is a file: where it says that an earlier verification ended, this one begins, and says there where it
-    ended, if all was right. Without the file all is verified.
-
-    Takes its time: call it in a thread where an event loop runs. ``progress`` is called in the caller's thread, some
-    times a second.
-
-    Raises:
-        TopicError: a topic or stream is missing.
-        FingerprintError: the libraries installed here do not give a stream's answers.
-        EngineError: the fast engine contradicts the reference.
-        StoreError: there is no such store, or its stream is another than the topics'.
-        SourceError: retention removed records while they were read, or what was verified before was rewritten.
-        InputError: ``since`` is no such file, or is about other streams or another store.
-        BrokerError: no broker answers.
-        RegistryError: the schema registry lacks a schema, or has not answered for long.
-
+    Raises as `check_partition`; TopicError where a topic or stream is missing; StoreError where there is no such store,
+    or its stream is another; InputError where ``since`` is no such file, or is about other streams or another store;
+    BrokerError or RegistryError where brokers or the schema registry do not answer.
     """
     started = time.monotonic()
     sample = ReferenceSample(secrets.randbits(32) if seed is None else seed, reference)
     found = asyncio.run(settled_streams(settings, streams))
-    marks = asyncio.run(take_marks(settings, found, store))
+    marks = asyncio.run(verify_bounds.take_marks(settings, found, store))
     # Once more: a record that was put on a skip list meanwhile may be below the marks.
     found = asyncio.run(settled_streams(settings, [settled.stream.name for settled in found]))
     notes = _check_store(found, store) if store is not None else []
-    known = load_verified(since, store) if since is not None else NOTHING
+    known = verify_bounds.load_verified(since, store) if since is not None else verify_bounds.NOTHING
     earlier = known
     if since is not None:
-        earlier, moved = asyncio.run(still_valid(settings, found, marks.chains, known))
+        earlier, moved = asyncio.run(verify_bounds.still_valid(settings, found, marks.chains, known))
         notes += moved
     domains, judged = asyncio.run(_judge_domains(settings, found))
     plain = PartitionTask(settings, None, frozenset(), (), store, sample)
@@ -170,12 +143,11 @@ def verify(
     if since is not None and result.ok:
         verified = {(chain.stream, chain.partition): chain.verified for chain in chains if chain.verified}
         last = {one.stream: one.verified for one in eras if one.verified}
-        save_verified(since, store, known, EarlierVerification(verified, last))
+        verify_bounds.save_verified(since, store, known, verify_bounds.EarlierVerification(verified, last))
     return result
 
 
 def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:
-    """Check that what the store knows of the streams is what their geneses say; note what it does not have."""
     if not store.is_dir():
         raise StoreError(f"there is no store {store}: set store to its directory, or leave it out with --no-store")
     notes = []
@@ -196,8 +168,8 @@ def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:
 def _check_eras(
     plain: PartitionTask,
     streams: Sequence[Settled],
-    marks: VerifyMarks,
-    earlier: Mapping[str, VerifiedEras],
+    marks: verify_bounds.VerifyMarks,
+    earlier: Mapping[str, verify_bounds.VerifiedEras],
     room: Path,
 ) -> tuple[list[EraResult], Ends]:
     """Compare the eras of the streams, topic and store; return as well where they end, in files under ``room``."""
@@ -217,7 +189,6 @@ Judged = Mapping[tuple[str, str, int], JudgedLog]
 
 
 async def _judge_domains(settings: Settings, streams: Sequence[Settled]) -> tuple[list[DomainResult], Judged]:
-    """Judge again what is out of each domain of the streams; return as well what there was of each raw partition."""
     results: list[DomainResult] = []
     judged: dict[tuple[str, str, int], JudgedLog] = {}
     named = {domain_name(settled): settled for settled in streams}
@@ -231,8 +202,8 @@ async def _judge_domains(settings: Settings, streams: Sequence[Settled]) -> tupl
 
 def _tasks(
     streams: Sequence[Settled],
-    marks: Sequence[ChainMarks],
-    earlier: Chains,
+    marks: Sequence[verify_bounds.ChainMarks],
+    earlier: verify_bounds.Chains,
     ends: Ends,
     *,
     judged: Judged,
@@ -269,9 +240,9 @@ def _run(
     tasks: Sequence[PartitionTask], processes: int, progress: Callable[[VerifyProgress], None]
 ) -> list[ChainResult]:
     """Verify the longest partitions first, so that the last ones to end are short; return their chains in order."""
-    order = sorted(range(len(tasks)), key=lambda i: -_length(tasks[i].span))
+    order = sorted(range(len(tasks)), key=lambda i: -len(range(*tasks[i].span)))
     results: dict[tuple[str, int], ChainResult] = {}
-    of_offsets = sum(_length(task.span) for task in tasks)
+    of_offsets = sum(len(range(*task.span)) for task in tasks)
     offsets = blocks = size = 0
     for _, answer in check_partitions([tasks[i] for i in order], processes):
         if isinstance(answer, Advance):
@@ -281,7 +252,3 @@ def _run(
             results |= {(chain.stream, chain.partition): chain for chain in answer}
         progress(VerifyProgress(offsets, of_offsets, blocks, size))
     return [results[key] for key in sorted(results)]
-
-
-def _length(span: tuple[int, int]) -> int:
-    return span[1] - span[0]

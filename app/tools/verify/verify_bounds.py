@@ -1,22 +1,15 @@
 """Where a verification ends, and where the next one begins.
 
-It ends at offsets that are fixed before anything is read (`take_marks`), so that it has an end while the service goes
-on. How far it came is kept in a file, so that the next one begins there, if the token topic is still the same.
-
-Of each chain the file holds a carry (`tokenmill.wire.message`): cursor, chain hash, totals and open block, under the
-stream's fingerprint and with a checksum; of each stream, its last era. So the next verification knows what it
-continues, finds the record that the cursor remembers still in the log, and notices a topic or store that holds other
-blocks now.
-
-A broker that lost the tail of a partition lets the mill write it again, in messages of other sizes and so at other
-offsets. The offset at which an earlier verification ended is then in the middle of what has yet to be verified, or
-behind all of it, and what is below it is not what was verified. Then the chain is verified from its beginning.
+It ends at offsets that are fixed before anything is read (`take_marks`): the service goes on. How far it came is kept
+in a file: of each chain a carry (`tokenmill.wire.message`) with cursor, chain hash, totals and open block; of each
+stream, its last era. A broker that lost the tail of a partition lets the mill write it again, at other offsets: then
+what is below that offset is not what was verified, and the chain is verified from its beginning.
 """
 
 import json
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -39,13 +32,10 @@ from ..kafka_reading import topic_ranges
 
 LOOKS: Final = 10
 """Looks at rows that do not count, before they are called damage: a writer is done with them in a moment."""
-
-
 LOOK_SECONDS: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class StoreEras:
+class StoreEras(NamedTuple):
     """How many eras a store held at the mark."""
 
     eras: int
@@ -75,18 +65,15 @@ class StoreEras:
         return cls(reader.eras, f"{text} started cuts them off, and brings these eras again")
 
 
-@dataclass(frozen=True, slots=True)
-class StoreMark:
+class StoreMark(NamedTuple):
     """What a store holds of one partition: blocks ``[first, end)``."""
 
     first: int
     end: int
     damage: str | None = None
-    """Why the store cannot be read at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainMarks:
+class ChainMarks(NamedTuple):
     """The ranges of one chain: first retained offset, end."""
 
     stream: str
@@ -96,8 +83,7 @@ class ChainMarks:
     store: StoreMark | None
 
 
-@dataclass(frozen=True, slots=True)
-class EraMarks:
+class EraMarks(NamedTuple):
     """What there was of a stream's eras before its blocks were looked at."""
 
     end: int
@@ -105,15 +91,13 @@ class EraMarks:
     store: StoreEras | None
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyMarks:
+class VerifyMarks(NamedTuple):
     """All ranges of a verification."""
 
     chains: Sequence[ChainMarks]
     dead_letters: dict[str, dict[int, tuple[int, int]]]
     """By raw topic, of its dead-letter topic's partitions; a topic that is missing is left out."""
     eras: dict[str, EraMarks]
-    """By stream."""
 
 
 async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path | None) -> VerifyMarks:
@@ -126,39 +110,22 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
         counts = {s.stream.raw_topic: await require_topic(client, s.stream.raw_topic) for s in streams}
         chains = [(s, partition) for s in streams for partition in range(counts[s.stream.raw_topic])]
         in_store = {s.stream.name: StoreEras.look(store, s.stream.name) for s in streams}
-        control = await _ranges(client, [s.stream.control_topic for s in streams])
+        control = await topic_ranges(client, *(s.stream.control_topic for s in streams))
         stores = [store_mark(store, s.stream.name, partition) for s, partition in chains]
-        tokens = await _ranges(client, [s.stream.tokens_topic for s in streams])
-        letters = [dead_letter_topic(topic) for topic in counts]
+        tokens = await topic_ranges(client, *(s.stream.tokens_topic for s in streams))
         there = await client.topics()
-        dead = await _ranges(client, [topic for topic in letters if topic in there])
-        raw = await _ranges(client, counts)
-    return VerifyMarks(
-        [
-            ChainMarks(
-                s.stream.name,
-                p,
-                raw[TopicPartition(s.stream.raw_topic, p)],
-                tokens.get(TopicPartition(s.stream.tokens_topic, p), (0, 0)),  # it may not have grown with the raw one
-                mark,
-            )
-            for (s, p), mark in zip(chains, stores, strict=True)
-        ],
-        {
-            topic: {tp.partition: span for tp, span in dead.items() if tp.topic == dead_letter_topic(topic)}
-            for topic in counts
-            if dead_letter_topic(topic) in there
-        },
-        {
-            s.stream.name: EraMarks(control[TopicPartition(s.stream.control_topic, 0)][1], in_store[s.stream.name])
-            for s in streams
-        },
-    )
-
-
-async def _ranges(client: AIOKafkaConsumer, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the ranges of all partitions of some topics."""
-    return {tp: span for topic in dict.fromkeys(topics) for tp, span in (await topic_ranges(client, topic)).items()}
+        dead = {
+            raw_topic: {tp.partition: span for tp, span in (await topic_ranges(client, letters)).items()}
+            for raw_topic in counts
+            if (letters := dead_letter_topic(raw_topic)) in there
+        }
+        raw = await topic_ranges(client, *counts)
+    marks = []
+    for (s, p), mark in zip(chains, stores, strict=True):
+        span = tokens.get(TopicPartition(s.stream.tokens_topic, p), (0, 0))  # it may not have grown with the raw one
+        marks.append(ChainMarks(s.stream.name, p, raw[TopicPartition(s.stream.raw_topic, p)], span, mark))
+    ends = {s.stream.name: control[TopicPartition(s.stream.control_topic, 0)][1] for s in streams}
+    return VerifyMarks(marks, dead, {name: EraMarks(end, in_store[name]) for name, end in ends.items()})
 
 
 def store_mark(store: Path | None, stream: str, partition: int) -> StoreMark | None:
@@ -190,14 +157,11 @@ class VerifiedChain:
     """Offset at which the token topic goes on; a hint, because the blocks' numbers decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedEras:
+class VerifiedEras(NamedTuple):
     """Up to where the eras of a stream are right, on the control topic and in the store."""
 
     era: Era
-    """The last one."""
     offset: int
-    """Of its record."""
     stop: int
     """Bytes of a store's lines with it."""
     blocks: int
@@ -205,7 +169,6 @@ class VerifiedEras:
 
 
 Chains = Mapping[tuple[str, int], VerifiedChain]
-"""By stream and partition."""
 
 
 class EarlierVerification(NamedTuple):
@@ -213,23 +176,23 @@ class EarlierVerification(NamedTuple):
 
     chains: Chains
     eras: Mapping[str, VerifiedEras]
-    """By stream."""
 
 
 NOTHING: Final = EarlierVerification({}, {})
 
 
 def load_verified(path: Path, store: Path | None) -> EarlierVerification:
-    """Return what an earlier verification of the same ``store`` (None: of the topics alone) left; nothing if none did.
-
-    Raises InputError where the file is none of these, or is about another store.
-    """
+    """Return what an earlier verification of the same ``store`` (None: of the topics alone) left, if one did."""
     try:
         values = read_json_file(path, most=MOST_BYTES)
         version, known = values["format"], values["store"]
         if version != FORMAT:
             raise _no_state(path, f"it has format {version}, this version knows format {FORMAT}")
-        chains = {_chain(name): _decoded(value) for name, value in values["chains"].items()}
+        chains = {
+            (stream, int(partition)): _decoded(value)
+            for name, value in values["chains"].items()
+            for stream, _, partition in [name.rpartition("/")]
+        }
         eras = {name: _decoded_eras(value) for name, value in values["eras"].items()}
     except FileNotFoundError:
         return NOTHING
@@ -244,10 +207,7 @@ def load_verified(path: Path, store: Path | None) -> EarlierVerification:
 
 
 def save_verified(path: Path, store: Path | None, earlier: EarlierVerification, found: EarlierVerification) -> None:
-    """Write what the next verification may begin with, durably; of what was not looked at, what was known ``earlier``.
-
-    Raises InputError where the file cannot be written.
-    """
+    """Write what the next verification may begin with, durably; of what was not looked at, what was ``earlier``."""
     chains, eras = {**earlier.chains, **found.chains}, {**earlier.eras, **found.eras}
     values = {
         "format": FORMAT,
@@ -276,11 +236,6 @@ def save_verified(path: Path, store: Path | None, earlier: EarlierVerification, 
 
 def _name(store: Path | None) -> str | None:
     return str(store.resolve()) if store is not None else None
-
-
-def _chain(name: str) -> tuple[str, int]:
-    stream, _, partition = name.rpartition("/")
-    return stream, int(partition)
 
 
 def _decoded(value: Mapping[str, Any]) -> VerifiedChain:
@@ -336,11 +291,7 @@ async def still_valid(
 async def holds_last_block(
     client: AIOKafkaConsumer, tokens: TopicPartition, span: tuple[int, int], verified: VerifiedChain
 ) -> bool:
-    """Return whether the last of the verified blocks is still below the offset where a verification ended.
-
-    ``span`` is what the partition retains. One fetch mostly decides: the message before that offset ends with it.
-    Nothing else may use ``client`` at the same time.
-    """
+    """Return whether the last verified block is still below where that verification ended; alone with ``client``."""
     carry, ended = verified.carry, verified.token_offset
     first, end = span
     if end < ended:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.tools.inspect import duplicate_counts
-from tokenmill.app.tools.inspect.duplicate_counts import TimesAgain
+from tokenmill.app.tools.inspect import duplicates
+from tokenmill.app.tools.inspect.duplicates import TimesAgain
 
 PLACES = st.lists(st.tuples(st.sampled_from([0, 1, 1 << 32]), st.integers(0, 9)), max_size=40)
 DUPLICATES = 2_000_000
@@ -27,7 +27,7 @@ def plainly(times: Mapping[Any, int]) -> list[int]:
 def test_the_histogram_is_that_of_a_plain_count(messages: list[list[tuple[int, int]]]) -> None:
     """Also where what was sorted is sorted together with more, and where nothing came again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicate_counts, "PART", 8)
+        patch.setattr(duplicates, "PART", 8)
         again = TimesAgain()
         for places in messages:
             again.add(np.array(places, np.uint64).reshape(len(places), 2))

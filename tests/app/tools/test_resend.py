@@ -16,6 +16,7 @@ from tests.conftest import TopicFactory
 from tests.milled import Milled
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.kafka.dead_letters import (
+    NOTE,
     PREFIX,
     DeadLetter,
     RecordPlace,
@@ -27,7 +28,6 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.tools.resend import (
-    NOTE,
     RESENT,
     ResendOutcome,
     ResendRequest,

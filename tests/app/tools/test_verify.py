@@ -25,8 +25,8 @@ from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools import verify as verifying
 from tokenmill.app.tools.verify import ChainResult, VerifyResult
-from tokenmill.app.tools.verify.comparison import BlockBytes, compare_blocks
 from tokenmill.app.tools.verify.verification import check_dead_letters
+from tokenmill.app.tools.verify.verify_result import BlockBytes, compare_blocks
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import FingerprintError, InputError, StoreError, TopicError
 from tokenmill.reading.continuing import genesis_point

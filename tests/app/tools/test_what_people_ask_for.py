@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tokenmill.app.kafka.control_log import IGNORE_KEY, SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
 from tokenmill.app.kafka.control_topic import read_on
-from tokenmill.app.kafka.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
+from tokenmill.app.kafka.dead_letters import NOTE, Place, RecordPlace, SourcePlace, encode_dead_letter
 from tokenmill.app.mill import skip_list
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings, dead_letter_topic
@@ -21,7 +21,7 @@ from tokenmill.app.tools import resend as resending
 from tokenmill.app.tools import skip_and_ignore
 from tokenmill.app.tools.repair import store_repair
 from tokenmill.app.tools.repair.store_repair import TopicDonor, described_in, rewrite_description
-from tokenmill.app.tools.resend import NOTE, RESENT, ResendOutcome, ResendRequest, count_dead_letters, resend
+from tokenmill.app.tools.resend import RESENT, ResendOutcome, ResendRequest, count_dead_letters, resend
 from tokenmill.app.tools.skip_and_ignore import ignore, skip
 from tokenmill.errors import BrokerError, DamagedError, FingerprintError, InputError
 from tokenmill.store import Store, StreamInfo
@@ -205,8 +205,8 @@ async def test_a_message_that_no_reader_takes_is_ignored_once(world: World, kind
         after = roll(bytes(16), bytes(other.tokens), other.entries)[-1]  # it agrees with itself
         world.kafka.send(topic, 0, [replace(other, before=bytes(16), after=after)])
     for _ in range(2):
-        found = await ignore(world.settings, topic, 0, 4)
-        assert (found.stream, bool(found.reason)) == (stream.stream.name, True)
+        name, reason = await ignore(world.settings, topic, 0, 4)
+        assert (name, bool(reason)) == (stream.stream.name, True)
         async with world.kafka.consumer(world.settings) as client:
             await read_on(client, {stream.stream.control_topic: stream.settled.control})
         assert world.written == [(stream.stream.control_topic, IGNORE_KEY)]

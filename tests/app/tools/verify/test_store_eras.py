@@ -15,9 +15,9 @@ from tests.store.eras import with_offsets
 from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.kafka.control_topic import settled_stream
 from tokenmill.app.tools.verify import EraResult
-from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.era_check import EraCheck, EraEnds, EraEndsFiles, OtherHashes
 from tokenmill.app.tools.verify.verify_bounds import EraMarks, StoreEras, VerifiedEras
+from tokenmill.app.tools.verify.verify_result import BlockRun
 from tokenmill.eras import Era, EraRange
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
 from tokenmill.store.eras import ROW_BYTES

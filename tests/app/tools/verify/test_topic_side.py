@@ -9,9 +9,9 @@ from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import MemoryVerification
 from tokenmill.app.kafka.control_log import IgnoreList, record_hash
 from tokenmill.app.tools.verify import two_sides
-from tokenmill.app.tools.verify.comparison import BlockRun
 from tokenmill.app.tools.verify.two_sides import RogueMessageError, TokenTopic
 from tokenmill.app.tools.verify.verify_bounds import VerifiedChain
+from tokenmill.app.tools.verify.verify_result import BlockRun
 from tokenmill.wire.message import Message
 
 ALL = 1 << 40
