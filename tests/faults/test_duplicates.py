@@ -64,7 +64,7 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
 
 @pytest.mark.fault("duplicates-killed")
 @pytest.mark.needs("minutes")
-@pytest.mark.parametrize("packing", ["rows", "chunks", "fit"])
+@pytest.mark.parametrize("packing", ["rows", '{"name": "chunks", "chunk_tokens": 126, "rest": "pad"}', "fit"])
 def test_every_packing_keeps_the_same(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: str
 ) -> None:
